@@ -43,7 +43,7 @@ class PromptSources:
         """Return the prompts.
 
         Raises:
-            BadRequestError: when not exactly one source is given, or a prompt is empty or no UTF-8 text.
+            BadRequestError: when not exactly one source is given, or a prompt is empty or not UTF-8.
         """
         given = [source for source in (self.prompt, self.prompt_file, self.prompts) if source is not None]
         if len(given) != 1:
@@ -76,7 +76,7 @@ def _read(where: str, file: BinaryIO) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadRequestError(
-            f"{where}: byte 0x{content[error.start]:02x} in line {line} is no UTF-8; convert the text"
+            f"{where}: byte 0x{content[error.start]:02x} in line {line} is not UTF-8; convert the text"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 

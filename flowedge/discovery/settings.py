@@ -20,7 +20,7 @@ def _checked_pattern(pattern: str) -> str:
 
 def _checked_group(group: str) -> str:
     if not re.fullmatch("[a-z0-9]{0,6}", group):
-        raise BadRequestError(f"the group {group!r} is not made of at most 6 small letters and digits")
+        raise BadRequestError(f"the group {group!r} must consist of at most 6 lower-case letters and digits")
     return group
 
 
@@ -45,8 +45,8 @@ class DiscoverySettings(SettingsGroup):
     )
     group: Annotated[str, checked_by(_checked_group)] = setting(
         "",
-        "Agents and commands find agents of their own group only. At most 6 small letters and digits. Empty: "
-        "the group of all that name none.",
+        "Name of a group: agents and commands find only agents of the same group. At most 6 lower-case "
+        "letters and digits. Empty: the group of all agents without a name here.",
     )
     poll_s: Seconds = setting(5.0, "Seconds between checks for added, removed or changed interfaces.")
 

@@ -20,7 +20,7 @@ def test_standard_input_is_one_prompt(sources: PromptSources) -> None:
     assert sources.read(lambda: standard_input("zwölf\n\n hens\n".encode())) == ["zwölf\n\n hens"]
     with pytest.raises(BadRequestError, match="standard input: the prompt is empty"):
         sources.read(lambda: standard_input(b"\n"))
-    with pytest.raises(BadRequestError, match="standard input: byte 0xff in line 2 is no UTF-8"):
+    with pytest.raises(BadRequestError, match="standard input: byte 0xff in line 2 is not UTF-8"):
         sources.read(lambda: standard_input(b"a\nb\xff"))
 
 

@@ -27,7 +27,7 @@ DEFAULT_PROMPT = "Write a Python function that counts the vowels in a text."
 def demo(
     prompt: Annotated[str, typer.Option(help="The prompt.")] = DEFAULT_PROMPT,
     stages: Annotated[int, typer.Option(min=1, help="Number of stage agents.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in the answer.")] = 200,
 ) -> None:
     """Show a pipeline on this machine: agents that find each other, an answer, and its check."""
     screen = AnswerScreen()

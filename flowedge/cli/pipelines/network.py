@@ -13,6 +13,7 @@ from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress, PipelineSpec
+from flowedge.core.counted import counted
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
@@ -124,7 +125,7 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
             f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
         )
     stages = stages[:wanted]
-    report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
+    report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
     wanted_pipeline = request.spec(draft_node, (*stages, *middles))
     return PlannedPipeline(draft_node, wanted_pipeline, devices[draft_node])
 

@@ -145,7 +145,8 @@ def _stop_shown(screen: TrainScreen, out: Path) -> Iterator[TrainScreen]:
             )
         else:
             screen.say(
-                f"stopped; step {screen.saved_step} is saved in {out}. The same command goes on from there, "
-                "with --restart it begins anew."
+                f"stopped; step {screen.saved_step} is saved in {out}. The same command continues from "
+                "there, "
+                "with --restart it starts over."
             )
         raise
