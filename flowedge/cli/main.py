@@ -63,7 +63,7 @@ _HELP = {
         "Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."
     ),
     "models": "List, fetch, delete and verify cached weights.",
-    "demo": "Show a pipeline on this machine: agents that find each other, an answer, and its check.",
+    "demo": "Show a pipeline on this machine: agents that find each other, answers, and their check.",
     "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
     "train-drafter": "Train an EAGLE head for a target; the same command continues after an interruption.",
 }

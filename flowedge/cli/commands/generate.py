@@ -23,6 +23,7 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import errors_only
+from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.prompts import PromptSources
@@ -166,10 +167,13 @@ def generate(
         exact=exact,
         tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
-    Preflight(request, options, questions, check=check, json_file=json_file).run()
+    screen = AnswerScreen(quiet=quiet)
+    preflight = Preflight(request, options, questions, check=check, json_file=json_file)
+    preflight.run()
+    if download_models(request, screen.progress, check=check, quiet=quiet):
+        preflight.run()  # the files that have come tell more
     with errors_only() if quiet else nullcontext():
         choose_credentials(cluster_dir, insecure)
-        screen = AnswerScreen(quiet=quiet)
         if drafting.notice and not request.is_made_already:
             screen.note(drafting.notice)
         answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
