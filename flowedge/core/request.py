@@ -25,7 +25,7 @@ def check_stop(stop: Sequence[str]) -> None:
             raise BadRequestError(f"stop string {number} is empty")
     if len(stop) > MAX_STOP_STRINGS or any(len(text) > MAX_STOP_LENGTH for text in stop):
         raise BadRequestError(
-            f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"
+            f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are allowed"
         )
 
 

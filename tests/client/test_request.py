@@ -27,7 +27,7 @@ from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
         ({"colour": 1}, "there is no option colour; the options are strategy, "),
         ({"stop": [1]}, "stop is [1] (list); it must be a list of strings"),
         ({"stop": "x"}, "stop is 'x' (str); it must be a list of strings"),
-        ({"stop": ["x", ""]}, "a stop string is empty"),
+        ({"stop": ["x", ""]}, "stop string 2 is empty"),
         ({"stop": ["\udc80"]}, "stop string 1 is not valid UTF-8: its character 1 is byte 0x80"),
         ({"strategy": 3}, "strategy is 3 (int); it must be text"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5 (float); it must be an integer"),
