@@ -51,22 +51,21 @@ class CommandEntry(NamedTuple):
 
 
 _HELP = {
-    "generate": "Answer prompts; the text streams as it is accepted.",
+    "generate": "Answer prompts; the text streams as it is generated.",
     "devices": "List the agents on the network, their resources and their roles.",
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
-    "agent": (
-        "Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it."
-    ),
-    "release": "Have agents give up their roles and free their memory; running requests end with an error.",
+    "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",
+    "release": "Release agents from their pipeline and free their memory; running requests fail.",
     "cluster": "Make a cluster and manage its members.",
-    "join": "Make this device, or its user, a member of a cluster; the key is made here and stays here.",
+    "join": "Make this device, or its user, a member of a cluster. The key is created here and never "
+    "leaves it.",
     "inspect": (
-        "Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."
+        "Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."
     ),
-    "models": "List cached weights; fetch, delete and verify them.",
-    "demo": "Show a pipeline on this machine: agents that find each other, an answer, and the check of it.",
+    "models": "List, fetch, delete and verify cached weights.",
+    "demo": "Show a pipeline on this machine: agents that find each other, answers, and their check.",
     "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
-    "train-drafter": "Train an EAGLE head for a target; repeat the command to go on after an interruption.",
+    "train-drafter": "Train an EAGLE head for a target; the same command continues after an interruption.",
 }
 _FIRST_COMMANDS = (
     Entry("flowedge demo", "See a pipeline on this machine."),

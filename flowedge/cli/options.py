@@ -29,18 +29,23 @@ PipelineDtype = Annotated[
     Literal["auto", "float16", "bfloat16", "float32"],
     typer.Option(
         "--dtype",
-        help="Dtype of weights, KV cache and hidden states; auto: the best that all devices compute fast.",
+        help="Dtype of weights, KV cache and hidden states; auto: the best dtype that all devices "
+        "compute fast.",
     ),
 ]
 KvForm = Annotated[
     Literal["native", "int8"],
-    typer.Option("--kv", help="KV cache in the dtype (native), or in 8 bits (int8): half the memory."),
+    typer.Option(
+        "--kv", help="Format of the KV cache: the dtype (native), or 8 bits (int8), half the memory."
+    ),
 ]
 Exactness = Annotated[
     Literal["auto", "on", "off"],
     typer.Option(
         "--exact",
-        help="Whether a row has the same bits whatever rows are beside it; auto: where that costs little.",
+        help="Make each row's result independent of the rows computed with it, bit for bit; auto: "
+        "where that is "
+        "cheap.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -49,7 +54,8 @@ AskPeers = Annotated[
     typer.Option("--peers", metavar="HOST:PORT,...", help="Ask these agents instead of searching."),
 ]
 Split = Annotated[
-    str | None, typer.Option(help="Layers of each stage, such as 2,3,3; as even as possible if not given.")
+    str | None,
+    typer.Option(metavar="N,N,...", help="Layers of each stage, such as 2,3,3. Default: equal shares."),
 ]
 
 

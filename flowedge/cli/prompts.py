@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from flowedge.cli.output import warn
 from flowedge.core.errors import BadRequestError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.system.json_lines import read_json_lines
 
 STANDARD_INPUT = "-"
 _MOST_BYTES = 16 << 20  # of a text that is one prompt
 _SOURCES = "--prompt TEXT, --prompt - (standard input), --prompt-file FILE or --prompts FILE.jsonl"
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin.isatty():
+        warn("reading the prompt from the terminal; Ctrl-D on a line of its own ends it")
+    return sys.stdin.buffer
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,11 @@ class PromptSources:
     prompts: Path | None = None
     limit: int | None = None
 
-    def read(self, standard_input: Callable[[], BinaryIO] = lambda: sys.stdin.buffer) -> list[str]:
+    def read(self, standard_input: Callable[[], BinaryIO] = _standard_input) -> list[str]:
         """Return the prompts.
 
         Raises:
-            BadRequestError: when not exactly one source is given, or a prompt is empty or no UTF-8 text.
+            BadRequestError: when not exactly one source is given, or a prompt is empty or not UTF-8.
         """
         given = [source for source in (self.prompt, self.prompt_file, self.prompts) if source is not None]
         if len(given) != 1:
@@ -48,27 +56,6 @@ class PromptSources:
         if self.prompt_file is not None:
             return [_usable(_read_file(self.prompt_file), str(self.prompt_file))]
         return [_usable(self.prompt, "--prompt")]
-
-
-def check_text(text: str, where: str) -> str:
-    """Return a text that is UTF-8.
-
-    Python holds bytes of the command line that are no UTF-8 as surrogates.
-
-    Raises:
-        BadRequestError: when a character of the text cannot be written as UTF-8.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        wrong = text[error.start]
-        shown = (
-            f"byte 0x{ord(wrong) - 0xDC00:02x}" if 0xDC80 <= ord(wrong) <= 0xDCFF else f"U+{ord(wrong):04X}"
-        )
-        raise BadRequestError(
-            f"{where}: character {error.start + 1} is {shown}, which is no UTF-8; convert the text to UTF-8"
-        ) from error
-    return text
 
 
 def _read_file(path: Path) -> str:
@@ -89,7 +76,7 @@ def _read(where: str, file: BinaryIO) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadRequestError(
-            f"{where}: byte 0x{content[error.start]:02x} in line {line} is no UTF-8; convert the text"
+            f"{where}: byte 0x{content[error.start]:02x} in line {line} is not UTF-8; convert the text"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 
@@ -121,4 +108,4 @@ def _usable(prompt: Any, where: str) -> str:
         raise BadRequestError(f"{where}: the prompt is not text")
     if not prompt.strip():
         raise BadRequestError(f"{where}: the prompt is empty")
-    return check_text(prompt, where)
+    return checked_utf8(prompt, f"{where}: the prompt")

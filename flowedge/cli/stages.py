@@ -10,6 +10,7 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.answering import find_devices, split_idle
 from flowedge.cli.pipelines.request import stage_counts
 from flowedge.client.assembly import OnProgress
+from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 
 
@@ -58,7 +59,7 @@ class StagesRequest:
 def open_stages(request: StagesRequest, report: OnProgress) -> Iterator[list[str]]:
     """Yield the addresses of agents in the order of the layers; agents started here end with the context."""
     if request.stages is not None:
-        report("this machine", f"starting {request.stages} stage agents")
+        report("this machine", f"starting {counted(request.stages, 'stage agent')}")
         with LocalCluster(request.stages, draft_node=False) as cluster:
             yield [agent.address for agent in cluster.stages]
     elif request.peers is not None:

@@ -13,12 +13,13 @@ from flowedge.security.credentials.enrolment import LIST_AGE, refresh_credential
 from flowedge.security.settings import SecuritySettings
 
 INSECURE_HELP = (
-    "Plaintext, also over the network: anyone there can read and use it. The other side has to allow it too."
+    "Use plaintext, also over the network: anyone there can read and use it. The other side must allow it "
+    "too."
 )
 ClusterDir = Annotated[
     Path | None,
     typer.Option(
-        help="Directory of this machine's credentials in its cluster; the state directory if not given."
+        metavar="DIR", help="Directory of this machine's credentials. Default: the state directory."
     ),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -13,8 +13,9 @@ import grpc
 from flowedge.client.base_client import BaseClient, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.device import Device
-from flowedge.client.request import GenerateArguments, GenerateOptions
+from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.transcript import Chunk
+from flowedge.core.errors import FlowEdgeError
 from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
@@ -46,41 +47,59 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         **arguments: Unpack[GenerateArguments],
     ) -> AsyncGeneration:
         """Start an answer, as `Client.generate` does; iterate over it with `async for`."""
-        chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids, request_id)
-        seconds = self.timeout_s if timeout_s is None else timeout_s
+        seconds = self.seconds_for(timeout_s)
+        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id)
 
         async def begin() -> Any:
             return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
 
-        return AsyncGeneration(self, request.request_id, asyncio.ensure_future(begin()))
+        return AsyncGeneration(self, request.request_id, seconds, asyncio.ensure_future(begin()))
 
     async def describe(self) -> Device:
         stub = AgentStub(await self._connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
         except grpc.aio.AioRpcError as error:
-            raise self.error_of(error) from error
+            raise self.description_error(error) from error
         return Device.from_proto(reply)
 
     async def close(self) -> None:
+        """End the connection; requests that are running are cancelled."""
+        self.cancel_answers()
         await self._connection.close()
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
-class AsyncGeneration(StreamedTranscript, AsyncIterator[Chunk]):
+class AsyncGeneration(
+    StreamedTranscript, AsyncIterator[Chunk], AbstractAsyncContextManager["AsyncGeneration"]
+):
     """`Generation` for asyncio."""
 
-    def __init__(self, client: AsyncClient, request_id: str, beginning: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, client: AsyncClient, request_id: str, timeout_s: float, beginning: asyncio.Future[Any]
+    ) -> None:
         """beginning: gives the call once the channel is connected."""
-        super().__init__(client, request_id)
+        super().__init__(client, request_id, timeout_s)
         self._beginning = beginning
 
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return _AnswerLoop(self)
+
     async def __anext__(self) -> Chunk:
+        self._check_not_failed()
         while self.finish_reason is None:
-            chunk = self.apply(await self._next_event())
+            try:
+                chunk = self._take(await self._next_event())
+            except FlowEdgeError as error:
+                if self.finish_reason is not None:  # another task has called close() meanwhile
+                    break
+                raise self._failed(error) from error.__cause__
+            except asyncio.CancelledError:
+                if self.finish_reason is not None:  # gRPC's way to say that close() has cancelled the call
+                    break
+                raise
             if chunk is not None:
                 return chunk
         raise StopAsyncIteration
@@ -90,8 +109,13 @@ class AsyncGeneration(StreamedTranscript, AsyncIterator[Chunk]):
             pass
         return self
 
-    def close(self) -> None:
-        if not self._beginning.cancel() and self._beginning.exception() is None:
+    async def __aexit__(self, *error: object) -> None:
+        self.close()
+
+    def _cancel(self) -> None:
+        if self._beginning.cancel() or self._beginning.cancelled():
+            return
+        if self._beginning.exception() is None:
             self._beginning.result().cancel()
 
     async def _next_event(self) -> pb.GenerateEvent:
@@ -99,10 +123,22 @@ class AsyncGeneration(StreamedTranscript, AsyncIterator[Chunk]):
         try:
             event = await asyncio.wait_for(call.read(), self._client.silence_s)
         except asyncio.TimeoutError:
-            call.cancel()
             raise self._silent() from None
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error) from error
+            raise self._error_of(error) from error
         if not isinstance(event, pb.GenerateEvent):
             raise self._ended_early()
         return event
+
+
+class _AnswerLoop(AsyncIterator[Chunk]):
+    """A loop over an answer's chunks; when it is left before the end, the request is cancelled."""
+
+    def __init__(self, answer: AsyncGeneration) -> None:
+        self._answer = answer
+
+    async def __anext__(self) -> Chunk:
+        return await anext(self._answer)
+
+    def __del__(self) -> None:
+        self._answer.close()

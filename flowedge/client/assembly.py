@@ -66,12 +66,14 @@ class PipelineSpec:
             checked_address(address)
         for name, words in (("dtype", DTYPES), ("kv", KV_FORMS), ("exact", EXACTNESS)):
             if getattr(self, name) not in words:
-                raise BadRequestError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
+                raise BadRequestError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(words)}"
+                )
         if not self.stages:
             raise BadRequestError("a pipeline needs a draft node and at least one stage")
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
         if repeated:
-            raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent takes one role")
+            raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
 
     def is_served_by(self, device: Device) -> bool:
         """Return whether the device is the draft node of exactly this pipeline.
@@ -136,7 +138,7 @@ def assemble(
                     ready = progress.ready
             except grpc.RpcError as error:
                 if watchdog.expired:
-                    raise DeadlineError(f"nothing was heard of the pipeline for {timeout_s:g} s") from error
+                    raise DeadlineError(f"no news of the pipeline for {timeout_s:g} s") from error
                 raise
     if not ready:
         raise stream_ended(spec.draft_node, "all devices were ready")

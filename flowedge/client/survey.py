@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-import random
 import socket
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from flowedge.client.announced import (
+    AT_ONCE,
+    LIMIT_S,
+    AnnouncedReply,
+    ask_announced,
+    reading_answer,
+)
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, PeerRefusedError
+from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, PeerRefusedError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.net.address import join_address, split_address
 from flowedge.security.process import current, own_agents
 
 ANSWER_S = 3.0  # seconds that an agent may take for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts
-_AT_ONCE = 32
-_ADDRESSES = 4  # of one device that are tried
-LIMIT_S = 20.0  # after which no further agent is asked
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,7 @@ def survey(
 ) -> list[SurveyedAgent]:
     """Ask all agents, many at a time; return each agent once, sorted by name.
 
-    Anybody on the network can announce any number of agents that do not answer. So named agents are asked
-    first, then agents that are known to answer, then the others in an order that nobody can foresee; and the
-    time is limited.
+    Named agents are asked beside the others; see `ask_announced` for the order of these.
 
     Args:
         peers: addresses of agents that need not be advertised.
@@ -132,19 +129,17 @@ def survey(
         known: ids of devices that answered before.
         limit_s: seconds after which no further agent is asked.
     """
-    old, deadline = frozenset(stale), time.monotonic() + limit_s
-    in_order = survey_order(advertised, known)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    old = frozenset(stale)
+    not_asked = {device: _not_asked(device, device in old) for device in advertised}
+    asked = [device for device, agent in not_asked.items() if agent is None]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
-        found = pool.map(lambda device: _ask_advertised(device, device in old, ask, deadline), in_order)
+        replies = ask_announced(asked, ask, lambda reply: reply.device, known=known, limit_s=limit_s)
+        found = [
+            not_asked[device] or _announced(device, replies[device], device in old) for device in advertised
+        ]
         agents = [*found, *named]
     return sorted(merge(agents), key=lambda agent: (agent.name, agent.id, agent.address))
-
-
-def survey_order(advertised: Sequence[AdvertisedDevice], known: Collection[str]) -> list[AdvertisedDevice]:
-    """Return devices in the order in which they are asked: known ids first, the others by chance."""
-    shuffled = random.sample(advertised, len(advertised))
-    return sorted(shuffled, key=lambda device: device.id not in known)
 
 
 def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
@@ -174,58 +169,28 @@ def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
     ]
 
 
-def _ask_advertised(
-    device: AdvertisedDevice, stale: bool, ask: Ask, deadline: float = float("inf")
-) -> SurveyedAgent:
+def _not_asked(device: AdvertisedDevice, stale: bool) -> SurveyedAgent | None:
+    """Return an announced agent that is not asked, with the reason; None if it is to be asked."""
     if device.mismatch:
         return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)
     try:
         foreign = current().foreign(device.name, device.cluster)
     except FlowEdgeError as error:
         foreign = str(error)
-    if foreign is not None and device.address not in own_agents():
-        return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale, refusal=Refusal.FOREIGN)
-    problems: list[FlowEdgeError] = []
-    for address in device.addresses[:_ADDRESSES]:
-        if time.monotonic() > deadline:
-            problems.append(DeviceError(device.name, "it was not asked: too many others did not answer"))
-            break
-        try:
-            with reading_answer(address):
-                answer = ask(address, device.name)
-        except FlowEdgeError as error:
-            problems.append(error)
-            continue
-        if answer.device.id == device.id:
-            others = tuple(other for other in device.addresses if other != address)
-            return SurveyedAgent((address, *others), device, answer, stale=stale)
-        problems.append(other_device(address, device, answer.device))
-    refusal = Refusal.of(problems[0])
-    return SurveyedAgent(device.addresses, device, problem=str(problems[0]), stale=stale, refusal=refusal)
+    if foreign is None or device.address in own_agents():
+        return None
+    return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale, refusal=Refusal.FOREIGN)
 
 
-@contextmanager
-def reading_answer(address: str) -> Iterator[None]:
-    """Turn any error about the answer of the agent at an address into a FlowEdgeError, so others are asked.
-
-    Raises:
-        FlowEdgeError: when the agent does not answer as an agent does.
-    """
-    try:
-        yield
-    except FlowEdgeError:
-        raise
-    except Exception as error:
-        _log.debug("the answer of %s cannot be read", address, exc_info=error)
-        raise DeviceError(address, f"its answer cannot be read: {type(error).__name__}") from error
-
-
-def other_device(address: str, advertised: AdvertisedDevice, found: Device) -> DeviceError:
-    """Return the error for an advertised address at which another device answers."""
-    return DeviceError(
-        advertised.name,
-        f"advertises {address}, where {found.name} (id {found.id}) answers, not {advertised.id}",
-    )
+def _announced(
+    device: AdvertisedDevice, outcome: AnnouncedReply[AgentReply] | FlowEdgeError, stale: bool
+) -> SurveyedAgent:
+    """Return an announced agent that was asked."""
+    if isinstance(outcome, FlowEdgeError):
+        refusal = Refusal.of(outcome)
+        return SurveyedAgent(device.addresses, device, problem=str(outcome), stale=stale, refusal=refusal)
+    others = tuple(other for other in device.addresses if other != outcome.address)
+    return SurveyedAgent((outcome.address, *others), device, outcome.reply, stale=stale)
 
 
 def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:

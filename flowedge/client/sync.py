@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,8 +16,9 @@ from flowedge.client.base_client import BaseClient, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
-from flowedge.client.request import GenerateArguments, GenerateOptions
+from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.transcript import Chunk
+from flowedge.core.errors import FlowEdgeError
 from flowedge.security.tls.channels import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
@@ -63,13 +64,14 @@ class Client(BaseClient, AbstractContextManager["Client"]):
             options: how to answer; `arguments` replace single fields of it.
 
         Raises:
-            BadRequestError: when an option is out of range, before anything is sent.
+            BadRequestError: when there is no such option, or its value is wrong, before anything is sent.
+            AccessError: when the peer's certificate does not fit.
         """
-        chosen = replace(options or GenerateOptions(), **arguments)
-        request = chosen.to_request(prompt, prompt_ids, request_id)
+        seconds = self.seconds_for(timeout_s)
+        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id)
         stub = GenerationStub(self._connection.channel())
-        call = stub.Generate(request, timeout=self.timeout_s if timeout_s is None else timeout_s)
-        return Generation(self, request.request_id, call)
+        call = stub.Generate(request, timeout=seconds)
+        return Generation(self, request.request_id, seconds, call)
 
     def describe(self) -> Device:
         """Ask the agent what it is and which role it has."""
@@ -77,7 +79,7 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         try:
             reply = stub.Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
         except grpc.RpcError as error:
-            raise self.error_of(error) from error
+            raise self.description_error(error) from error
         return Device.from_proto(reply)
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
@@ -86,7 +88,8 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         return [exchange_clocks(stub, self.address, self.silence_s) for _ in range(count)]
 
     def close(self) -> None:
-        """End the connection and every generation on it."""
+        """End the connection; requests that are running are cancelled."""
+        self.cancel_answers()
         self._connection.close()
 
     def __exit__(self, *error: object) -> None:
@@ -96,6 +99,8 @@ class Client(BaseClient, AbstractContextManager["Client"]):
 class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Generation"]):
     """An answer that is arriving: iterate for its chunks, which also add to `text` and `token_ids`.
 
+    Leaving a loop over the chunks before the end cancels the request, as `close` does.
+
     Each error names `request_id`, by which the logs of all devices tell what they did for the request.
 
     Raises:
@@ -104,8 +109,8 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         FlowEdgeError: for any other reason why the answer cannot be completed.
     """
 
-    def __init__(self, client: Client, request_id: str, call: Any) -> None:
-        super().__init__(client, request_id)
+    def __init__(self, client: Client, request_id: str, timeout_s: float, call: Any) -> None:
+        super().__init__(client, request_id, timeout_s)
         self._call = call
         self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
         # The thread holds the call and the queue, not this object: dropping it ends the call.
@@ -114,9 +119,26 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         ).start()
         weakref.finalize(self, call.cancel)
 
+    def __iter__(self) -> Iterator[Chunk]:
+        try:
+            while True:
+                try:
+                    chunk = next(self)
+                except StopIteration:
+                    return
+                yield chunk
+        finally:  # also when the loop is left, which frees this generator
+            self.close()
+
     def __next__(self) -> Chunk:
+        self._check_not_failed()
         while self.finish_reason is None:
-            chunk = self.apply(self._next_event())
+            try:
+                chunk = self._take(self._next_event())
+            except FlowEdgeError as error:
+                if self.finish_reason is not None:  # another thread has called close() meanwhile
+                    break
+                raise self._failed(error) from error.__cause__
             if chunk is not None:
                 return chunk
         raise StopIteration
@@ -127,21 +149,19 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
             pass
         return self
 
-    def close(self) -> None:
-        """End the request; has no effect when it has ended."""
-        self._call.cancel()
-
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _cancel(self) -> None:
+        self._call.cancel()
 
     def _next_event(self) -> pb.GenerateEvent:
         try:
             event = self._events.get(timeout=self._client.silence_s)
         except queue.Empty:
-            self._call.cancel()
             raise self._silent() from None
         if isinstance(event, grpc.RpcError):
-            raise self._failed(event) from event
+            raise self._error_of(event) from event
         if event is None:
             raise self._ended_early()
         return event

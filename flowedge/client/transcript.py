@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
+from flowedge.core.counted import counted
 from flowedge.core.errors import ProtocolError
 from flowedge.v1 import generation_pb2 as pb
+
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,40 @@ class Chunk:
 
     token_ids: tuple[int, ...]
     text: str
+
+
+class AnswerStatistics(dict[str, Any]):
+    """What was measured about one answer, as a dict; str() gives the main figures on one line."""
+
+    def __str__(self) -> str:
+        parts = []
+        tokens = self._number("new_tokens")
+        if tokens is not None:
+            cancelled = " (cancelled)" if self.get("finish_reason") == CANCELLED else ""
+            parts.append(f"{counted(int(tokens), 'token')}{cancelled}")
+        for name, text in (
+            ("tokens_per_s", "{:.1f} tokens/s"),
+            ("ttft_s", "first token after {:.2f} s"),
+        ):
+            number = self._number(name)
+            if number is not None:
+                parts.append(text.format(number))
+        rounds = self._tokens_of_rounds()
+        if rounds:
+            parts.append(f"{fmean(rounds):.1f} tokens a round")
+        return ", ".join(parts) or "no statistics"
+
+    def _number(self, name: str) -> float | None:
+        value = self.get(name)
+        return value if isinstance(value, int | float) else None
+
+    def _tokens_of_rounds(self) -> list[float]:
+        """Return the tokens of each round; empty for decoding without drafts, which has no rounds."""
+        counters = self.get("counters")
+        if not isinstance(counters, dict) or not counters.get("draft_layers"):
+            return []
+        rounds = counters.get("accepted_per_round")
+        return [each for each in rounds if isinstance(each, int)] if isinstance(rounds, list) else []
 
 
 @dataclass(eq=False)
@@ -27,8 +65,10 @@ class Transcript:
         seed: the seed that was given or drawn; None before the draft node has started.
         prompt_ids: the prompt as the model sees it.
         token_ids: tokens of the answer, without the prompt's.
-        finish_reason: "eos", "stop" or "length"; None while the answer is not complete.
-        statistics: what the draft node measured; empty while the answer is not complete.
+        finish_reason: "eos", "stop" or "length"; CANCELLED if the request was cancelled here before its
+            end; None while the answer is not complete.
+        statistics: what the draft node measured, or what this side measured if the request was cancelled;
+            empty while the answer is not complete.
     """
 
     session: str = ""
@@ -37,7 +77,7 @@ class Transcript:
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
-    statistics: dict[str, Any] = field(default_factory=dict)
+    statistics: AnswerStatistics = field(default_factory=AnswerStatistics)
 
     def apply(self, event: pb.GenerateEvent) -> Chunk | None:
         """Add one event; return its chunk if it carries one.
@@ -49,7 +89,7 @@ class Transcript:
         if body == "keep_alive":
             return None
         if body is None or self.finish_reason is not None or (body == "started") != (self.seed is None):
-            raise ProtocolError(f"the draft node sent an event {body!r} that has no place here")
+            raise ProtocolError(f"the draft node sent an event {body!r} at the wrong place")
         if body == "started":
             self.session, self.seed = event.started.session, event.started.seed
             self.prompt_ids = tuple(event.started.prompt_ids)
@@ -64,11 +104,11 @@ class Transcript:
         return chunk
 
 
-def _statistics(text: str) -> dict[str, Any]:
+def _statistics(text: str) -> AnswerStatistics:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise ProtocolError(f"the draft node sent statistics that are no JSON: {error}") from error
+        raise ProtocolError(f"the draft node sent statistics that are not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ProtocolError("the draft node sent statistics that are no JSON object")
-    return content
+        raise ProtocolError("the draft node sent statistics that are not a JSON object")
+    return AnswerStatistics(content)

@@ -14,16 +14,15 @@ from flowedge.core.sampling import SamplingParams
 Noise: TypeAlias = Literal["plain", "shared"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
 DEFAULT_STRATEGY = "auto"
-
-
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256  # characters
 
 
 def check_stop(stop: Sequence[str]) -> None:
     """Raise BadRequestError for too many stop strings, for an empty one, and for one that is too long."""
-    if not all(stop):
-        raise BadRequestError("a stop string is empty")
+    for number, text in enumerate(stop, 1):
+        if not text:
+            raise BadRequestError(f"stop string {number} is empty")
     if len(stop) > MAX_STOP_STRINGS or any(len(text) > MAX_STOP_LENGTH for text in stop):
         raise BadRequestError(
             f"at most {MAX_STOP_STRINGS} stop strings of up to {MAX_STOP_LENGTH} characters are taken"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import platform
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Announcement:
         own = [interface for interface in interfaces if ip in interface.ips]
         choice = choose(own, [interface.name for interface in own], settings.deny)
         if own and not any(ip in interface.ips for interface in choice.chosen):
-            raise DeviceError("this one", f"it listens on {ip} alone, and {_reasons(choice)}")
+            raise DeviceError(platform.node(), f"it listens on {ip} alone, and {_reasons(choice)}")
         return cls((ip,), (ip,))
 
     @classmethod
@@ -63,7 +64,7 @@ class Announcement:
         used = choice.networked or choice.chosen
         addresses = [ip for interface in used for ip in _listened(host, interface)]
         if not addresses:
-            raise DeviceError("this one", f"there is no interface to announce it on: {_reasons(choice)}")
+            raise DeviceError(platform.node(), f"there is no interface to announce it on: {_reasons(choice)}")
         # A link-local address needs the name of the sender's interface, so it is a last resort.
         routed = [ip for ip in addresses if not ipaddress.ip_address(ip).is_link_local]
         left_out = tuple(str(out) for out in choice.left_out if out.interface.addresses)

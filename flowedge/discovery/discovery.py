@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import platform
 import time
 from collections.abc import Callable, Collection
 
@@ -71,11 +72,11 @@ class AgentWatcher:
             if out.interface.addresses:
                 _log.info("not searched: %s", out)
         if not choice.chosen:
-            raise DeviceError("this one", "has no network interface to search for agents on")
+            raise DeviceError(platform.node(), "it has no network interface to search for agents on")
         try:
             zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
         except (OSError, RuntimeError) as error:
-            raise DeviceError("this one", f"cannot search the network for agents: {error}") from error
+            raise DeviceError(platform.node(), f"cannot search the network for agents: {error}") from error
         self._cleanup.push_async_callback(zeroconf.async_close)
         await self._listen(zeroconf.zeroconf)
         return self

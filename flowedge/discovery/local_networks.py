@@ -39,7 +39,7 @@ class LocalNetworks:
         try:
             ip = ipaddress.ip_address(host.partition("%")[0])
         except ValueError:
-            return "it is no IP address"
+            return "it is not an IP address"
         if ip.is_multicast or ip.is_unspecified:
             return "no device can have it"
         network = next((network for network in self.networks if ip in network), None)

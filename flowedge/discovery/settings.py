@@ -20,7 +20,7 @@ def _checked_pattern(pattern: str) -> str:
 
 def _checked_group(group: str) -> str:
     if not re.fullmatch("[a-z0-9]{0,6}", group):
-        raise BadRequestError(f"the group {group!r} is not made of at most 6 small letters and digits")
+        raise BadRequestError(f"the group {group!r} must consist of at most 6 lower-case letters and digits")
     return group
 
 
@@ -32,23 +32,23 @@ class DiscoverySettings(SettingsGroup):
     """How this device makes itself known, and looks for others."""
 
     peers: Peers = setting(
-        (), 'Agents that multicast does not reach, as ["host:port"]; used besides the agents that are found.'
+        (), 'Agents that multicast does not reach, as ["host:port"]; used in addition to the agents found.'
     )
     allow: Patterns = setting(
         (),
-        'Interfaces to use, as ["eth*", "192.168.1.0/24"]; empty: all except those of containers, '
+        'Interfaces to use, as ["eth*", "192.168.1.0/24"]. Empty: all except those of containers, '
         "virtual machines and VPNs.",
     )
-    deny: Patterns = setting((), "Interfaces never to use, even if allowed.")
-    ttl_s: int = setting(30, "Seconds of silence after which others call this device stale.", ge=1, le=3600)
+    deny: Patterns = setting((), "Interfaces not to use, even if allowed.")
+    ttl_s: int = setting(
+        30, "Seconds of silence after which other devices consider this device stale.", ge=1, le=3600
+    )
     group: Annotated[str, checked_by(_checked_group)] = setting(
         "",
-        "Agents and commands find agents of their own group only. At most 6 small letters and digits; empty: "
-        "the group of all that name none.",
+        "Name of a group: agents and commands find only agents of the same group. At most 6 lower-case "
+        "letters and digits. Empty: the group of all agents without a name here.",
     )
-    poll_s: Seconds = setting(
-        5.0, "Seconds between two checks for interfaces that have come, gone or changed."
-    )
+    poll_s: Seconds = setting(5.0, "Seconds between checks for added, removed or changed interfaces.")
 
     @property
     def service_type(self) -> str:

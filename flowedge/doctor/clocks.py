@@ -23,7 +23,7 @@ CERTIFICATE_NOT_YET = ERROR(
 )
 CERTIFICATE_EXPIRED = ERROR(
     "certificate-expired",
-    "by the clock of a device, this device's certificate is not valid any more",
+    "by the clock of a device, this device's certificate is no longer valid",
     "Set the clock of the device if it is wrong; otherwise join again with a new token: `flowedge join "
     "--replace`.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -24,6 +25,17 @@ ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device an
 
 # What gRPC reports when a device that wants TLS closes a plaintext connection; which of them is a race.
 _CLOSED = ("Socket closed", "Connection reset by peer")
+# What gRPC reports when the server at the address speaks HTTP/1, another protocol, or HTTP/2 without gRPC.
+_NOT_GRPC = (
+    "Expected SETTINGS frame as the first",
+    "http1.x server",
+    "Received http2 header with status",
+)
+# What gRPC writes before the reason why it could not connect; the error names the address itself.
+_UNCONNECTED = re.compile(
+    r"^failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?"
+    r"(?:Failed to connect to remote host: )?(?:connect: )?"
+)
 _TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join)"
 
 
@@ -43,10 +55,20 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
     call = error if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     code = call.code() if call is not None else None
     details = (call.details() if call is not None else None) or str(error)
+    return _of_status(code, details, peer)
+
+
+def _of_status(code: grpc.StatusCode | None, details: str, peer: str) -> FlowEdgeError:
+    """Return the error for a failed call whose reason gRPC says, not a FlowEdge agent."""
     match code:
+        case _ if any(sign in details for sign in _NOT_GRPC):
+            return ProtocolError(
+                f"{peer} is not a FlowEdge agent: a web server or another program answers there; "
+                "`flowedge devices` lists the addresses of agents"
+            )
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
             hint = _TLS_HINT if any(closed in details for closed in _CLOSED) else ""
-            return DeviceLostError(peer, f"the connection failed: {details}{hint}")
+            return DeviceLostError(peer, f"the connection failed: {_UNCONNECTED.sub('', details)}{hint}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineError(f"device {peer} did not answer in time")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -55,6 +77,12 @@ def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowE
             return ProtocolError(f"{peer} is not a FlowEdge agent, or has another version: {details}")
         case _:
             return DeviceError(peer, f"the call failed: {details}")
+
+
+def passed_deadline(error: grpc.aio.AioRpcError | grpc.RpcError) -> bool:
+    """Return whether a call failed because its own deadline passed, not by an error of the peer."""
+    call = error if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
+    return _carried(error) is None and call is not None and call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:

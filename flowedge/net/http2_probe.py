@@ -38,7 +38,7 @@ async def _first_frame(address: str) -> None:
         writer.write(_PREFACE)
         header = await reader.readexactly(_HEADER_BYTES)
         if header[3] != _SETTINGS_TYPE:
-            raise DeviceLostError(address, "it does not speak HTTP/2, so it is no FlowEdge agent")
+            raise DeviceLostError(address, "it does not speak HTTP/2, so it is not a FlowEdge agent")
     finally:
         writer.close()
         with contextlib.suppress(OSError):

@@ -15,20 +15,20 @@ MIB = 1 << 20
 class LinkDeadlines(SettingsGroup):
     """How long a link waits, in seconds."""
 
-    heartbeat_s: Seconds = setting(0.5, "Links carry a sign of life this often.")
-    silence_s: Seconds = setting(3.0, "A peer that has not been heard for this long is lost.")
+    heartbeat_s: Seconds = setting(0.5, "Interval between signs of life on a link.")
+    silence_s: Seconds = setting(3.0, "A peer that is silent for this long counts as lost.")
     # The draft node, which hears every stage on its express link, finds a lost stage sooner.
     upstream_silence_s: Seconds = setting(
-        30.0, "A sender of segments not heard for this long is lost; a slow network may keep it busy."
+        30.0, "A sender of segments that is silent for this long counts as lost; a slow network may delay it."
     )
-    connect_s: Seconds = setting(5.0, "A peer has to answer a new stream within this.")
-    send_s: Seconds = setting(60.0, "A peer has to take a single message within this.")
+    connect_s: Seconds = setting(5.0, "Time for a peer to answer a new stream.")
+    send_s: Seconds = setting(60.0, "Time for a peer to receive a single message.")
 
     @model_validator(mode="after")
     def _heartbeats_come_in_time(self) -> LinkDeadlines:
         for name in ("silence_s", "upstream_silence_s"):
             if getattr(self, name) <= self.heartbeat_s:
-                raise ValueError(f"{name} has to be longer than heartbeat_s, or every peer would be lost")
+                raise ValueError(f"{name} must be longer than heartbeat_s, or every peer would count as lost")
         return self
 
 
@@ -37,7 +37,7 @@ class MessageLimit(SettingsGroup):
 
     message_mib: int = setting(
         MAX_FRAME_BYTES // MIB + 1,
-        "MiB of one message of a pipeline; a segment of many rows of a large model takes several.",
+        "Maximum MiB of one pipeline message; a segment of many rows of a large model takes several.",
         ge=1,
         le=1024,
     )

@@ -38,7 +38,7 @@ async def supervise(
         except Exception:  # noqa: BLE001 (input that nobody foresaw must not end a task for good)
             if time.monotonic() - started > most_s:
                 pause = first_s
-            _log.exception("%s failed; it goes on in %g s", name, pause)
+            _log.exception("%s failed; next attempt in %g s", name, pause)
             await sleep(pause)
             pause = min(2 * pause, most_s)
         else:

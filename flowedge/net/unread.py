@@ -46,6 +46,6 @@ async def send_reply(
         sending.cancel()
         raise
     if not sending.done():
-        why = f"for {read_s:g} s" if time.monotonic() >= deadline else "while too many others came to wait"
-        raise UnreadReplyError(f"the caller took no reply {why}", sending)
+        why = f"for {read_s:g} s" if time.monotonic() >= deadline else "while too many others were waiting"
+        raise UnreadReplyError(f"the caller read no reply {why}", sending)
     sending.result()

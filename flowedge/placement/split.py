@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
+from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError
 
 
@@ -17,10 +18,13 @@ def even_split(layers: int, stages: int) -> list[int]:
         BadRequestError: when there is no stage, or there are fewer layers than stages.
     """
     if stages < 1:
-        raise BadRequestError(f"there are {stages} stages; at least one is needed")
+        raise BadRequestError(
+            f"a model cannot be split over {counted(stages, 'stage')}; at least one is needed"
+        )
     if layers < stages:
         raise BadRequestError(
-            f"{layers} layers cannot be split over {stages} stages; use {layers} stages or fewer"
+            f"{counted(layers, 'layer')} cannot be split over {counted(stages, 'stage')}; use at most "
+            f"{layers}"
         )
     counts = [layers // stages] * stages
     middle_first = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
@@ -49,7 +53,9 @@ def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
     """
     split = ",".join(map(str, counts))
     if len(counts) != stages:
-        raise BadRequestError(f"the split {split} is for {len(counts)} stages, but there are {stages}")
+        raise BadRequestError(
+            f"the split {split} is for {counted(len(counts), 'stage')}, but there are {stages}"
+        )
     if min(counts) < 1:
         raise BadRequestError(f"the split {split} leaves a stage without a layer")
     if sum(counts) != layers:

@@ -61,7 +61,7 @@ class LinkSender:
         )
         if described.id != self.peer_id:
             raise BadRequestError(
-                f"the agent at {self.peer} is {described.name}, another than the caller means; was it "
+                f"the agent at {self.peer} is {described.name}, not the device that was meant; was it "
                 "started again, or does the address lead to another device?"
             )
 
@@ -70,7 +70,7 @@ class LinkSender:
         metadata = await within(self.limits.step_s, call.initial_metadata(), f"{self.peer} did not answer")
         if ACCEPTED_KEY not in dict(metadata or ()):
             await within(self.limits.step_s, result(), f"{self.peer} did not say why it refuses")
-            raise ProtocolError(f"{self.peer} is no FlowEdge agent that measures links")
+            raise ProtocolError(f"{self.peer} is not a FlowEdge agent that measures links")
 
     async def _round_trips(self, channel: grpc.aio.Channel, count: int) -> list[float]:
         limits = self.limits

@@ -10,13 +10,13 @@ class SecuritySettings(SettingsGroup):
 
     cluster_dir: str | None = setting(
         None,
-        "Directory that flowedge join wrote to; the state directory if not set.",
+        "Directory that flowedge join wrote to. Default: the state directory.",
         min_length=1,
         examples=["/var/lib/flowedge"],
     )
     insecure: bool = setting(
-        False, "Plaintext on every network, to and from anyone; the log says so at every start."
+        False, "Use plaintext on every network, to and from anyone; each start logs a warning."
     )
     refresh_s: Seconds = setting(
-        60.0, "Seconds between two checks of the revocation list and of the certificate's age."
+        60.0, "Seconds between checks of the revocation list and of the certificate's age."
     )

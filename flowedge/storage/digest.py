@@ -24,7 +24,7 @@ def is_digest(text: str) -> bool:
 def check_digest(text: str) -> str:
     """Return the text; raise ProtocolError unless it is a SHA-256 in lower-case hex."""
     if not is_digest(text):
-        raise ProtocolError(f"{text[:80]!r} is no SHA-256 in lower-case hex")
+        raise ProtocolError(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
     return text
 
 

@@ -19,13 +19,13 @@ class CacheSettings(SettingsGroup):
 
     dir: str | None = setting(
         None,
-        "Directory to keep weights in; ~/.cache/flowedge if not set.",
+        "Directory to keep weights in. Default: ~/.cache/flowedge.",
         min_length=1,
         examples=["/var/cache/flowedge"],
     )
     gib: float | None = setting(
         None,
-        f"GiB that the weights there may take, {DEFAULT_GIB:g} if not set; 0 keeps none.",
+        f"Maximum size of that directory in GiB. Default: {DEFAULT_GIB:g}; 0 turns the cache off.",
         ge=0,
         examples=[DEFAULT_GIB],
     )

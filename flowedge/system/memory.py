@@ -25,14 +25,16 @@ class MemorySettings(SettingsGroup):
 
     limit_gib: float | None = setting(
         None,
-        "GiB that the agent may hold; if not set, all that the device and its cgroup have.",
+        "Maximum memory of the agent in GiB. Default: all that the device and its cgroup have.",
         gt=0,
         examples=[6.0],
     )
     reserve_gib: float = setting(
-        0.25, "GiB left free beside weights and caches, for activations and buffers.", ge=0
+        0.25, "GiB to leave free beside weights and caches, for activations and buffers.", ge=0
     )
-    kv_tokens: int = setting(2048, "Tokens of context whose KV cache has to fit beside the weights.", ge=1)
+    kv_tokens: int = setting(
+        2048, "Context length in tokens whose KV cache must fit beside the weights.", ge=1
+    )
 
     @property
     def reserve_bytes(self) -> int:

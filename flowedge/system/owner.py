@@ -47,7 +47,7 @@ def owner_of(path: Path) -> Owner:
         except FileNotFoundError:
             break
         except NotADirectoryError as error:
-            raise AccessError(f"{place} is no directory") from error
+            raise AccessError(f"{place} is not a directory") from error
         if found.st_uid != 0:
             return Owner(found.st_uid, found.st_gid)
         if not stat.S_ISLNK(found.st_mode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     try:
         return _DEFAULT.expanduser()
     except RuntimeError as error:
-        raise DeviceError("this one", "has no home directory: set FLOWEDGE_STATE_DIR") from error
+        raise DeviceError(platform.node(), "it has no home directory; set FLOWEDGE_STATE_DIR") from error
 
 
 def command_states(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:

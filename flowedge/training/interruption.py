@@ -23,11 +23,18 @@ class Interruption:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals of the process until the context ends; outside of the main thread do nothing."""
+        """Handle the signals of the process until the context ends; outside of the main thread do nothing.
+
+        A signal that is ignored, as Ctrl-C is in the background of a shell script, stays ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        before = {
+            number: signal.signal(number, self._receive)
+            for number in SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             yield
         finally:

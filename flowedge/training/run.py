@@ -258,7 +258,7 @@ def _finished_text(out: Path, progress: TrainingProgress | None, settings: Train
     return (
         f"the training in {out} was finished and evaluated before: {progress.step} steps in "
         f"{progress.spent_s / 60:.1f} minutes, CE {progress.token_loss:.2f}, "
-        f"agreed {progress.agreement:.2f}. {longer}; --restart begins anew"
+        f"agreed {progress.agreement:.2f}. {longer}; --restart starts over"
     )
 
 

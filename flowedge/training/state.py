@@ -108,7 +108,7 @@ class StateFolder:
             was, now = found.get(name), identity.get(name)
             if was == now or (name == "minutes" and was is not None and now is not None and now > was):
                 continue
-            place, restart = self.folder.parent, "or --restart to begin anew"
+            place, restart = self.folder.parent, "or --restart to start over"
             if name != "minutes":
                 raise BadRequestError(
                     f"{place} holds a training with another {name.replace('_', ' ')} ({was}, now {now}): "
@@ -143,4 +143,4 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path}: cannot be read ({error}); --restart begins the training anew")
+    return CheckpointError(f"{path}: cannot be read ({error}); --restart starts the training over")

@@ -102,7 +102,7 @@ class Trainer:
                 }
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"the training's checkpoint does not fit the head ({error}); --restart begins anew"
+                f"the training's checkpoint does not fit the head ({error}); --restart starts over"
             ) from error
         self.progress = state.progress
 
@@ -128,7 +128,7 @@ class Trainer:
         if not math.isfinite(sums.feature + sums.token):
             raise BadRequestError(
                 f"the loss is not finite after {self.progress.step} steps: "
-                "give a lower --lr, and --restart to begin anew"
+                "give a lower --lr, and --restart to start over"
             )
         for group in self._optimizer.param_groups:
             group["lr"] = self._peak * learning_rate_scale(self.share)

@@ -11,21 +11,23 @@ from flowedge.net.address import checked_address
 class WeightsSettings(SettingsGroup):
     """Where weights come from, in this order: the cache, a directory, other devices, the hub."""
 
-    directories: bool = setting(True, "Use the directory of a model where this device has it.")
-    hub: bool = setting(False, "Ask the hub for a model that neither this device nor another has.")
+    directories: bool = setting(True, "Read a model from its directory if this device has it.")
+    hub: bool = setting(False, "Download models that no device has from the hub.")
     peers: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
-        (), "Agents (host:port) to ask for weights beside the devices of the pipeline."
+        (), "Agents (host:port) to ask for weights, in addition to the devices of the pipeline."
     )
-    streams: int = setting(4, "Tensors received at the same time.", ge=1, le=32)
-    max_sending: int = setting(16, "Tensors sent at the same time.", ge=1, le=256)
-    stall_s: Seconds = setting(10.0, "A device that sends nothing of a tensor for this long is given up.")
+    streams: int = setting(4, "Maximum number of tensors received at the same time.", ge=1, le=32)
+    max_sending: int = setting(16, "Maximum number of tensors sent at the same time.", ge=1, le=256)
+    stall_s: Seconds = setting(
+        10.0, "A device that sends nothing of a tensor for this long is no longer waited for."
+    )
     least_kib_s: float = setting(
         8.0,
-        "KiB/s that each tensor has to come with; a device that sends more slowly is put aside for a while.",
+        "Minimum KiB/s of a transfer; a device that sends more slowly is not asked for a while.",
         ge=0,
         le=1 << 20,
     )
-    give_up_s: Seconds = setting(60.0, "Fetching fails when no device sends anything for this long.")
+    give_up_s: Seconds = setting(60.0, "Fetching fails if no device sends anything for this long.")
 
     source_streams: ClassVar[int] = 3  # tensors received at the same time from one device
     chunk_bytes: ClassVar[int] = 512 << 10  # of a message, which a slow network has to carry within stall_s

@@ -42,6 +42,7 @@ class BenchOptions:
     Attributes:
         data: directory of the datasets' files; see data_directory for None.
         processes: number of processes that carry out runs.
+        cluster_dir, insecure: how agents are called, as `choose_credentials` was told; for the report.
     """
 
     scenario: Path
@@ -58,6 +59,8 @@ class BenchOptions:
     middles: tuple[str, ...] | None = None
     data: Path | None = None
     processes: int = 2
+    cluster_dir: Path | None = None
+    insecure: bool = False
 
     @property
     def data_directory(self) -> Path:
@@ -71,8 +74,7 @@ class BenchOptions:
         """The `flowedge bench` command with these options."""
         shipped = self.scenario.parent == SHIPPED
         words = [self.scenario.stem if shipped else str(self.scenario), "--out", str(self.out)]
-        if self.quick:
-            words.append("--quick")
+        words += ["--quick"] * self.quick + ["--insecure"] * self.insecure
         noise = None if self.noise is None else self.noise[0] if len(self.noise) == 1 else "both"
         given = {
             "--clock": self.clock,
@@ -84,6 +86,7 @@ class BenchOptions:
             "--model": self.model,
             "--middle": _joined(self.middles),
             "--data": self.data,
+            "--cluster-dir": self.cluster_dir,
         }
         words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
         words += [word for name in self.drafter or () for word in ("--drafter", name)]

@@ -25,24 +25,28 @@ def bench(
     scenario: Annotated[
         str, typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or a .yaml file.")
     ],
-    out: Annotated[Path, typer.Option(help="Directory of the results; finished runs in it are kept.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for the results; finished runs in it are kept.")
+    ],
     clock: Annotated[
         str | None,
-        typer.Option(help="Where time comes from: virtual, replay, paced or real (docs/benchmarks.md)."),
+        typer.Option(help="Source of time: virtual, replay, paced or real (docs/benchmarks.md)."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few prompts and tokens: under three minutes on two cores.")
+        bool, typer.Option("--quick", help="Use few prompts and tokens: under three minutes on two cores.")
     ] = False,
-    strategies: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    strategies: Annotated[str | None, typer.Option(metavar="NAME,...", help="Methods to compare.")] = None,
     datasets: Annotated[
-        str | None, typer.Option(help="Names of the scenario's datasets, separated by commas.")
+        str | None, typer.Option(metavar="NAME,...", help="Datasets of the scenario to use.")
     ] = None,
-    temperatures: Annotated[str | None, typer.Option(help="Temperatures, separated by commas.")] = None,
+    temperatures: Annotated[
+        str | None, typer.Option(metavar="NUMBER,...", help="Temperatures to use.")
+    ] = None,
     noise: Annotated[
         DraftNoise | None,
         typer.Option(help="Drafting above temperature 0, as in generate; `both` runs each method twice."),
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Prompts of each dataset.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Number of prompts of each dataset.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
     ] = None,
@@ -51,13 +55,15 @@ def bench(
         typer.Option(help="The real drafter, as in generate; repeated to join several, the best first."),
     ] = None,
     middle: Annotated[
-        str | None, typer.Option(help="Middle models of pipespec, separated by commas, smallest first.")
+        str | None,
+        typer.Option(metavar="DIR,...", help="Middle models of pipespec, the smallest first."),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of the datasets' files; if not given, the working directory for a shipped "
-            "scenario, or else the directory of the .yaml file."
+            metavar="DIR",
+            help="Directory of the dataset files. Default: the working directory for a shipped scenario, "
+            "otherwise the directory of the .yaml file.",
         ),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Number of processes that carry out runs.")] = 2,
@@ -72,7 +78,6 @@ def bench(
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
     from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
-    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
     from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 
     file = find_scenario(scenario)  # before the libraries, whose import takes seconds
@@ -81,6 +86,7 @@ def bench(
         choose_credentials(cluster_dir, insecure)
     import_libraries()
     from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
+    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:
         return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
@@ -104,6 +110,8 @@ def bench(
         middles=words(middle),
         data=data,
         processes=processes,
+        cluster_dir=cluster_dir,
+        insecure=insecure,
     )
     with bench_progress() as progress:
         report = run_bench(options, progress)

@@ -199,7 +199,7 @@ def _links(
     unknown = sorted(set(links.hops) - set(senders) - {f"m{i + 1}" for i in range(middles)})
     if unknown:
         raise BadRequestError(
-            f"links.hops: {', '.join(unknown)} is no device; there are {', '.join(senders)}"
+            f"links.hops: {', '.join(unknown)} is not a device; there are {', '.join(senders)}"
         )
     return tuple(_link(links.hops.get(sender, links.default), swept, beside) for sender in senders)
 

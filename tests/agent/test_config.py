@@ -124,7 +124,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("FLOWEDGE_AGNET__PORT", "1", "FLOWEDGE_AGNET__PORT: there is no section agnet; did you mean"),
         ("FLOWEDGE_AGENT", "1", "FLOWEDGE_AGENT: agent is a section"),
         ("FLOWEDGE_CACHE_GIB", "lots", "FLOWEDGE_CACHE_GIB: cache.gib is 'lots'"),
-        ("FLOWEDGE_DEADLINES__SILENCE_S", "0.1", r"FLOWEDGE_DEADLINES__\*: deadlines: silence_s has to be"),
+        ("FLOWEDGE_DEADLINES__SILENCE_S", "0.1", r"FLOWEDGE_DEADLINES__\*: deadlines: silence_s must be"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_said_with_its_name(
@@ -212,3 +212,37 @@ def test_discovery_is_configured_for_agents_and_for_commands(
         load(write(tmp_path, '[discovery]\npeers = ["board"]\n'))
     monkeypatch.setenv("FLOWEDGE_DISCOVERY__PEERS", '["10.0.0.8:7070"]')
     assert load_config().config.discovery.peers == ("10.0.0.8:7070",)
+
+
+@pytest.mark.parametrize("name", [".", "/dev/zero"])
+def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(
+        BadRequestError, match=f"{path} is (a directory|not a regular file); name a TOML file"
+    ):
+        load_config(path=path)
+
+
+def test_the_null_device_is_an_empty_file() -> None:
+    assert load_config(path=Path(os.devnull)).config == AgentConfig()
+
+
+def test_a_file_that_this_user_may_not_read(tmp_path: Path) -> None:
+    file, closed = tmp_path / "agent.toml", tmp_path / "closed"
+    file.write_text("[agent]\nport = 3\n")
+    file.chmod(0)
+    closed.mkdir(mode=0)
+    tmp_path.chmod(0o755)
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        reaches = os.access(tmp_path, os.X_OK, effective_ids=True)
+        for path in (file, closed / "agent.toml") if reaches else (file,):
+            with pytest.raises(BadRequestError, match=f"{path} may not be read by this user"):
+                load_config(path=path)
+            with pytest.raises(BadRequestError, match="may not be read by this user"):
+                load_config(default_file=path)
+    finally:
+        os.seteuid(own)
+        closed.chmod(0o700)

@@ -53,7 +53,7 @@ def test_standard_input_in_a_pipe_and_a_stop_string(cluster4: str) -> None:
         word,
     ]
     done = subprocess.run(
-        [*command, "-q"], input=PROMPT + "\n", capture_output=True, text=True, timeout=120, check=True
+        [*command, "--quiet"], input=PROMPT + "\n", capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == whole.partition(word)[0] + "\n"
     assert done.stderr == ""

@@ -29,7 +29,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def generate(damaged: Path, *options: str) -> list[str]:
     """Return what a command prints that fails."""
-    model = ["--model", str(damaged), "--drafter", "ngram", "--check", "--max-new-tokens", "8"]
+    model = ["--model", str(damaged), "--drafter", "ngram", "--max-new-tokens", "8"]
     command = FlowEdgeProcess("generate", *model, "--prompt", "Count to five.", *options)
     try:
         command.start()
@@ -47,14 +47,24 @@ def assert_named(lines: list[str], device: str) -> None:
     assert not any("identical" in line for line in lines)
 
 
-def test_at_temperature_0(damaged: Path, idle_agents: list[AgentProcess]) -> None:
-    draft_node, first, second = idle_agents[:3]
-    peers = ",".join(agent.address for agent in (draft_node, first, second))
-    assert_named(generate(damaged, "--peers", peers), first.name)
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_a_request_ends_in_an_error(damaged: Path, idle_agents: list[AgentProcess], temperature: str) -> None:
+    peers = ",".join(agent.address for agent in idle_agents[:3])
+    lines = generate(damaged, "--peers", peers, "--check", "--temperature", temperature)
+    assert_named(lines, idle_agents[1].name)
 
 
-def test_at_temperature_1_on_agents_of_the_command(damaged: Path) -> None:
-    assert_named(generate(damaged, "--stages", "2", "--temperature", "1"), "-v1")
+@pytest.mark.slow
+def test_on_agents_of_the_command(damaged: Path) -> None:
+    assert_named(generate(damaged, "--stages", "2", "--check"), "-v1")
+
+
+def test_quantised(damaged: Path, idle_agents: list[AgentProcess]) -> None:
+    """NaN that is quantised is a number like any other, so that nothing would notice it later."""
+    peers = ",".join(agent.address for agent in idle_agents[:3])
+    error = generate(damaged, "--peers", peers, "--quant", "int4")[-1]
+    assert error.startswith(f"flowedge: device {idle_agents[1].name}: ")
+    assert "model.layers.3." in error and "not finite" in error and "cannot be quantised" in error
 
 
 def test_the_check_fails_where_the_plain_model_is_damaged(damaged: Path) -> None:

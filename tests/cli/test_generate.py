@@ -97,6 +97,13 @@ def test_more_than_the_model_can_hold_is_refused_up_front(
     assert "2048" in error
 
 
+def test_a_split_is_not_that_of_the_pipeline(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["generate", "--peers", cluster4, "--prompt", PROMPT, "--max-new-tokens", "2", "--split"]
+    assert run([*ask, "2,2,2,2"]) == 0
+    assert run([*ask, "3,2,2,1"]) == 2
+    assert "has the split 2,2,2,2" in capsys.readouterr().err
+
+
 def test_a_stage_alone_is_no_draft_node(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Client(cluster4) as client:
         stage = client.describe().stage_addresses[0]

@@ -20,7 +20,7 @@ def test_standard_input_is_one_prompt(sources: PromptSources) -> None:
     assert sources.read(lambda: standard_input("zwölf\n\n hens\n".encode())) == ["zwölf\n\n hens"]
     with pytest.raises(BadRequestError, match="standard input: the prompt is empty"):
         sources.read(lambda: standard_input(b"\n"))
-    with pytest.raises(BadRequestError, match="standard input: byte 0xff in line 2 is no UTF-8"):
+    with pytest.raises(BadRequestError, match="standard input: byte 0xff in line 2 is not UTF-8"):
         sources.read(lambda: standard_input(b"a\nb\xff"))
 
 
@@ -38,7 +38,9 @@ def test_a_file_is_one_prompt(tmp_path: Path) -> None:
 def test_a_lone_surrogate_in_a_file_of_lines_is_named(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b\\ud800"}\n')
-    with pytest.raises(BadRequestError, match=r"prompts\.jsonl:2: character 2 is U\+D800"):
+    with pytest.raises(
+        BadRequestError, match=r"prompts\.jsonl:2: the prompt is not valid UTF-8: its character 2 is U\+D800"
+    ):
         PromptSources(prompts=file).read()
 
 

@@ -66,8 +66,8 @@ def test_an_announcement_becomes_a_device_with_the_addresses_of_common_networks(
         ("224.0.0.251", "no device can have it"),
         ("0.0.0.0", "no device can have it"),
         ("::", "no device can have it"),
-        ("example.org", "no IP address"),
-        ("\x1b[2J", r"'\x1b[2J': it is no IP address"),
+        ("example.org", "not an IP address"),
+        ("\x1b[2J", r"'\x1b[2J': it is not an IP address"),
     ],
 )
 def test_an_address_outside_of_the_networks_of_this_machine_is_not_used(host: str, why: str) -> None:

@@ -27,7 +27,7 @@ def test_any_error_is_logged_and_the_task_goes_on_after_growing_pauses(
 
     asyncio.run(supervise("the keeper", run, first_s=1.0, most_s=4.0, sleep=sleep))
     assert pauses == [1.0, 2.0, 4.0, 4.0]
-    assert caplog.records[0].getMessage() == "the keeper failed; it goes on in 1 s"
+    assert caplog.records[0].getMessage() == "the keeper failed; next attempt in 1 s"
     assert all(record.exc_info for record in caplog.records)
 
 

@@ -13,7 +13,7 @@ from flowedge.placement.split import check_split, even_split, layer_ranges, spli
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_an_even_split_covers_all_layers_and_differs_by_one_at_most(layers: int, stages: int) -> None:
     if layers < stages:
-        with pytest.raises(BadRequestError, match=f"use {layers} stages or fewer"):
+        with pytest.raises(BadRequestError, match=f"use at most {layers}"):
             even_split(layers, stages)
         return
     counts = even_split(layers, stages)

@@ -65,7 +65,7 @@ def test_a_link_is_measured(pair_of_agents: tuple[str, str]) -> None:
 
 def test_only_the_agent_that_is_meant_is_sent_data(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    with pytest.raises(BadRequestError, match="another than the caller means"):
+    with pytest.raises(BadRequestError, match="not the device that was meant"):
         link(first, second, peer_id=agent_id(first))
     with pytest.raises(BadRequestError, match="not an address"):
         link(first, "nowhere", peer_id="x")
@@ -209,4 +209,4 @@ def test_probes_and_silence_have_bounds() -> None:
     large = asyncio.run(ask([pb.Probe(data=bytes(2000))], LinkLimits()))
     assert "at most 1024 bytes" in large
     silent = asyncio.run(ask([], LinkLimits(step_s=0.2)))
-    assert "no probe came within 0.2 s" in silent
+    assert "no probe arrived within 0.2 s" in silent

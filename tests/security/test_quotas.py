@@ -77,7 +77,7 @@ def test_a_client_that_ends_nothing_and_reads_nothing(home: Home) -> None:
             home.draft_node.line("a session was opened", after=seen)
             assert chief.describe().role == "draft node"
             assert is_answered(honest)  # while the pipeline works for the attacker too
-            home.draft_node.line("a session has ended", "the caller took no reply", after=seen)
+            home.draft_node.line("a session has ended", "the caller read no reply", after=seen)
             assert is_answered(chief)
             assert generations[0] not in attacker.ended  # the error waits behind the reply
             attacker.read_on(generations[0])

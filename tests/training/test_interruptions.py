@@ -100,7 +100,7 @@ def test_a_finished_training_is_not_evaluated_again(
     again = capsys.readouterr()
     assert again.out == first.out and (out / "training.json").read_bytes() == report
     assert f"was finished and evaluated before: {steps} steps" in again.err
-    assert "More --minutes than 0.001 continue it; --restart begins anew" in again.err
+    assert "More --minutes than 0.001 continue it; --restart starts over" in again.err
     assert "evaluating" not in again.err and "training:" not in again.err
 
     (out / "training.json").unlink()  # as after an interruption in the evaluation

@@ -15,7 +15,6 @@ from tests.walk.commands import EndedCommand, UserHome
 
 HERE = ("generate", "--stages", "2", "--prompt", "Hi")
 NGRAM = (*HERE, "--drafter", "ngram")
-EARLY = "told only after agents and PyTorch are up"
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class WrongInput:
         arguments: SERVER stands for the address of an HTTP server.
         said: parts of the complaint: the wrong thing, and what to do.
         codes: exit codes that are right; 2 is wrong usage, 1 another failure.
-        today: why the command does not complain like that yet; empty if it does.
     """
 
     name: str
@@ -35,42 +33,35 @@ class WrongInput:
     codes: tuple[int, ...] = (2,)
     stdin: bytes = b""
     unsaid: tuple[str, ...] = ()
-    today: str = ""
 
 
 WRONG = [
     # Mistakes that are known at once.
-    WrongInput("split sum", (*HERE, "--split", "5,5"), ("5,5", "10", "8"), today=EARLY),
-    WrongInput("split zero", (*HERE, "--split", "8,0"), ("8,0", "layer"), today=EARLY),
+    WrongInput("split sum", (*HERE, "--split", "5,5"), ("5,5", "10", "8")),
+    WrongInput("split zero", (*HERE, "--split", "8,0"), ("8,0", "layer")),
     WrongInput("split count", (*HERE, "--split", "4,2,2"), ("4,2,2", "3 stages", "2")),
     WrongInput("split text", (*HERE, "--split", "four"), ("four", "2,3,3")),
-    WrongInput("more stages than layers", (*HERE[:2], "9", *HERE[3:]), ("9 stages", "8"), today=EARLY),
-    WrongInput("demo stages", ("demo", "--stages", "9"), ("9 stages", "8"), today=EARLY),
+    WrongInput("more stages than layers", (*HERE[:2], "9", *HERE[3:]), ("9 stages", "8")),
+    WrongInput("demo stages", ("demo", "--stages", "9"), ("9 stages", "8")),
     WrongInput(
         "too many tokens",
         (*HERE, "--max-new-tokens", "100000"),
         ("100000", "max-new-tokens", "2048"),
         (1, 2),
-        today=EARLY,
     ),
     WrongInput(
         "too long a prompt",
         ("generate", "--stages", "2", "--prompt", "word " * 20_000),
         ("prompt", "tokens", "2048"),
         (1, 2),
-        today=EARLY,
     ),
-    WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "hub id"), today=EARLY),
-    WrongInput("drafter word", (*HERE, "--drafter", "eagel"), ("eagel", "bundled"), today=EARLY),
-    WrongInput("model path", (*NGRAM, "--model", "/nowhere"), ("/nowhere", "hub id"), (1, 2), today=EARLY),
-    WrongInput("model folder", (*NGRAM, "--model", "empty"), ("empty", "directory"), (1, 2), today=EARLY),
-    WrongInput(
-        "GGUF as a folder", (*NGRAM, "--model", "a.gguf"), ("a.gguf", "directory"), (1, 2), today=EARLY
-    ),
-    WrongInput(
-        "folder of a GGUF file", (*NGRAM, "--model", "ggufs"), ("ggufs", "b.gguf"), (1, 2), today=EARLY
-    ),
-    WrongInput("no GGUF file", (*NGRAM, "--model", "no.gguf"), ("no.gguf", "GGUF"), (1, 2), today=EARLY),
+    WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "hub id")),
+    WrongInput("drafter word", (*HERE, "--drafter", "eagel"), ("eagel", "bundled")),
+    WrongInput("model path", (*NGRAM, "--model", "/nowhere"), ("/nowhere", "hub id"), (1, 2)),
+    WrongInput("model folder", (*NGRAM, "--model", "empty"), ("empty", "directory"), (1, 2)),
+    WrongInput("GGUF as a folder", (*NGRAM, "--model", "a.gguf"), ("a.gguf", "directory"), (1, 2)),
+    WrongInput("folder of a GGUF file", (*NGRAM, "--model", "ggufs"), ("ggufs", "b.gguf"), (1, 2)),
+    WrongInput("no GGUF file", (*NGRAM, "--model", "no.gguf"), ("no.gguf", "GGUF"), (1, 2)),
     # Boards and clusters.
     WrongInput(
         "agent for all", ("agent", "--host", "0.0.0.0"), ("0.0.0.0", "flowedge join", "--insecure"), (1, 2)
@@ -80,7 +71,6 @@ WRONG = [
         "bench without credentials",
         ("bench", "paced", "--out", "runs", "--cluster-dir", "empty"),
         ("empty", "flowedge join"),
-        today="bench has no --cluster-dir",
     ),
     WrongInput("token", ("join", "-"), ("flowedge1-", "flowedge cluster token"), stdin=b"nonsense\n"),
     WrongInput(
@@ -88,7 +78,6 @@ WRONG = [
         ("cluster", "token", "--role", "king"),
         ("king", "client"),
         unsaid=("Value error",),
-        today="pydantic's words",
     ),
     # Types, names and files.
     WrongInput("misspelt option", (*HERE, "--temprature", "1"), ("--temprature", "--temperature")),
@@ -96,9 +85,8 @@ WRONG = [
         "misspelt command",
         ("generat",),
         ("generat", "generate"),
-        today="no command is proposed",
     ),
-    WrongInput("bytes in a prompt", (*HERE[:-1], b"caf\xe9"), ("--prompt", "UTF-8"), today=EARLY),
+    WrongInput("bytes in a prompt", (*HERE[:-1], b"caf\xe9"), ("--prompt", "UTF-8")),
     WrongInput("bytes in a file", ("generate", "--prompts", "latin.jsonl"), ("latin.jsonl", "UTF-8")),
     WrongInput("no prompts file", ("generate", "--prompts", "missing.jsonl"), ("missing.jsonl",)),
     WrongInput("config of bytes", ("agent", "--config", "latin.toml"), ("latin.toml", "UTF-8", "save")),
@@ -111,7 +99,6 @@ WRONG = [
         ("SERVER", "FlowEdge agent"),
         (1, 2),
         unsaid=("SETTINGS", "UNAVAILABLE"),
-        today="gRPC's words",
     ),
     WrongInput(
         "HTTP server as a peer",
@@ -119,7 +106,6 @@ WRONG = [
         ("SERVER", "FlowEdge agent"),
         (1, 2),
         unsaid=("SETTINGS", "UNAVAILABLE"),
-        today="gRPC's words",
     ),
 ]
 
@@ -168,14 +154,8 @@ def check_refusal(ended: EndedCommand, wrong: WrongInput, server: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        pytest.param(
-            wrong,
-            id=wrong.name,
-            marks=pytest.mark.xfail(strict=False, reason=wrong.today) if wrong.today else (),
-        )
-        for wrong in WRONG
-    ],
+    WRONG,
+    ids=lambda wrong: wrong.name,
 )
 def test_a_wrong_input_is_refused_at_once(wrong: WrongInput, home: UserHome, http_server: str) -> None:
     given = [
@@ -215,18 +195,9 @@ def client_errors(home: UserHome, http_server: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("call", "names", "said"),
     [
-        pytest.param(
-            "stop", ("BadRequestError",), ("stop", "1"),
-            marks=pytest.mark.xfail(strict=False, reason="a TypeError of protobuf"),
-        ),
-        pytest.param(
-            "misspelt", ("BadRequestError", "TypeError"), ("temprature", "temperature"),
-            marks=pytest.mark.xfail(strict=False, reason="the option that is meant is not named"),
-        ),
-        pytest.param(
-            "server", ("ProtocolError",), ("FlowEdge",),
-            marks=pytest.mark.xfail(strict=False, reason="a DeviceLostError with gRPC's words"),
-        ),
+        ("stop", ("BadRequestError",), ("stop", "1")),
+        ("misspelt", ("BadRequestError", "TypeError"), ("temprature", "temperature")),
+        ("server", ("ProtocolError",), ("FlowEdge",)),
     ],
 )  # fmt: skip
 def test_a_wrong_call_of_the_client_has_an_error_of_ours(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flowedge.core.counted import counted
 from flowedge.core.errors import CapacityError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.discovery.settings import DiscoverySettings
@@ -44,31 +45,32 @@ class DeviceSettings(SettingsGroup):
 
     host: Host | None = setting(
         None,
-        "Address to listen on, one of the device's own; 0.0.0.0 for all its networks. If not set, "
-        "127.0.0.1 until the device joins a cluster, then 0.0.0.0.",
+        "Address to listen on, one of the device's own; 0.0.0.0 for all its networks. Default: 127.0.0.1 "
+        "until the device joins a cluster, then 0.0.0.0.",
         examples=["192.168.1.20"],
     )
-    port: Port = setting(0, "Port to listen on; 0 takes a free port.")
-    name: Name | None = setting(None, "Name of the device; the host's name if not set.", examples=["kitchen"])
+    port: Port = setting(0, "Port to listen on; 0 chooses a free port.")
+    name: Name | None = setting(None, "Name of the device. Default: the host name.", examples=["kitchen"])
     device_kind: Name | None = setting(
-        None, "What the device is; found out if not set.", examples=["Jetson Orin Nano"]
+        None, "What the device is. Default: detected.", examples=["Jetson Orin Nano"]
     )
-    advertise: bool = setting(True, "Make the agent known on its networks by zeroconf.")
+    advertise: bool = setting(True, "Announce the agent on its networks by zeroconf.")
     device: ComputeSetting = setting(
         "auto",
-        "What to compute on: cpu, cuda, cuda:N, or auto, which takes the GPU if products really run on it.",
+        "What to compute on: cpu, cuda, cuda:N or auto, which uses the GPU if a trial computation works.",
     )
     cuda_graphs: bool = setting(
-        True, "Record the forwards of decoding as CUDA graphs, on a GPU that can; the log says if it cannot."
+        True,
+        "Record decoding forwards as CUDA graphs where the GPU supports it; the log says if it does not.",
     )
     threads: int | None = setting(
         None,
-        "Processor threads that a computation uses; if not set, the physical cores less one.",
+        "Processor threads for a computation. Default: the number of physical cores minus one.",
         ge=1,
         le=1024,
         examples=[3],
     )
-    reflection: bool = setting(False, "Answer gRPC server reflection, for grpcurl and similar tools.")
+    reflection: bool = setting(False, "Offer gRPC server reflection, for grpcurl and similar tools.")
 
     @property
     def torch_threads(self) -> int:
@@ -84,44 +86,47 @@ class PipelineSettings(SettingsGroup):
 
     model: str = setting(
         "",
-        "Keep a pipeline of this model up, with this device as its draft node: a directory, GGUF file or hub "
-        'id that all its devices can read, or "bundled". Empty: none, until someone asks for one.',
+        "Keep a pipeline of this model running, with this device as its draft node: a directory, GGUF "
+        "file or "
+        'hub id that all its devices can read, or "bundled". Empty: no pipeline until one is requested.',
     )
     drafter: DrafterSetting = setting(
         "bundled",
-        'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none"; several drafters to '
-        'join are a list: ["bundled", "ngram"].',
+        'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none". A list combines '
+        "several "
+        'drafters: ["bundled", "ngram"].',
     )
     tokenizer: str = setting(
-        "", "Directory or hub id of a tokenizer to use instead of the model's; empty: the model's."
+        "", "Directory or hub id of a tokenizer to use instead of the model's. Empty: the model's."
     )
     quant: str = setting("none", "Quantisation of the layers.")
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = setting(
         "auto",
-        "Dtype of weights, KV cache and hidden states; auto is the best that all devices compute fast.",
+        "Dtype of weights, KV cache and hidden states; auto: the best dtype that all devices compute fast.",
     )
-    kv: Literal["native", "int8"] = setting("native", "KV cache in the dtype, or in 8 bits: half the memory.")
+    kv: Literal["native", "int8"] = setting(
+        "native", "Format of the KV cache: native (the dtype), or int8, which halves its memory."
+    )
     exact: Literal["auto", "on", "off"] = setting(
-        "auto", "Whether a row has the same bits whatever rows are beside it; auto where that costs little."
+        "auto",
+        "Make each row's result independent of the rows computed with it, bit for bit; auto: where "
+        "that is cheap.",
     )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
-        (), "Stages, host:port in the order of the layers; empty: idle agents that are found."
+        (), "Addresses of the stages, host:port, in layer order. Empty: the idle agents that are found."
     )
-    count: int = setting(0, "How many stages to find; 0 takes all idle agents.", ge=0)
-    split: tuple[Annotated[int, Field(ge=1)], ...] = setting(
-        (), "Layers of each stage; empty: as even as possible."
-    )
-    look_s: Seconds = setting(5.0, "Seconds between two checks of whether the pipeline still stands.")
+    count: int = setting(0, "Number of stages to find; 0 uses all idle agents.", ge=0)
+    split: tuple[Annotated[int, Field(ge=1)], ...] = setting((), "Layers of each stage. Empty: equal shares.")
+    look_s: Seconds = setting(5.0, "Seconds between checks that the pipeline is complete.")
 
     @model_validator(mode="after")
     def _stages_are_clear(self) -> PipelineSettings:
         if self.stages and self.count:
-            raise ValueError("give either the stages of the pipeline or their count")
+            raise ValueError("set either pipeline.stages or pipeline.count, not both")
         wanted = self.stages_wanted
         if self.split and len(self.split) != wanted:
-            raise ValueError(
-                f"split has {len(self.split)} stages, but {wanted or 'any number'} are asked for"
-            )
+            asked = counted(wanted, "stage") if wanted else "no number of stages"
+            raise ValueError(f"split is for {counted(len(self.split), 'stage')}, but {asked} is configured")
         return self
 
     @property
@@ -139,27 +144,31 @@ class MetricsSettings(SettingsGroup):
     """Prometheus metrics."""
 
     enabled: bool = setting(True, "Serve metrics over HTTP, at /metrics.")
-    host: Host = setting("127.0.0.1", "Address of the metrics; whoever can connect to it may read them.")
-    port: Port = setting(0, "Port of the metrics; 0 takes a free port and says so in the log.")
+    host: Host = setting(
+        "127.0.0.1", "Address to serve metrics at; anyone who can connect to it may read them."
+    )
+    port: Port = setting(0, "Port of the metrics; 0 chooses a free port, which the log names.")
 
 
 def _check_length(found: int, most: int, unit: str) -> None:
     if found > most:
-        raise CapacityError(f"the prompt has {found} {unit}, at most {most} are taken; shorten it")
+        raise CapacityError(f"the prompt has {found} {unit}, the maximum is {most}; shorten it")
 
 
 class AgentLimits(MessageLimit, CallLimits):
-    """How much the agent takes, from one peer and from all of them. Anything beyond is refused."""
+    """How much the agent accepts, from one peer and from all of them. Anything beyond is refused."""
 
-    sessions: Limit = setting(64, "Sessions open at the same time.")
-    segment_rows: Limit = setting(4096, "Rows of a segment.")
-    queued_segments: Limit = setting(4096, "Segments that wait for a stage's computation.")
+    sessions: Limit = setting(64, "Maximum number of open sessions.")
+    segment_rows: Limit = setting(4096, "Maximum number of rows in a segment.")
+    queued_segments: Limit = setting(4096, "Maximum number of segments waiting for a stage's computation.")
     prompt_bytes: Limit = setting(
         1 << 18,
-        "Bytes of a prompt as text; turning them into tokens takes some hundred times as much memory.",
+        "Maximum bytes of a prompt as text; tokenizing takes several hundred times as much memory.",
     )
-    prompt_tokens: Limit = setting(1 << 17, "Tokens of a prompt; the model's own limit is often lower.")
-    encodings: Limit = setting(2, "Prompts that are turned into tokens at the same time; others wait.")
+    prompt_tokens: Limit = setting(
+        1 << 17, "Maximum tokens of a prompt; the model's own limit is often lower."
+    )
+    encodings: Limit = setting(2, "Maximum number of prompts tokenized at the same time; others wait.")
 
     def check_prompt_text(self, prompt: str) -> None:
         """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
@@ -171,32 +180,34 @@ class AgentLimits(MessageLimit, CallLimits):
 
 
 class DeadlineSettings(LinkDeadlines, CallDeadlines):
-    """How long things may take, in seconds."""
+    """Time limits, in seconds."""
 
-    load_s: Seconds = setting(600.0, "A role has to be loaded within this.")
-    claim_s: Seconds = setting(30.0, "A stage that no draft node uses within this may be given another role.")
+    load_s: Seconds = setting(600.0, "Time to load a role.")
+    claim_s: Seconds = setting(
+        30.0, "A stage that no draft node has used for this long may be given another role."
+    )
     progress_s: Seconds = setting(
         60.0, "A session without any message, result or output for this long is ended."
     )
-    keep_alive_s: Seconds = setting(1.0, "A client hears something at least this often.")
+    keep_alive_s: Seconds = setting(1.0, "Longest time between two messages to a client.")
     drain_s: float = setting(
         20.0,
-        "Sessions have this long to end when the agent is told to stop; systemd's TimeoutStopSec has to be "
+        "Time for open sessions to finish when the agent is told to stop; systemd's TimeoutStopSec must be "
         "10 s longer.",
         ge=0,
         le=3600,
     )
-    stop_s: Seconds = setting(2.0, "After drain_s, each further step of the end has this long.")
+    stop_s: Seconds = setting(2.0, "Time for each further step of stopping, after drain_s.")
 
 
 class LogSettings(SettingsGroup):
     """The log, which goes to stderr."""
 
     format: Literal["text", "json"] = setting(
-        "text", '"text", or "json" for an object a line; see docs/agent.md.'
+        "text", '"text", or "json" for one JSON object per line; see docs/agent.md.'
     )
     level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", 'The lowest level that is logged: "debug", "info", "warning", "error".'
+        "info", 'Lowest level to log: "debug", "info", "warning" or "error".'
     )
 
 

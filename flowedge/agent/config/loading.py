@@ -76,7 +76,7 @@ def load_config(
         BadRequestError: for everything that is unknown or wrong, with its place in the file, its environment
             variable or its flag.
     """
-    if path is None and default_file.exists():
+    if path is None and _is_there(default_file):
         path = default_file
     aliases = {name: (*place, os.environ.get(name) or None) for name, place in ALIASES.items()}
     sources = [_named(flags or {}, "flag"), _environment(), _named(aliases, "environment variable")]
@@ -129,8 +129,14 @@ def _environment() -> Source:
 def _file(path: Path) -> Source:
     """Return what a file says. Each value has to be of the exact type, and right by itself."""
     try:
+        # Reading another device, or a pipe, might never end.
+        if _is_there(path) and not path.is_file() and path != Path(os.devnull):
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise BadRequestError(f"the configuration {path} is {kind}; name a TOML file")
         text = path.read_text(encoding="utf-8")
         values = TomlConfigSettingsSource(_Sources, path).toml_data
+    except PermissionError as error:
+        raise _not_permitted(path) from error
     except OSError as error:
         raise BadRequestError(f"the configuration {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -138,10 +144,8 @@ def _file(path: Path) -> Source:
         raise BadRequestError(f"{path}:{line}: not UTF-8; save the file in it") from error
     except ValueError as error:  # of the TOML parser
         found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
-        reason = f"{path}:{found[2]}:{found[3]}: {found[1]}" if found else f"{path}: {error}"
-        raise BadRequestError(reason) from error
-    if text and not path.is_file():  # pydantic-settings reads nothing else
-        raise BadRequestError(f"the configuration {path} is not a regular file; copy it to one")
+        place, reason = (f"{path}:{found[2]}:{found[3]}", found[1]) if found else (path, error)
+        raise BadRequestError(f"{place}: not valid TOML: {reason}") from error
     places = _find_places(text)
 
     def origin(place: SettingPath) -> str:
@@ -153,6 +157,20 @@ def _file(path: Path) -> Source:
     except ValidationError as error:
         raise _complain(error, origin) from error
     return values, origin
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise _not_permitted(path) from error
+
+
+def _not_permitted(path: Path) -> BadRequestError:
+    return BadRequestError(
+        f"the configuration {path} may not be read by this user; change its permissions, or run the command "
+        "as another user"
+    )
 
 
 def _find_places(text: str) -> Mapping[SettingPath, str]:

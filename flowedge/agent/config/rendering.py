@@ -21,9 +21,9 @@ from flowedge.version import VERSION
 EXAMPLE_FILE = Path("device_agents/agent.toml")
 EXAMPLE_HEADER = f"""\
 # How this device's FlowEdge agent runs. Read from {DEFAULT_FILE}, unless --config names another file.
-# Flags go before environment variables (FLOWEDGE_AGENT__PORT), these before this file.
-# What is commented out is a default, or an example of a setting that has none.
-# flowedge agent --print-config shows what is in force."""
+# Flags take precedence over environment variables (FLOWEDGE_AGENT__PORT), and those over this file.
+# Each commented-out line shows a default, or an example for a setting without one.
+# flowedge agent --print-config shows the configuration in force."""
 TABLE_FILE = Path("docs/agent.md")
 TABLE_PLACE = re.compile(r"(?<=<!-- table of settings -->\n).*?(?=<!-- end of table -->\n)", re.DOTALL)
 
@@ -63,7 +63,7 @@ def with_table(document: str) -> str:
         for section, group in SECTIONS.items()
         for key, field in group.model_fields.items()
     ]
-    table = "\n".join(["", "| Setting | Default | What it is |", "|---|---|---|", *rows, "", ""])
+    table = "\n".join(["", "| Setting | Default | Meaning |", "|---|---|---|", *rows, "", ""])
     return TABLE_PLACE.sub(lambda _: table, document)
 
 

@@ -48,7 +48,7 @@ def goes_to_journal(descriptor: int, environment: Mapping[str, str] = os.environ
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
         name = "?" if ended.thread is None else ended.thread.name
-        _log.error("thread %s ended with an error nobody foresaw", name, exc_info=ended.exc_value)
+        _log.error("thread %s ended with an unexpected error", name, exc_info=ended.exc_value)
 
 
 class JsonFormatter(logging.Formatter):

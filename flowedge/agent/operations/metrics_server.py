@@ -16,7 +16,7 @@ from flowedge.net.listening import listening_error
 
 PATH = "/metrics"
 _OTHER_PORT = (
-    "end that program, choose another port for metrics with metrics.port (0 takes a free one), or set "
+    "end that program, choose another port for metrics with metrics.port (0 chooses a free one), or set "
     "metrics.enabled to false"
 )
 STOP_S = 0.5

@@ -121,7 +121,7 @@ class Operations:
         self._draining = True
         self._notifier.tell(STOPPING)
         name, roles = self._agent.name, self._agent.roles
-        roles.begin_drain(DrainingError(name, "it is draining and takes nothing new"))
+        roles.begin_drain(DrainingError(name, "it is draining and accepts no new work"))
         running = roles.role.num_sessions if roles.role is not None else 0
         fields = about(event="draining", sessions=running, seconds=self._agent.config.deadlines.drain_s)
         _log.info("the agent is draining: what runs has this long to end", extra=fields)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
 
 T = TypeVar("T")
-_OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 takes a free one)"
+_OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 chooses a free one)"
 STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
 
 

@@ -14,7 +14,7 @@ import torch
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import OFF, ON, PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
@@ -83,7 +83,9 @@ class ComputeSide:
             CapacityError: when the content does not fit.
         """
         if fingerprint and checkpoint.fingerprint != fingerprint:
-            raise BadRequestError(f"{content.model} is another model here than on the draft node")
+            raise BadRequestError(
+                f"the model {content.model} on this device is not the same as on the draft node"
+            )
         compute = self._compute.choose(content.held_quant(checkpoint))
         memory = read_memory_of(compute.device, self._config.memory)
         graphs = self._config.agent.records_on(compute.device)
@@ -98,16 +100,20 @@ class ComputeSide:
     def load_stage(self, content: StageContent, opened: OpenedModel) -> BlockExecutor:
         """Load an admitted content.
 
-        Raises CapacityError when memory runs out nevertheless, and what StageContent.load raises.
+        Raises CapacityError when memory runs out nevertheless, and what StageContent.load raises; a
+        CheckpointError names this device, because each device may have files of its own.
         """
         compute = self._compute.choose(content.held_quant(opened.checkpoint))
         cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint)
-        executor = within_memory(
-            f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
-            compute.device,
-            lambda: content.load(opened.checkpoint, cache, compute.device),
-            lambda: None,
-        )
+        try:
+            executor = within_memory(
+                f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
+                compute.device,
+                lambda: content.load(opened.checkpoint, cache, compute.device),
+                lambda: None,
+            )
+        except CheckpointError as error:
+            raise CheckpointError(f"device {self._device}: {error}") from error
         if self._config.agent.cuda_graphs:
             capture_decoding(executor.block)
         return executor

@@ -194,7 +194,7 @@ class DraftNodeRole(PipelineRole):
         if request.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(
-                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or leave out exact"
+                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or omit exact"
             )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, self._open_to)

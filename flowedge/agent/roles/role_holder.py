@@ -52,7 +52,7 @@ class RoleHolder:
             DeviceError: when the device has no part in the pipeline, or is still loading.
         """
         if self._role is None or self._role.pipeline != pipeline:
-            raise DeviceError(self._device, "it has no part in that pipeline")
+            raise DeviceError(self._device, "it is not part of that pipeline")
         return self._role.streams()
 
     async def take(self, role: PipelineRole) -> None:
@@ -129,7 +129,9 @@ class RoleHolder:
         if role is None or pipeline not in ("", role.pipeline):
             return
         if giver is not None and role.owner != giver and role.in_use:
-            raise AccessError(f"device {self._device} has its role from another member, which may release it")
+            raise AccessError(
+                f"device {self._device} has its role from another member, and only that member may release it"
+            )
         await self.drop(role, reason)
 
 

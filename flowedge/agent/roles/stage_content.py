@@ -242,8 +242,7 @@ class WholeModel(StageContent):
         kind = kind_of(directory)
         if kind != "lm":
             raise BadRequestError(
-                f"middle model {self.model} is an {kind} head; it has to be a whole language model, which "
-                "predicts tokens by itself"
+                f"middle model {self.model} is an {kind} head; it must be a complete language model"
             )
         return Checkpoint(directory)
 

@@ -113,7 +113,7 @@ class WeightSharing:
 
         def on_bytes(done: int, total: int) -> None:
             if called_off.is_set():
-                raise CheckpointError("reading the model was called off")
+                raise CheckpointError("reading the model was cancelled")
             read[:] = done, total
 
         await self.report(agent.name, f"making the manifest of {checkpoint.place}")
@@ -135,7 +135,7 @@ class WeightSharing:
         for known in self.agent.local_weights.known_models.models():
             if known.manifest.id == model:
                 return known.name, known.manifest
-        raise CheckpointError(f"the manifest of {model} is not in the cache any more; fetch it again")
+        raise CheckpointError(f"the manifest of {model} is no longer in the cache; fetch it again")
 
 
 async def find_neighbours(device: str, pipeline: Collection[str], config: AgentConfig) -> list[str]:

@@ -131,7 +131,9 @@ class GenerationService(rpc.GenerationServicer):
             self._agent.roles.check_open()
             role = self._agent.roles.role
             if not isinstance(role, DraftNodeRole):
-                raise DeviceError(self._agent.name, "it is no draft node; ask the draft node of a pipeline")
+                raise DeviceError(
+                    self._agent.name, "it is not a draft node; ask the draft node of a pipeline"
+                )
             await self._generate(role, request, context, log)
         except FlowEdgeError as error:
             log.failed(error)

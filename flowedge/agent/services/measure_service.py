@@ -49,7 +49,7 @@ class MeasureProgress:
             DeadlineError: when the work has taken too long, or nobody waits for it any more.
         """
         if self._stopped.is_set():
-            raise DeadlineError("nobody waits for the measurement any more")
+            raise DeadlineError("the caller no longer waits for the measurement")
         if time.monotonic() > self._deadline:
             raise DeadlineError(f"the device was not measured within {self._limit_s:g} s; use fewer repeats")
         self._text = text
@@ -99,7 +99,7 @@ class MeasureService(rpc.MeasureServicer):
     async def Sink(self, requests: AsyncIterator[pb.SinkChunk], context: Context) -> pb.SinkReply:
         async def receive() -> pb.SinkReply:
             await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
-            return await within(self._limits.total_s, self._receive(context), "not all data came")
+            return await within(self._limits.total_s, self._receive(context), "not all data arrived")
 
         return await self._alone(TAKING_PART, receive)
 
@@ -158,7 +158,7 @@ class MeasureService(rpc.MeasureServicer):
         limits = self._limits
         await context.send_initial_metadata(((ACCEPTED_KEY, "yes"),))
         for _ in range(limits.warm_up_round_trips + limits.max_round_trips + 1):
-            probe: Any = await within(limits.step_s, context.read(), "no probe came")
+            probe: Any = await within(limits.step_s, context.read(), "no probe arrived")
             if not isinstance(probe, pb.Probe):
                 return
             if len(probe.data) > limits.max_probe_bytes:
@@ -171,7 +171,7 @@ class MeasureService(rpc.MeasureServicer):
         received = counted = 0
         started = last = time.perf_counter()
         while True:
-            chunk: Any = await within(limits.step_s, context.read(), "no data came")
+            chunk: Any = await within(limits.step_s, context.read(), "no data arrived")
             if not isinstance(chunk, pb.SinkChunk):
                 return pb.SinkReply(bytes=counted, seconds=last - started)
             last = time.perf_counter()

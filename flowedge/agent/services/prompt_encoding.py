@@ -53,4 +53,4 @@ class PromptEncoder:
                     await asyncio.wait({encoding})  # a caller that went away has its turn until the end
                     raise
 
-        return await within(self._wait_s, take_turn(), "the prompt was not turned into tokens")
+        return await within(self._wait_s, take_turn(), "the prompt was not tokenized")

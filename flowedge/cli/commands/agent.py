@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -31,6 +31,14 @@ FLAGS = {
     "--log-level": ("log", "level"),
 }
 """The section and key that each flag sets."""
+_METAVARS = {
+    "host": "ADDRESS",
+    "name": "NAME",
+    "device": "DEVICE",
+    "dir": "DIR",
+    "cluster_dir": "DIR",
+    "gib": "GIB",
+}
 
 
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +59,10 @@ def _option(flag: str, section: str, key: str) -> inspect.Parameter:
         next((getattr(bound, name) for bound in field.metadata if hasattr(bound, name)), None)
         for name in ("ge", "le")
     )
-    option = Annotated[kind | None, typer.Option(flag, help=field.description, min=least, max=most)]
+    words = [word for each in types if get_origin(each) is Literal for word in get_args(each)]
+    metavar = "|".join(words) or _METAVARS.get(key)
+    options = typer.Option(flag, help=field.description, min=least, max=most, metavar=metavar)
+    option = Annotated[kind | None, options]
     only_by_name = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(_parameter(flag), only_by_name, default=None, annotation=option)
 
@@ -65,18 +76,19 @@ def agent(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help=f"Configuration file; if not given, {DEFAULT_FILE} where there is one."),
+        typer.Option(metavar="FILE", help=f"Configuration file. Default: {DEFAULT_FILE}, if it exists."),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Print every setting with the origin of its value, and exit."),
+        typer.Option("--print-config", help="Print every setting with its origin, and exit."),
     ] = False,
     exit_with_parent: ExitWithParent = False,
     **flags: Any,
 ) -> None:
-    """Run the agent of this device: it takes a role in a pipeline when it is asked to, and serves it.
+    """Run the agent of this device, which serves a part of a pipeline when asked to.
 
-    Flags go before environment variables (FLOWEDGE_AGENT__PORT), those before the configuration file.
+    Flags take precedence over environment variables (FLOWEDGE_AGENT__PORT), and those over the configuration
+    file.
     """
     given = {flag.partition("/")[0]: (*setting, flags[_parameter(flag)]) for flag, setting in FLAGS.items()}
     effective = load_config(given, config)

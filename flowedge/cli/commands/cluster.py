@@ -34,8 +34,8 @@ Dir = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="Directory of the CA; the state directory if not given, or to root, that of the "
-        "enrolment service.",
+        metavar="DIR",
+        help="Directory of the CA. Default: the state directory or, for root, that of the enrolment service.",
     ),
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -46,10 +46,11 @@ def init(
     name: Annotated[str, typer.Argument(help="Name of the cluster.")],
     directory: Dir = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65534, help="Port that devices join at; the next port is for renewals.")
+        int, typer.Option(min=1, max=65534, help="Port for joining; the next port is used for renewals.")
     ] = 7443,
     lifetime: Annotated[
-        str, typer.Option(help="Lifetime of certificates, such as 90d; they are renewed after two thirds.")
+        str,
+        typer.Option(help="Lifetime of certificates, such as 90d. They are renewed after two thirds of it."),
     ] = "90d",
 ) -> None:
     """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
@@ -69,7 +70,9 @@ def init(
 @cluster.command()
 def serve(
     directory: Dir = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; by default all networks.")] = "0.0.0.0",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Default: all networks.")
+    ] = "0.0.0.0",
     exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
@@ -86,24 +89,30 @@ def token(
         str,
         typer.Option(
             metavar="ROLES",
-            help="agent; draft-node, which may lead pipelines too; client, which may ask; admin; or "
-            "several, such as agent,client.",
+            help="agent; draft-node, which may also lead pipelines; client, which may ask for answers; "
+            "admin; or "
+            "several roles, such as agent,client.",
         ),
     ] = "agent",
-    ttl: Annotated[str, typer.Option(help="How long the token is valid: 90s, 15m, 1h.")] = "15m",
+    ttl: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the token is valid, such as 90s, 15m or 1h.")
+    ] = "15m",
     name: Annotated[
         str,
         typer.Option(
-            help="Only a member of this name may use the token; it replaces a present member of the name."
+            help="Only a member of this name may use the token, and replaces an existing member of that name."
         ),
     ] = "",
     address: Annotated[
         list[str] | None,
-        typer.Option(help="HOST[:PORT] of this machine for devices, repeatable; by default its addresses."),
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Address at which devices reach this machine; repeatable. Default: its addresses.",
+        ),
     ] = None,
     directory: Dir = None,
 ) -> None:
-    """Print a token with which one device can join, once; standard error says how."""
+    """Print a token with which one member can join, once; standard error says how."""
     roles = read_roles(role)
     authority = Authority.open(_directory(directory))
     made = authority.new_token(
@@ -131,7 +140,7 @@ def token(
 def list_members(
     directory: Dir = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="List certificates that have expired or been renewed as well.")
+        bool, typer.Option("--all", help="Also list expired and renewed certificates.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,7 +162,7 @@ def revoke(
     target: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="A member, or a certificate.")],
     directory: Dir = None,
 ) -> None:
-    """Shut a member out; agents learn of it when they next fetch the list, within about a minute."""
+    """Revoke a member's access; agents learn of it within about a minute."""
     for revoked in Authority.open(_directory(directory)).revoke(target, _now()):
         say(f"revoked {revoked.name} ({text_of(revoked.roles)}), serial {revoked.serial:x}")
 
@@ -191,5 +200,5 @@ def _now() -> datetime.datetime:
 def _duration(text: str) -> datetime.timedelta:
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text)
     if match is None:
-        raise BadRequestError(f"{text!r} is no duration; write it as 90s, 15m, 12h or 90d")
+        raise BadRequestError(f"{text!r} is not a duration; write it as 90s, 15m, 12h or 90d")
     return datetime.timedelta(seconds=int(match[1]) * _UNITS[match[2]])

@@ -14,26 +14,34 @@ from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import check_text
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
+from flowedge.core.utf8 import checked_utf8
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.settings import DiscoverySettings
 
-DEFAULT_PROMPT = "Write a Python function that counts the vowels in a text."
+# What the bundled model can do.
+DEFAULT_PROMPTS = (
+    "Write a Python function that counts the vowels in a text.",
+    "Write a JavaScript function that reverses a string.",
+    "Write a function in Python that returns the largest number of a list.",
+)
 
 
 def demo(
-    prompt: Annotated[str, typer.Option(help="The prompt.")] = DEFAULT_PROMPT,
+    prompt: Annotated[
+        str | None, typer.Option(help="The prompt. Default: three that show what the bundled model can do.")
+    ] = None,
     stages: Annotated[int, typer.Option(min=1, help="Number of stage agents.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 200,
 ) -> None:
-    """Show a pipeline on this machine: agents that find each other, an answer, and the check of it."""
+    """Show a pipeline on this machine: agents that find each other, answers, and their check."""
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)
-    Preflight(asked, options, [check_text(prompt, "--prompt")], check=True).run()
+    prompts = DEFAULT_PROMPTS if prompt is None else (checked_utf8(prompt, "--prompt"),)
+    Preflight(asked, options, prompts, check=True).run()
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     group = secrets.token_hex(3)  # so that other commands do not find these agents
     with LocalCluster(stages, name="demo", group=group) as cluster:
@@ -45,4 +53,4 @@ def demo(
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
         request = replace(asked, stages=None, peers=tuple(addresses[name] for name in names))
-        answer_all([prompt], request, options, screen, check=True)
+        answer_all(prompts, request, options, screen, check=True)

@@ -21,11 +21,14 @@ from flowedge.profiling.link_rates import link_rates
 
 
 def devices(
-    timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for devices.")] = 2.0,
     peers: AskPeers = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show devices as they come and go.")] = False,
     rate: Annotated[
-        bool, typer.Option("--rate", help="Measure the link from each idle agent to the next (seconds each).")
+        bool,
+        typer.Option(
+            "--rate", help="Measure the link from each idle agent to the next; takes a few seconds each."
+        ),
     ] = False,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
@@ -35,7 +38,7 @@ def devices(
     choose_credentials(cluster_dir, insecure)
     if watch:
         if rate or peers is not None:
-            raise BadRequestError("--watch goes with neither --rate nor --peers")
+            raise BadRequestError("--watch cannot be combined with --rate or --peers")
         settings = load_config().config.discovery
         device_watch.watch(settings, settings.peers, as_json=as_json)
         return
@@ -47,8 +50,8 @@ def devices(
         output_console().print(device_table(rows))
     else:
         warn(
-            f"No agent answered within {timeout:g} s. Start an agent with `flowedge agent`; where multicast "
-            "does not pass, name agents with --peers host:port,... `flowedge doctor` looks for reasons."
+            f"No agent answered within {timeout:g} s. Start an agent with `flowedge agent`. If the network "
+            "blocks multicast, name agents with --peers host:port,... `flowedge doctor` looks for the cause."
         )
 
 

@@ -29,14 +29,19 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 def doctor(
     peers: Annotated[
-        str | None, typer.Option("--peer", help="Agents (host:port,...) to examine beside those found.")
+        str | None,
+        typer.Option("--peer", metavar="HOST:PORT,...", help="Also examine these agents."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to look for devices.")] = 2.0,
-    slow: Annotated[float, typer.Option(min=0, help="Mbit/s below which a link is slow.")] = 50.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for devices.")] = 2.0,
+    slow: Annotated[
+        float, typer.Option(min=0, metavar="MBITS", help="Report links below this rate in Mbit/s.")
+    ] = 50.0,
     rate: Annotated[
-        bool, typer.Option(help="Measure links between this device's idle agent and other idle agents.")
+        bool, typer.Option(help="Measure the links between this device and other idle agents.")
     ] = True,
-    libraries: Annotated[bool, typer.Option(help="Try PyTorch and bitsandbytes, for seconds.")] = True,
+    libraries: Annotated[
+        bool, typer.Option(help="Test PyTorch and bitsandbytes, which takes some seconds.")
+    ] = True,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
@@ -99,4 +104,4 @@ def _print(found: list[Finding]) -> None:
         for text in wrap_words(finding.kind.remedy, console.width, "    "):
             console.print(line(text))
     if not found:
-        console.print("Nothing was found that keeps devices from working together.")
+        console.print("No problems found.")

@@ -23,14 +23,16 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import errors_only
+from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import PromptSources, check_text
+from flowedge.cli.prompts import PromptSources
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
+from flowedge.core.utf8 import checked_utf8
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
@@ -41,74 +43,101 @@ def generate(
     tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
     drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
     stages: Annotated[
-        int | None, typer.Option(min=1, help="Start a draft node and this many stages here, for this run.")
+        int | None,
+        typer.Option(min=1, help="Start a draft node and N stages on this machine, for this run."),
     ] = None,
     peers: Annotated[
-        str | None, typer.Option(help="Agents as host:port,...: the draft node, then stages in layer order.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Agents to use: the draft node, then the stages in layer order."
+        ),
     ] = None,
     split: Split = None,
     strategy: Annotated[
         str,
         typer.Option(
-            help="auto; to compare: autoregressive, naive_pp, pruned_pp, flowspec_no_sbd, flowspec_paper, "
+            help="auto, or a method to compare with: autoregressive, naive_pp, pruned_pp, "
+            "flowspec_no_sbd, flowspec_paper, "
             "flowspec, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
         ),
     ] = "auto",
     middle: Annotated[
         str | None,
         typer.Option(
-            help="Middle models of pipespec, DIR,..., smallest first: language models with the target's "
-            "tokenizer. Each takes an agent; in --peers these agents come after the stages."
+            metavar="DIR,...",
+            help="Middle models of pipespec, the smallest first: language models with the target's "
+            "tokenizer. "
+            "Each needs an agent; in --peers these agents come after the stages.",
         ),
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
     dtype: PipelineDtype = "auto",
     kv: KvForm = "native",
     exact: Exactness = "auto",
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Probability mass to draw from; 1 keeps all tokens.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0 keeps all tokens.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draws; drawn and shown if not given.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 always picks the most likely token.")
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Probability mass to sample from; 1 keeps all tokens.")] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(help="Number of most likely tokens to sample from; 0 keeps all tokens.")
+    ] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the sampling. Default: a random seed, which is shown.")
+    ] = None,
     noise: Annotated[
         Noise,
         typer.Option(
             help="What drafts are ranked by above temperature 0: their probability alone (plain), or also "
-            "the noise of the draws (shared). The output is the same."
+            "the noise of the sampling (shared). The output is the same."
         ),
     ] = "shared",
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 256,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens in an answer.")] = 256,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="Text at which an answer ends, without it. Repeat it for several."),
+        typer.Option(help="Text before which an answer ends. Repeat the option for several."),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="A user message; - reads it from standard input.")
+        str | None, typer.Option(help="The user's message; - reads it from standard input.")
     ] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(help="File that is one user message as a whole.")
+        Path | None, typer.Option(metavar="FILE", help="Use the contents of this file as the message.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help='File of JSON lines with "prompt", or "turns" (the first is used).')
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSON-lines file with a "prompt", or "turns" (the first is used), on each line.',
+        ),
     ] = None,
     system: Annotated[
-        str | None, typer.Option(help="System message, for models whose chat template takes one.")
+        str | None, typer.Option(help="System message, for models whose chat template has one.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most prompts of the file to answer.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of prompts of the file to answer.")
+    ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with the plain model, which is loaded here as a whole.")
+        bool,
+        typer.Option(
+            "--check", help="Compare the output with the plain model's, which is loaded here as a whole."
+        ),
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for the answers, statistics and settings.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="File for the answers, statistics and settings."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write the answer and errors only.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds of one answer.")] = 600.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the answer and errors.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Maximum time for an answer.")
+    ] = 600.0,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Answer prompts; the text streams as it is accepted.
+    """Answer prompts; the text streams as it is generated.
 
-    Without --stages and --peers the agents found on the network are used. Exit codes: 0 done, 1 failed,
-    2 wrong usage, 3 an answer differs from the plain model's by more than rounding explains.
+    Without --stages and --peers, the agents found on the network are used.
+
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 an answer differs from the plain model's by more than
+    rounding explains.
     """
     # Wrong options are found before anything is started.
     middles = _middle_models(middle, make_strategy(strategy, {}))
@@ -121,8 +150,8 @@ def generate(
         top_k=top_k,
         seed=seed,
         noise=noise,
-        stop=tuple(check_text(text, "--stop") for text in stop or ()),
-        system=None if system is None else check_text(system, "--system"),
+        stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
+        system=None if system is None else checked_utf8(system, "--system"),
     )
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     request = PipelineRequest(
@@ -138,10 +167,13 @@ def generate(
         exact=exact,
         tokenizer="" if tokenizer is None else local_path(tokenizer),
     )
-    Preflight(request, options, questions, check=check, json_file=json_file).run()
+    screen = AnswerScreen(quiet=quiet)
+    preflight = Preflight(request, options, questions, check=check, json_file=json_file)
+    preflight.run()
+    if download_models(request, screen.progress, check=check, quiet=quiet):
+        preflight.run()  # the files that have come tell more
     with errors_only() if quiet else nullcontext():
         choose_credentials(cluster_dir, insecure)
-        screen = AnswerScreen(quiet=quiet)
         if drafting.notice and not request.is_made_already:
             screen.note(drafting.notice)
         answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)

@@ -26,28 +26,30 @@ def inspect(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     quant: Annotated[
         list[str] | None,
-        typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable, all if not given."),
+        typer.Option(metavar=QUANTS, help="Quantisation of the layers; repeatable. Default: all."),
     ] = None,
     dtype: Annotated[
         StoredDtype | None,
         typer.Option(
             metavar=f"<{'|'.join(PREFERENCE)}>",
-            help="Dtype of unquantised weights, and of keys and values; by default the best of this machine.",
+            help="Dtype of unquantised weights, keys and values. Default: the best of this machine.",
         ),
     ] = None,
     kv: KvForm = "native",
     devices: Annotated[
-        int | None, typer.Option(min=2, help="Equal devices: one draft node, the others stages.")
+        int | None,
+        typer.Option(min=2, help="Split the model over N equal devices: a draft node and N - 1 stages."),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0.0001, help="GiB of each device for weights and caches.")
+        float | None,
+        typer.Option(min=0.0001, metavar="GIB", help="Memory of each device for weights and caches."),
     ] = None,
-    context: Annotated[int, typer.Option(min=1, help="Tokens of context to have room for.")] = 4096,
+    context: Annotated[int, typer.Option(min=1, help="Context length in tokens.")] = 4096,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's layers, bytes and, with --memory, on how many devices it fits; reads headers only."""
+    """Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."""
     if devices is not None and memory is None:
-        raise BadRequestError("--devices needs --memory, the GiB that each of them has")
+        raise BadRequestError("--devices needs --memory, the GiB of each device")
     names = list(dict.fromkeys(quant or []))
     sizes = _sizes(model, dtype or find_compute(AUTO).best.dtypes[0], names)
     token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
@@ -142,11 +144,12 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
 
 
 def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
-    table = plain_table("layers in", right=("layers a device", "devices needed"))
+    most = Column("layers a device", Form.WHOLE, right=True, drop=1)
+    table = plain_table("layers in", most, Column("devices needed", Form.WHOLE, right=True))
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
         table.add_column(Column(f"split over {asked} devices", Form.WHOLE))
-        table.add_column(Column("largest stage", Form.WHOLE, right=True))
+        table.add_column(Column("largest stage", Form.WHOLE, right=True, drop=2))
         table.add_column(Column("fits", Form.WHOLE))
     for row in fits:
         cells = [row["quant"], str(row["layers_a_device"]), str(row["least_devices"] or "does not fit")]

@@ -29,15 +29,19 @@ def join(
     token: Annotated[
         str | None,
         typer.Argument(
-            help="- or nothing reads the token from standard input. A token that is given here is in the "
-            "list of processes for a moment, where every user of this device can read it."
+            help="Omit it, or give -, to read the token from standard input. On the command line, "
+            "every user of "
+            "this device can see it in the list of processes for a moment."
         ),
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Read the token from this file.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read the token from this file.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="Name in the cluster; if not given, the token's, or else the host's name for a device, and "
+            help="Name in the cluster. Default: the name in the token; otherwise the host name for a "
+            "device, and "
             "USER-HOST for a client or admin."
         ),
     ] = None,
@@ -45,7 +49,8 @@ def join(
         Path | None,
         typer.Option(
             "--dir",
-            help="For the credentials; the state directory if not given, or to root, that of the "
+            metavar="DIR",
+            help="Directory for the credentials. Default: the state directory or, for root, that of the "
             "agent's service.",
         ),
     ] = None,
@@ -53,9 +58,9 @@ def join(
         bool, typer.Option("--replace", help="Replace the identity of the same kind, device or person.")
     ] = False,
 ) -> None:
-    """Make this device, or its user, a member of a cluster; the key is made here and stays here.
+    """Make this device, or its user, a member of a cluster. The key is created here and never leaves it.
 
-    Which of the two is in the token. Restart the device's agent afterwards.
+    The token says which of the two. Restart the device's agent afterwards.
     """
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or joining_state()

@@ -15,6 +15,7 @@ from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.core.counted import counted
 from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from flowedge.profiling.documents.model import Quantisation
@@ -27,7 +28,7 @@ from flowedge.weights.local_weights import LocalWeights
 
 models = typer.Typer(
     name="models",
-    help="List cached weights; fetch, delete and verify them.",
+    help="List, fetch, delete and verify cached weights.",
     invoke_without_command=True,
     no_args_is_help=False,
     add_completion=False,
@@ -42,20 +43,22 @@ _COLUMNS = (
     Column("", Form.WHOLE, drop=3),
 )
 CacheDir = Annotated[
-    str | None, typer.Option(help="Directory of the cache; FLOWEDGE_CACHE_DIR or ~/.cache/flowedge.")
+    str | None,
+    typer.Option(metavar="DIR", help="Cache directory. Default: FLOWEDGE_CACHE_DIR or ~/.cache/flowedge."),
 ]
 CacheGib = Annotated[
-    float | None, typer.Option(min=0, help="Most GiB of the whole cache; FLOWEDGE_CACHE_GIB or 16.")
+    float | None,
+    typer.Option(min=0, metavar="GIB", help="Maximum size of the cache. Default: FLOWEDGE_CACHE_GIB or 16."),
 ]
-Model = Annotated[str, typer.Argument(help="sha256:HASH of a listed model; 8 digits are enough.")]
+Model = Annotated[str, typer.Argument(help="sha256:HASH of a listed model; 8 digits of the hash are enough.")]
 
 
 @models.callback()
 def list_models(
     context: typer.Context,
     peers: AskPeers = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
-    local: Annotated[bool, typer.Option("--local", help="List only this device's own cache.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for agents.")] = 2.0,
+    local: Annotated[bool, typer.Option("--local", help="List this device's cache only.")] = False,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
     cluster_dir: ClusterDir = None,
@@ -87,13 +90,16 @@ def pull(
         ),
     ],
     peers: Annotated[
-        str | None, typer.Option("--from", help="Agents (host:port,...) that have it; searched if not given.")
+        str | None,
+        typer.Option("--from", metavar="HOST:PORT,...", help="Agents that have the model. Default: search."),
     ] = None,
-    hub: Annotated[bool, typer.Option("--hub", help="Download a hub id that is not on this device.")] = False,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Download the model from the hub if it is not on this device.")
+    ] = False,
     quant: Annotated[
-        Quantisation, typer.Option(help="Quantise the layers as well, for stages to fetch.")
+        Quantisation, typer.Option(help="Also cache the layers quantised, for stages to fetch.")
     ] = "none",
-    timeout: Annotated[float, typer.Option(help="Seconds to look for agents.")] = 2.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for agents.")] = 2.0,
     cache_dir: CacheDir = None,
     cache_gib: CacheGib = None,
     cluster_dir: ClusterDir = None,
@@ -118,26 +124,26 @@ def pull(
 
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
-    """Delete a model from the cache; tensors that are shared with another model, or in use, stay."""
+    """Delete a model from the cache, except tensors that are in use or shared with another model."""
     freed = remove_model(_cache(cache_dir), model)
-    warn(f"{freed / 2**20:.1f} MiB were freed")
+    warn(f"{freed / 2**20:.1f} MiB freed")
 
 
 @models.command()
 def verify(
     model: Annotated[
-        str | None, typer.Argument(help="sha256:HASH, of which 8 digits are enough; all if not given.")
+        str | None, typer.Argument(help="sha256:HASH; 8 digits of the hash are enough. Default: all models.")
     ] = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Read cached weights and delete those that are damaged; they are fetched again when needed."""
+    """Check cached weights and delete damaged files, which are fetched again when needed."""
     good, damaged = verify_models(_cache(cache_dir), model)
     if damaged:
         raise CheckpointError(
-            f"{damaged} of {good + damaged} objects were damaged and were deleted; they are fetched again "
-            "when they are needed, or now by flowedge models pull"
+            f"{damaged} of {counted(good + damaged, 'object')} were damaged and have been deleted; they are "
+            "fetched again when needed, or now with flowedge models pull"
         )
-    warn(f"{good} objects match their hashes")
+    warn(f"{counted(good, 'object')}: no damage found")
 
 
 def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:

@@ -24,33 +24,50 @@ from flowedge.system.compute import checked_device
 
 
 def profile(
-    out: Annotated[Path, typer.Option(help="Directory of the profiles and the scenario.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the profiles and the scenario.")],
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST:PORT]...", help="Idle agents: the draft node, then the stages. None: this machine."
+            metavar="[HOST:PORT]...",
+            help="Idle agents: the draft node, then the stages. Default: this machine only.",
         ),
     ] = None,
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
     drafter: Annotated[
         list[str] | None,
-        typer.Option(help="EAGLE-1/2 head, or none; the bundled model has a head. Repeat it to add recall."),
+        typer.Option(
+            help="EAGLE-1/2 head, or none. Default: the bundled model's head. Repeat the option to add "
+            "recall."
+        ),
     ] = None,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the model's layers.")] = "none",
     dtype: PipelineDtype = "auto",
     device: Annotated[
         str,
-        typer.Option(help="What this machine computes on: auto, cpu, cuda or cuda:N; agents have their own."),
+        typer.Option(
+            help="What this machine computes on: auto, cpu, cuda or cuda:N. Agents use their own setting."
+        ),
     ] = "auto",
     repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="Timings of each kind of work; the median counts.")
+        int,
+        typer.Option(
+            min=1, max=100, help="Number of timings of each kind of work, of which the median is used."
+        ),
     ] = 15,
     stack_mib: Annotated[
-        int, typer.Option(min=4, max=1 << 16, help="MiB of layers for the roofline; more than caches hold.")
+        int,
+        typer.Option(
+            min=4,
+            max=1 << 16,
+            metavar="MIB",
+            help="Size of the layers timed for the roofline; must exceed the caches.",
+        ),
     ] = 256,
-    link_mib: Annotated[int, typer.Option(min=1, max=256, help="MiB sent to measure each link.")] = 32,
+    link_mib: Annotated[
+        int, typer.Option(min=1, max=256, metavar="MIB", help="Data sent to measure each link.")
+    ] = 32,
     round_trips: Annotated[
-        int, typer.Option(min=1, max=500, help="Round trips of small messages for the latency of a link.")
+        int, typer.Option(min=1, max=500, help="Number of round trips for the latency of a link.")
     ] = 100,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     cluster_dir: ClusterDir = None,
@@ -58,9 +75,9 @@ def profile(
 ) -> None:
     """Measure devices and the links between them; write profiles and a scenario that runs on them.
 
-    With hosts, each agent measures itself, and each link of the ring is measured in its direction, from the
-    last stage back to the draft node as well. An agent that is part of a pipeline refuses. Other work of the
-    devices shows in the figures.
+    With hosts, each agent measures itself. Each link is measured in the direction of the pipeline, and from
+    the last stage back to the draft node. An agent that is part of a pipeline refuses. Other programs that
+    run on the devices distort the measurements.
     """
     options = ProfileOptions(
         out=out,

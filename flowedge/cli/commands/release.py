@@ -12,10 +12,10 @@ from flowedge.client import assembly
 
 
 def release(
-    agents: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="The agents to free.")],
+    agents: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="Addresses of the agents.")],
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Have agents give up their roles and free their memory; running requests end with an error."""
+    """Release agents from their pipeline and free their memory; running requests fail."""
     choose_credentials(cluster_dir, insecure)
     assembly.release(split_peers(agents), pipeline="")

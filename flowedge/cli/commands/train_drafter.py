@@ -19,52 +19,74 @@ DEFAULT_MINUTES = 30.0
 
 def train_drafter(
     model: Annotated[str, typer.Argument(help=f"The target. {MODEL_HELP}")],
-    data: Annotated[Path, typer.Option(help="JSON lines: messages, prompt and response, turns, or text.")],
-    out: Annotated[Path, typer.Option(help="Directory for the head and the training's checkpoints.")],
+    data: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="JSON lines with messages, prompt and response, turns, or text."),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for the head and the training's checkpoints.")
+    ],
     kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = "eagle",
     init: Annotated[
         str, typer.Option(help="Head of the same kind to start from: directory, hub id or bundled name.")
     ] = "",
     minutes: Annotated[
-        float | None, typer.Option(help=f"Minutes of training; {DEFAULT_MINUTES:g} without --steps.")
+        float | None,
+        typer.Option(
+            help=f"Minutes of training, which may be raised later; {DEFAULT_MINUTES:g} without --steps."
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of the weights, instead of minutes.")] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Tokens of one update.")] = 2048,
-    max_length: Annotated[int, typer.Option(help="Most tokens of a text; the rest is cut off.")] = 2048,
+    steps: Annotated[int | None, typer.Option(help="Number of weight updates, instead of --minutes.")] = None,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens in an update.")] = 2048,
+    max_length: Annotated[
+        int, typer.Option(help="Maximum number of tokens in a text; the rest is cut off.")
+    ] = 2048,
     learning_rate: Annotated[
-        float | None, typer.Option("--lr", help="Peak learning rate; by the model's width if not given.")
+        float | None, typer.Option("--lr", help="Peak learning rate. Default: chosen by the model's width.")
     ] = None,
     cross_entropy_weight: Annotated[
         float, typer.Option(help="Weight of the loss on tokens; the loss on features has weight 1.")
     ] = 0.1,
     draft_vocab: Annotated[
-        int, typer.Option(help="Tokens that an EAGLE-3 head can propose: the most frequent of the data.")
+        int,
+        typer.Option(
+            help="Number of tokens that an EAGLE-3 head can propose: the most frequent in the data."
+        ),
     ] = 32000,
-    unroll: Annotated[int, typer.Option(help="EAGLE-3: steps on its own output in training.")] = 7,
-    self_generate: Annotated[int, typer.Option(help="Prompts that the target answers, to train on.")] = 0,
-    answer_tokens: Annotated[int, typer.Option(help="Most tokens of a self-generated answer.")] = 256,
-    evaluate: Annotated[int, typer.Option(help="Prompts to hold out and evaluate the head on.")] = 4,
+    unroll: Annotated[int, typer.Option(help="Training steps of EAGLE-3 on its own output.")] = 7,
+    self_generate: Annotated[
+        int, typer.Option(help="Number of prompts for the target to answer, to train on the answers.")
+    ] = 0,
+    answer_tokens: Annotated[
+        int, typer.Option(help="Maximum number of tokens in a self-generated answer.")
+    ] = 256,
+    evaluate: Annotated[
+        int, typer.Option(help="Number of prompts to hold out for the evaluation of the head.")
+    ] = 4,
     quant: Annotated[Quantisation, typer.Option(help="Quantisation of the target's layers.")] = "none",
     dtype: Annotated[StoredDtype, typer.Option(help="Dtype of the target's other weights.")] = "float32",
     stages: Annotated[
-        int | None, typer.Option(min=1, help="Put the layers on this many agents, started for this run.")
+        int | None, typer.Option(min=1, help="Put the layers on N agents, started for this run.")
     ] = None,
     peers: Annotated[
-        str | None, typer.Option(help="Put the layers on these agents, host:port,..., in layer order.")
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Put the layers on these agents, in layer order."),
     ] = None,
     devices: Annotated[
         bool, typer.Option("--devices", help="Put the layers on the idle agents found on the network.")
     ] = False,
     split: Split = None,
     device: Annotated[
-        str, typer.Option(help="cpu or cuda: where the head and layers in this process compute.")
+        str, typer.Option(help="Where the head and the layers in this process are computed: cpu or cuda.")
     ] = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of the first weights, the noise and the order.")] = 0,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on.")] = False,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the initial weights, the noise and the order of the data.")
+    ] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Start over instead of continuing.")] = False,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Train an EAGLE head for a target; repeat the command to go on after an interruption.
+    """Train an EAGLE head for a target; the same command continues after an interruption.
 
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 from flowedge.agent.config.loading import load_config
 from flowedge.client import Client, Device
+from flowedge.client.announced import AnnouncedReply, ask_announced, reading_answer
 from flowedge.client.device import IDLE
-from flowedge.client.survey import other_device, reading_answer
 from flowedge.core.errors import AccessError, DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.net.address import is_loopback
 from flowedge.security.process import current
 
-ASK_S = 20.0  # after which no further announced agent is asked
-_AT_ONCE = 32  # agents that are asked at the same time
-_ADDRESSES = 4  # of one device that are tried
-
 _log = logging.getLogger(__name__)
 
 
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:
-    """Return the agents found on the network, by address; see `ask_all` for the rest."""
+    """Search the network; return the agents that answer, by address, as `ask_all` does."""
     settings = load_config().config.discovery
     advertised = asyncio.run(discover(discover_s, settings=settings))
     return ask_all(advertised, settings.peers, discover_s, least)
@@ -79,28 +72,13 @@ def _first_answers(devices: list[AdvertisedDevice]) -> tuple[dict[str, Device], 
     """
     answers: dict[str, Device] = {}
     problems: list[FlowEdgeError] = []
-    deadline = time.monotonic() + ASK_S
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        # In an order that nobody can foresee, so that nobody can keep others from being asked in time.
-        shuffled = random.sample(devices, len(devices))
-        asked = {device: pool.submit(_try, device, deadline) for device in shuffled}
-    for device in devices:
-        answer = asked[device].result()
-        if isinstance(answer, FlowEdgeError):
-            _log.warning("%s is left out: %s", device.name, answer)
-            problems.append(answer)
+    for device, outcome in ask_announced(devices, describe, lambda found: found).items():
+        if isinstance(outcome, AnnouncedReply):
+            answers[outcome.address] = outcome.reply
         else:
-            answers[answer[0]] = answer[1]
+            _log.warning("%s is left out: %s", device.name, outcome)
+            problems.append(outcome)
     return answers, next(iter(problems), None)
-
-
-def _try(advertised: AdvertisedDevice, deadline: float) -> tuple[str, Device] | FlowEdgeError:
-    if time.monotonic() > deadline:
-        return DeadlineError(f"it was not asked within {ASK_S:g} s: too many others did not answer")
-    try:
-        return first_answer(advertised)
-    except FlowEdgeError as error:
-        return error
 
 
 def _of_this_cluster(advertised: list[AdvertisedDevice], peers: tuple[str, ...]) -> list[AdvertisedDevice]:
@@ -128,29 +106,6 @@ def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
         except FlowEdgeError as error:
             _log.warning("the peer %s of the configuration is left out: %s", peer, error)
     return devices
-
-
-def first_answer(advertised: AdvertisedDevice) -> tuple[str, Device]:
-    """Return the first address at which a device answers, and its answer.
-
-    Raises:
-        FlowEdgeError: the error at the last address, when the device answers at no address.
-    """
-    *others, last = advertised.addresses[:_ADDRESSES]
-    for address in others:
-        try:
-            return address, _answer_at(address, advertised)
-        except FlowEdgeError as error:
-            _log.info("%s is not reached at %s: %s", advertised.name, address, error)
-    return last, _answer_at(last, advertised)
-
-
-def _answer_at(address: str, advertised: AdvertisedDevice) -> Device:
-    with reading_answer(address):
-        device = describe(address, advertised.name)
-    if device.id != advertised.id:
-        raise other_device(address, advertised, device)
-    return device
 
 
 def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:

@@ -101,6 +101,6 @@ def _known(entry: Any) -> KnownDraftNode:
     fields = [entry.get(key) for key in ("name", "id", "address")] if isinstance(entry, dict) else []
     texts = [field for field in fields if isinstance(field, str)]
     if len(texts) != 3:
-        raise ValueError(f"an entry is no draft node: {str(entry)[:80]}")
+        raise ValueError(f"an entry is not a draft node: {str(entry)[:80]}")
     name, device_id, address = texts
     return KnownDraftNode(name, device_id, checked_address(address))

@@ -13,6 +13,7 @@ from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress, PipelineSpec
+from flowedge.core.counted import counted
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
@@ -109,10 +110,11 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
     needed = 2 + len(request.middles)
     idle, busy = split_idle(devices)
     if len(idle) < needed:
-        besides = f", besides {busy}; name agents with --peers to give them a new role" if busy else ""
+        besides = f", besides {busy}; free those with flowedge release HOST:PORT,..." if busy else ""
+        beside = f", and one for each of {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
-            f"a pipeline needs {needed} idle agents or more, for a draft node, a stage and "
-            f"{len(request.middles)} middle models; {len(idle)} found{besides}"
+            f"a pipeline needs {needed} idle agents or more, for a draft node and a stage{beside}; "
+            f"{len(idle)} found{besides}"
         )
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
@@ -123,7 +125,7 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
             f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
         )
     stages = stages[:wanted]
-    report(devices[draft_node].name, f"is the draft node of {len(stages)} stages")
+    report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
     wanted_pipeline = request.spec(draft_node, (*stages, *middles))
     return PlannedPipeline(draft_node, wanted_pipeline, devices[draft_node])
 

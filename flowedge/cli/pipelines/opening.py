@@ -9,8 +9,9 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.answering import describe
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode
 from flowedge.cli.pipelines.network import PlannedPipeline, last_draft_nodes, plan_on_network
-from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client.assembly import OnProgress, assemble
+from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError
 from flowedge.weights.fetch.progress import OnTransfer
 
@@ -29,7 +30,9 @@ def open_pipeline(
         if request.stages is not None:
             cluster = LocalCluster(request.stages, middles=len(request.middles))
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-            report("this machine", f"starting a draft node and {request.stages} stage agents{beside}")
+            report(
+                "this machine", f"starting a draft node and {counted(request.stages, 'stage agent')}{beside}"
+            )
             started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
             planned = PlannedPipeline(address, request.spec(address, tuple(others)))
@@ -50,7 +53,14 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeli
     if len(peers) == 1:
         if not device.stage_addresses:
             raise BadRequestError(
-                f"{peers[0]} is no draft node; name the draft node first, then the stages in order"
+                f"{peers[0]} is not a draft node; name the draft node first, then the stages in order"
+            )
+        counts = stage_counts(request.split)
+        if counts and tuple(counts) != device.stage_layers:
+            layers = ",".join(map(str, device.stage_layers))
+            raise BadRequestError(
+                f"--split {request.split}: the pipeline of {peers[0]} has the split {layers}; name its "
+                "stages after it in --peers for another pipeline"
             )
         return PlannedPipeline(peers[0], None)
     wanted = request.spec(peers[0], peers[1:])

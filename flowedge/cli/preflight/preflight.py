@@ -88,7 +88,8 @@ class Preflight:
             return "lm"
         kind = kind_of_checkpoint(found.directory)
         if kind != "lm":
-            _check_head_files(name, found.directory)
+            if needed:
+                _check_head_files(name, found.directory)
             if target is not None:
                 check_head(f"--drafter {name}", read_head_header(found.directory, name), target)
         return kind

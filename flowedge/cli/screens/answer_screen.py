@@ -8,12 +8,15 @@ from statistics import fmean
 
 from flowedge.cli.output import warn
 from flowedge.cli.prompt_answer import PromptAnswer, sum_up
+from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
 
 _SHOWN_PROMPT = 100  # characters
+# The columns about a device's work, and the order in which they are left out (see Column.drop).
+_WORK = (("use", 0), ("rows computed", 2), ("trimmed", 4), ("wasted", 3), ("MB sent", 1))
 
 
 class AnswerScreen:
@@ -85,7 +88,9 @@ def _line(answer: PromptAnswer) -> str:
 
 
 def _devices_table(answers: Sequence[PromptAnswer]) -> PlainTable:
-    table = plain_table("device", right=("use", "rows computed", "trimmed", "wasted", "MB sent"))
+    table = plain_table(
+        "device", *(Column(title, Form.WHOLE, right=True, drop=drop) for title, drop in _WORK)
+    )
     for index, device in enumerate(_devices(answers[-1].statistics)):
         name = device.report.device
         reports = [_devices(answer.statistics)[index].report for answer in answers]

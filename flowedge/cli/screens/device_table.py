@@ -10,6 +10,7 @@ from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, plain_table
 from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
+from flowedge.core.counted import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.profiling.link_rates import LinkRate
 
@@ -116,7 +117,7 @@ def _block(row: Row) -> str:
     if stop > start:
         return f"{row['model']} [{start}, {stop})"
     if row.get("stage_addresses"):
-        return f"{row['model']} over {len(row['stage_addresses'])} stages"
+        return f"{row['model']} over {counted(len(row['stage_addresses']), 'stage')}"
     return ""
 
 
@@ -132,7 +133,7 @@ def _link(link: dict[str, Any]) -> str:
 
 
 def _remarks(row: Row) -> str:
-    stale = ["stale: no sign of life any more"] if row["stale"] else []
+    stale = ["stale: no sign of life"] if row["stale"] else []
     unused = (row.get("compute") or {}).get("reason")
     return "; ".join(filter(None, [*stale, *row["duplicates"], row["problem"], unused]))
 

@@ -28,9 +28,9 @@ _SHOWN_EVENTS = 8
 _WORDS = {
     Change.CAME: "came",
     Change.CHANGED: "changed its announcement",
-    Change.RESTARTED: "was started again",
+    Change.RESTARTED: "restarted",
     Change.LEFT: "left",
-    Change.STALE: "is stale: no sign of life for the lifetime of its announcement",
+    Change.STALE: "is stale: no sign of life since its announcement expired",
     Change.RETURNED: "is back",
     Change.GONE: "is gone: still no sign of life",
 }
@@ -84,14 +84,16 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(changed.wait(), max(0.1, SURVEY_S - (time.monotonic() - asked)))
 
-    with Live(Text("looking for agents"), console=output_console(), auto_refresh=False, screen=False) as live:
+    with Live(
+        Text("searching for agents"), console=output_console(), auto_refresh=False, screen=False
+    ) as live:
         async with AgentWatcher(settings, on_event) as watcher:
             await supervise("the table of agents", lambda: show(watcher, live))
 
 
 def screen(agents: Sequence[SurveyedAgent], events: Sequence[str]) -> Group:
     """Return the table above the latest changes, the last change at the bottom."""
-    table = device_table(device_rows(agents)) if agents else Text("no agent answers so far")
+    table = device_table(device_rows(agents)) if agents else Text("no agent has answered yet")
     lines = [line(event, "dim") for event in events]
     return Group(table, Text(""), *lines, Text("Ctrl-C ends"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import typer
@@ -81,7 +82,7 @@ def help_page(command: Any, context: Any, width: int) -> str:
         if record is None:
             continue
         if parameter.param_type_name == "argument":
-            arguments.append(Entry(_argument(parameter), _readable(record[1])))
+            arguments.append(Entry(_argument(parameter), _readable(record[1]).removesuffix(" [required]")))
         else:
             options.append(_option(*record))
     pieces = [context.command_path, "[OPTIONS]", *(argument.term for argument in arguments)]
@@ -138,16 +139,16 @@ def _argument(parameter: Any) -> str:
 def _option(term: str, description: str) -> Entry:
     """Return an option as the help page shows it.
 
-    term: as Typer writes it, such as "--port <int range>", "--kv <native|int8>" or "--json".
+    term: as Typer writes it: "--port <int range>", "--kv <native|int8>", "--quiet, -q", "--hub / --no-hub".
     """
-    flags, _, value = term.partition(" ")
-    if value.startswith("/"):  # "--hub / --no-hub"
-        return Entry(term, _readable(description))
+    words = term.split(" ")
+    count = sum(1 for _ in takewhile(lambda word: word.startswith("-") or word == "/", words))
+    flags, value = " ".join(words[:count]), " ".join(words[count:])
     value = re.sub(r"[<>\[\]]", "", re.sub(r"^<list\[(.*)\]>$", r"\1", value)) if _is_type(value) else value
     value = _VALUES.get(value.lower(), value)
     if "|" in value and len(flags) + 1 + len(value) > _LONGEST_CHOICES:
         choices = ", ".join(value.split("|"))
-        value = flags.removeprefix("--").upper()
+        value = flags.rpartition("--")[2].upper()
         end = re.search(r"  \[[^\[]*\]$", description)
         at = len(description) if end is None else end.start()
         description = f"{description[:at]} Choices: {choices}.{description[at:]}"
@@ -170,7 +171,6 @@ def _readable(description: str) -> str:
         (r"x>=([-\d.]+)", r"\1 or more"),
         (r"x<=([-\d.]+)", r"at most \1"),
         (r"default: (\d+)\.0\b", r"default: \1"),
-        (r"; required|required; |\[required\]", ""),
     ):
         notes = re.sub(pattern, words, notes)
     return f"{text} {notes}".strip()

@@ -139,10 +139,14 @@ def _stop_shown(screen: TrainScreen, out: Path) -> Iterator[TrainScreen]:
         yield screen
     except (KeyboardInterrupt, DeviceError, DeadlineError):
         if screen.saved_step is None:
-            screen.say("stopped before this run has trained anything. The same command tries again.")
+            screen.say(
+                "stopped before the first step of this run. The same command goes on from the last saved "
+                "step, if there is one; with --restart it begins anew."
+            )
         else:
             screen.say(
-                f"stopped; step {screen.saved_step} is saved in {out}. The same command goes on from there, "
-                "with --restart it begins anew."
+                f"stopped; step {screen.saved_step} is saved in {out}. The same command continues from "
+                "there, "
+                "with --restart it starts over."
             )
         raise

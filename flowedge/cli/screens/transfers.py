@@ -11,17 +11,33 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
+from flowedge.cli.screens.layout import shorten_middle
 from flowedge.cli.screens.tables import MOST_OF_CELL, error_console, line
 from flowedge.core.visible_text import visible_field
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
+_NARROW, _MEDIUM, _WIDE = 50, 72, 110  # columns of a terminal from which on there is more room
 _LINE_S = 5.0  # between two lines of a device where there is no terminal
+
+
+def bar_columns(width: int) -> tuple[list[ProgressColumn], int]:
+    """Return the columns of a device's bar in `width` columns of a terminal, and those left for its name."""
+    bar = 40 if width >= _WIDE else 10
+    columns: list[tuple[ProgressColumn, int]] = [(DownloadColumn(binary_units=True), 15)]
+    if width >= _NARROW:
+        columns.insert(0, (BarColumn(bar), bar))
+    if width >= _MEDIUM:
+        columns.append((TransferSpeedColumn(), 11))
+    columns.append((TimeRemainingColumn(), 7))
+    name = width - sum(taken + 1 for _, taken in columns)
+    return [TextColumn("{task.description}", markup=False), *(column for column, _ in columns)], max(name, 1)
 
 
 class TransferBars:
@@ -29,15 +45,8 @@ class TransferBars:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
+        columns, self._name_width = bar_columns(console.width)
+        self._bars = Progress(*columns, console=console, transient=True)
         self._tasks: dict[str, TaskID] = {}
         self._written: dict[str, float] = {}
 
@@ -48,7 +57,7 @@ class TransferBars:
         if device not in self._tasks:
             if not self._tasks:
                 self._bars.start()
-            name = visible_field(device, MOST_OF_CELL)
+            name = shorten_middle(visible_field(device, MOST_OF_CELL), self._name_width)
             self._tasks[device] = self._bars.add_task(name, total=progress.total)
         self._bars.update(self._tasks[device], completed=progress.done, total=progress.total)
         if progress.done >= progress.total:

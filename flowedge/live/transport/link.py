@@ -264,7 +264,7 @@ async def _refusal(call: Call, address: str, settings: LinkSettings) -> Exceptio
         await within(settings.connect_s, call.read(), "no status")
     except grpc.aio.AioRpcError as error:
         return from_status(error, address)
-    return ProtocolError(f"{address} is no FlowEdge agent")
+    return ProtocolError(f"{address} is not a FlowEdge agent")
 
 
 def _device_name(metadata: Any) -> str | None:

@@ -102,9 +102,15 @@ class LayerLoader:
         )
         if self.quant_cache is None:
             return backend.encode(rows)
-        content = _content(checkpoint, name, self.quant_cache)
+        content, is_noted = _content(checkpoint, name, self.quant_cache)
         key = encoding_key(checkpoint, name, content, self.quant, self.dtype)
-        return self.quant_cache.encoded(key, lambda: backend.encode(rows))
+
+        def encode() -> Tensors:
+            if is_noted:
+                _check_content(checkpoint, name, content)
+            return backend.encode(rows)
+
+        return self.quant_cache.encoded(key, encode)
 
 
 def load_parameter(
@@ -193,19 +199,41 @@ def weight_content(checkpoint: Checkpoint, name: str, sha256: str) -> str:
     return content_of(checkpoint.dtype(name), checkpoint.shape(name), f"{sha256} {form}".strip())
 
 
-def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> str:
+def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> tuple[str, bool]:
+    """Return the `content` of a weight's CacheKey, and whether it was noted when the file was read before."""
     sha256 = checkpoint.sha256(name)
-    if sha256 is not None:
-        return weight_content(checkpoint, name, sha256)
-    path, part = checkpoint.source(name)
+    if sha256 is not None:  # of an object of the weight cache, which was compared with it before
+        return weight_content(checkpoint, name, sha256), False
+    is_noted = True
 
     def compute() -> str:
-        digest = hashlib.sha256()
-        for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
-            digest.update(byte_view(rows.contiguous()))
-        return weight_content(checkpoint, name, digest.hexdigest())
+        nonlocal is_noted
+        is_noted = False
+        return _read_content(checkpoint, name)
 
-    return quant_cache.content(path, str(part), compute)
+    path, part = checkpoint.source(name)
+    return quant_cache.content(path, str(part), compute), is_noted
+
+
+def _read_content(checkpoint: Checkpoint, name: str) -> str:
+    digest = hashlib.sha256()
+    for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
+        digest.update(byte_view(rows.contiguous()))
+    return weight_content(checkpoint, name, digest.hexdigest())
+
+
+def _check_content(checkpoint: Checkpoint, name: str, content: str) -> None:
+    """Check that a tensor still has the content by which its quantised weight will be found.
+
+    Raises:
+        CheckpointError: when the file's bytes have changed, but not its size and time.
+    """
+    if _read_content(checkpoint, name) != content:
+        path, _ = checkpoint.source(name)
+        raise CheckpointError(
+            f"{path}: the bytes of {name} have changed, although the file's size and time are the same: the "
+            "disk or the file is damaged. Download the model again; `touch` the file if it is right"
+        )
 
 
 def _chunks(

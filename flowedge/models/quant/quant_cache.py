@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
 from flowedge.models.quant.backend import Tensors
+from flowedge.storage.digest import is_digest
 from flowedge.storage.file_range import FileState
 from flowedge.storage.limits import CacheLimits
 from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
@@ -90,7 +91,7 @@ class QuantCache:
         path = self.directory / f"{key}.source"
         try:
             known = path.read_text(encoding="ascii")
-            if len(known) == hashlib.sha256().digest_size * 2:
+            if is_digest(known):
                 touch(path)
                 return known
             _log.warning(_DAMAGED, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from flowedge.core.counted import counted
 from flowedge.core.errors import CapacityError
 from flowedge.net.calls.caller import Caller
 from flowedge.net.calls.method_rules import MethodRule
@@ -61,21 +62,28 @@ class CallCounts:
         """
         limits, caller = self._limits, call.caller.key
         if self._counts[caller, call.group] >= limits.calls_per_caller:
-            raise CapacityError(f"{limits.calls_per_caller} {call.group} of yours are going on here; end one")
+            raise CapacityError(
+                f"you have {limits.calls_per_caller} {call.group} open here, which is the maximum; end one"
+            )
         if call.streaming and self._counts[caller, STREAMS] >= limits.streams_per_peer:
             raise CapacityError(
-                f"{limits.streams_per_peer} streams of yours are open here already; close one"
+                f"you have {counted(limits.streams_per_peer, 'stream')} open here, which is the "
+                "maximum; close one"
             )
         most = call.rule.per_caller
         if most is not None and self._counts[caller, call.method] >= most:
             method = call.method.removeprefix("/")
-            raise CapacityError(f"{most} calls of {method} by you are going on here already; end one")
+            raise CapacityError(
+                f"you have {counted(most, 'call')} of {method} open here, which is the maximum; end one"
+            )
         most = call.rule.of_clients
         if most is not None and not call.reserved and self._counts["", call.method] >= most:
             method = call.method.removeprefix("/")
-            raise CapacityError(f"clients have {most} calls of {method} going on here already; try later")
+            raise CapacityError(
+                f"clients have {counted(most, 'call')} of {method} open here, which is the maximum; try later"
+            )
         if self._total >= self._most(call):
-            raise CapacityError(f"{self._total} calls are going on here already; try later")
+            raise CapacityError(f"{counted(self._total, 'call')} open here is the maximum; try later")
         self._total += 1
         for counter in call.counters:
             self._counts[counter] += 1

@@ -59,7 +59,7 @@ class RequestReceiver:
             raise ProtocolError(f"{called} was called without a request, or with one that is too large")
         if len(data) > limit:
             raise ProtocolError(
-                f"the request of {called} has {len(data)} bytes; at most {limit} are taken, so shorten it"
+                f"the request of {called} has {len(data)} bytes; the maximum is {limit}; shorten it"
             )
         return data
 
@@ -74,11 +74,11 @@ def parser_of(method: str, deserialise: Callable[[bytes], Any], limit: int) -> C
 
     def parse(data: bytes) -> Any:
         if len(data) > limit:
-            raise ProtocolError(f"a message of {called} has {len(data)} bytes; at most {limit} are taken")
+            raise ProtocolError(f"a message of {called} has {len(data)} bytes; the maximum is {limit}")
         try:
             message = deserialise(data)
         except DecodeError as error:
-            raise ProtocolError(f"{len(data)} bytes are no request of {called}: {error}") from error
+            raise ProtocolError(f"{len(data)} bytes are not a request of {called}: {error}") from error
         if isinstance(message, Message):
             check_texts(message)
         return message

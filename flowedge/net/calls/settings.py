@@ -17,22 +17,22 @@ class CallLimits(SettingsGroup):
     A caller is the member of a certificate; in plaintext, a host.
     """
 
-    calls: Count = setting(512, "Calls going on at the same time, streams included.")
+    calls: Count = setting(512, "Maximum number of concurrent calls, streams included.")
     reserved_calls: int = setting(
         128,
-        "Calls kept free for pipelines and admins, a quarter of them for admins alone; at most half of all.",
+        "Calls reserved for pipelines and admins, a quarter of them for admins alone; at most half of all.",
         ge=0,
         le=1 << 31,
     )
     calls_per_caller: Count = setting(
-        64, "Calls that one caller may have going on, and as many again for pipelines."
+        64, "Maximum number of concurrent calls of one caller, and as many again for pipelines."
     )
-    streams_per_peer: Count = setting(64, "Streams that one caller may hold open.")
-    sessions_per_caller: Count = setting(16, "Generations that one caller may have going on.")
+    streams_per_peer: Count = setting(64, "Maximum number of open streams of one caller.")
+    sessions_per_caller: Count = setting(16, "Maximum number of concurrent generations of one caller.")
 
 
 class CallDeadlines(SettingsGroup):
     """How long a caller may take."""
 
-    receive_s: Seconds = setting(10.0, "A caller has to send its whole request within this.")
-    read_s: Seconds = setting(30.0, "A caller has to take each reply that it is sent within this.")
+    receive_s: Seconds = setting(10.0, "Time for a caller to send its whole request.")
+    read_s: Seconds = setting(30.0, "Time for a caller to read each reply.")

@@ -50,14 +50,14 @@ def check_texts(message: Message) -> None:
 
 def _check_list(field: FieldDescriptor, value: Any) -> None:
     if field.is_repeated and len(value) > MAX_TEXTS:
-        raise BadRequestError(f"{field.name} has {len(value)} texts; at most {MAX_TEXTS} are taken")
+        raise BadRequestError(f"{field.name} has {len(value)} texts; at most {MAX_TEXTS} are allowed")
     for text in _each(field, value):
         _check_text(field, text)
 
 
 def _check_map(field: FieldDescriptor, value: Mapping[Any, Any]) -> None:
     if len(value) > MAX_TEXTS:
-        raise BadRequestError(f"{field.name} has {len(value)} entries; at most {MAX_TEXTS} are taken")
+        raise BadRequestError(f"{field.name} has {len(value)} entries; at most {MAX_TEXTS} are allowed")
     for key in value:
         if isinstance(key, str):
             _check_text(field, key)
@@ -67,7 +67,7 @@ def _check_text(field: FieldDescriptor, text: str) -> None:
     limit = LIMITS.get(field.full_name, MAX_TEXT)
     if limit is not None and len(text) > limit:
         raise BadRequestError(
-            f"{field.name} has {len(text)} characters; at most {limit} are taken: {text[:40]!r}..."
+            f"{field.name} has {len(text)} characters; at most {limit} are allowed: {text[:40]!r}..."
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -176,7 +177,7 @@ def _generic_times(
     stack_bytes = min(options.stack_mib << 20, available // 4)
     found: list[LayerTime] = []
     for sizes, count in shapes_within(stack_bytes, dtype.itemsize):
-        tell(f"making {count} layers of width {sizes.hidden}")
+        tell(f"making {counted(count, 'layer')} of width {sizes.hidden}")
         block = generic_block(sizes, count, dtype, device)
         found += _timed(block, sizes, options.repeats, tell, record)
     return tuple(found)

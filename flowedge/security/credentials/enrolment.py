@@ -168,7 +168,7 @@ def _fetch_authority(address: str, expected: str) -> x509.Certificate:
     try:
         shown = ssl.get_server_certificate((host, port), timeout=ANSWER_S)
     except ssl.SSLError as error:
-        raise AccessError(f"{address} is no enrolment service: {error.reason or error}") from error
+        raise AccessError(f"{address} is not an enrolment service: {error.reason or error}") from error
     except OSError as error:
         raise DeviceLostError(address, f"the connection failed: {error}") from error
     server = certificates.read_certificate(shown.encode())

@@ -63,7 +63,7 @@ class JoinToken:
         text = "".join(text.split())
         if not text.startswith(_PREFIX) or len(text) > _MAX_LENGTH:
             raise BadRequestError(
-                f"this is no join token, which starts with {_PREFIX}; copy the whole text that "
+                f"this is not a join token, which starts with {_PREFIX}; copy the whole text that "
                 "`flowedge cluster token` printed"
             )
         packed = text.removeprefix(_PREFIX)

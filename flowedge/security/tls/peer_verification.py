@@ -140,7 +140,7 @@ def _verify_certificate(
         holder = verify(certificate, credentials.authority, utc_now())
         store.revoked.check(holder)
         if holder.member.roles.isdisjoint(DEVICES):
-            raise AccessError(f"its certificate is for {holder.member}, which is no device that serves")
+            raise AccessError(f"its certificate is for {holder.member}, which is not a device that serves")
         if name is not None and holder.member.name != name:
             raise AccessError(f"it is {holder.member.name}, not {name}, which was expected there")
     except AccessError as error:

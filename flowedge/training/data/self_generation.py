@@ -81,4 +81,4 @@ def _read(file: Path) -> list[_Answer]:
             answers.append(_Answer(tokens[:length], tokens[length:]))
         return answers
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}); --restart begins anew") from error
+        raise CheckpointError(f"{file}: cannot be read ({error}); --restart starts over") from error

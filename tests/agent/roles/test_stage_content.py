@@ -56,5 +56,5 @@ def test_the_content_of_a_role(cut: Path) -> None:
 
 
 def test_a_head_is_no_whole_model() -> None:
-    with pytest.raises(BadRequestError, match="middle model bundled is an eagle head; it has to be a whole"):
+    with pytest.raises(BadRequestError, match="middle model bundled is an eagle head; it must be a complete"):
         WholeModel("bundled", 0, 1).open(hub=False)

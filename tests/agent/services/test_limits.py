@@ -55,7 +55,7 @@ def test_calls_beyond_the_limit_are_refused() -> None:
                 await stub.Check(request, timeout=WAIT_S)
             error = from_status(caught.value, "bob")
             assert isinstance(error, CapacityError)
-            assert "2 calls are going on here already" in str(error)
+            assert "2 calls open here is the maximum" in str(error)
             calls[0].cancel()
             while True:  # the server hears of the end soon; the test has a deadline
                 with contextlib.suppress(grpc.aio.AioRpcError):
@@ -69,7 +69,7 @@ def test_streams_of_one_address_beyond_the_limit_are_refused() -> None:
     async def test() -> None:
         async with serving(AgentLimits(streams_per_peer=1)) as (address, _):
             first = await open_link(address, Client())
-            with pytest.raises(CapacityError, match="1 streams of yours are open here already"):
+            with pytest.raises(CapacityError, match="you have 1 stream open here"):
                 await open_link(address, Client())
             async with grpc.aio.insecure_channel(address) as channel:  # a call is no stream
                 await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
@@ -86,9 +86,9 @@ def test_long_prompts_are_refused_before_they_are_looked_at() -> None:
     limits = AgentLimits(prompt_bytes=4, prompt_tokens=3)
     limits.check_prompt_text("älk")
     limits.check_prompt_tokens(3)
-    with pytest.raises(CapacityError, match="the prompt has 5 bytes, at most 4"):
+    with pytest.raises(CapacityError, match="the prompt has 5 bytes, the maximum is 4"):
         limits.check_prompt_text("älks")
-    with pytest.raises(CapacityError, match="the prompt has 4 tokens, at most 3"):
+    with pytest.raises(CapacityError, match="the prompt has 4 tokens, the maximum is 3"):
         limits.check_prompt_tokens(4)
 
 

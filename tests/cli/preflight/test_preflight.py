@@ -89,7 +89,7 @@ def test_a_prompt_of_more_bytes_than_agents_take(capsys: pytest.CaptureFixture[s
     file = tmp_path / "prompt.txt"
     file.write_text("word " * (250 << 10))
     error = refused(capsys, "--stages", "2", "--prompt-file", str(file), code=1)
-    assert "the prompt has 1280000 bytes, at most 262144 are taken" in error
+    assert "the prompt has 1280000 bytes, the maximum is 262144" in error
 
 
 def test_the_demo_is_checked_as_well(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_the_demo_is_checked_as_well(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["demo", "--max-new-tokens", "3000"]) == 1
     assert "bundled takes 2048 tokens" in capsys.readouterr().err
     assert run(["demo", "--prompt", "\udcff"]) == 2
-    assert "no UTF-8" in capsys.readouterr().err
+    assert "--prompt is not valid UTF-8" in capsys.readouterr().err
 
 
 def test_gguf_files_of_a_folder_are_named(

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.weight_file import WeightFile
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
@@ -126,6 +127,23 @@ def test_a_checkpoint_that_changed_in_place(
     shutil.copyfile(other / "model.safetensors", changing / "model.safetensors")
     os.utime(changing / "model.safetensors", ns=(time.time_ns(), time.time_ns() + 1))
     assert same(load(changing, cache), load(other, None))
+
+
+def test_rot_of_a_checkpoint_does_not_get_into_the_cache(
+    directory: Path, cache: QuantCache, tmp_path: Path
+) -> None:
+    """Size, inode and time stay the same, as on a failing disk; what was quantised before is still right."""
+    rotten = Path(shutil.copytree(directory, tmp_path / "rotten"))
+    weights, expected = rotten / "model.safetensors", load(rotten, cache)
+    before, content = weights.stat(), bytearray(weights.read_bytes())
+    content[WeightFile(weights)["model.layers.1.mlp.down_proj.weight"].offset + 100] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert same(load(rotten, cache), expected)
+    for path in entries(cache):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="have changed, although the file's size and time are the same"):
+        load(rotten, cache)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "emptied", "text"])

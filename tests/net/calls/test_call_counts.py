@@ -50,7 +50,7 @@ def test_clients_leave_the_reserve_to_pipelines_and_these_leave_some_to_admins()
     counts = CallCounts(CallLimits(calls=100, reserved_calls=40, calls_per_caller=30))
     assert filled(counts, *(call(client(number)) for number in range(9))) == 60
     assert filled(counts, *(call(device(number), STREAM) for number in range(9))) == 30
-    with pytest.raises(CapacityError, match="90 calls are going on here already"):
+    with pytest.raises(CapacityError, match="90 calls open here is the maximum"):
         counts.enter(call(device(10), STREAM))
     assert filled(counts, call(ADMIN)) == 10
     assert counts.total == 100
@@ -65,7 +65,7 @@ def test_a_client_cannot_use_the_reserve_by_a_method_of_pipelines() -> None:
 def test_a_caller_has_a_share_of_its_own() -> None:
     counts = CallCounts(CallLimits(calls_per_caller=3, streams_per_peer=2))
     assert filled(counts, call(client(1))) == 3
-    with pytest.raises(CapacityError, match="3 calls of yours are going on here"):
+    with pytest.raises(CapacityError, match="you have 3 calls open here"):
         counts.enter(call(client(1)))
     counts.enter(call(client(2)))
     assert filled(counts, call(device(1), STREAM, streaming=True)) == 2

@@ -108,7 +108,7 @@ def test_a_split_must_be_the_models_layers(scenario_file: ScenarioFile) -> None:
 
 def test_hops_must_be_devices(scenario_file: ScenarioFile) -> None:
     links = {"default": {"profile": "lan-150"}, "hops": {"v9": {"profile": "gigabit"}}}
-    with pytest.raises(BadRequestError, match=r"v9 is no device; there are v1, v2, v3, v4, d0"):
+    with pytest.raises(BadRequestError, match=r"v9 is not a device; there are v1, v2, v3, v4, d0"):
         _cases(scenario_file(links=links))
 
 

@@ -137,6 +137,8 @@ def test_the_command_can_be_given_again() -> None:
         "flowedge bench stages --out 'runs/a b' --quick --strategies auto,flowspec --temperatures 0,0.5 "
         "--noise both --samples 3 --data prompts --drafter bundled --drafter ngram"
     )
-    assert BenchOptions(Path("own.yaml"), Path("o"), noise=("shared",)).command == (
-        "flowedge bench own.yaml --out o --noise shared"
+    boards = BenchOptions(Path("own.yaml"), Path("o"), noise=("shared",), cluster_dir=Path("c"))
+    assert boards.command == "flowedge bench own.yaml --out o --noise shared --cluster-dir c"
+    assert BenchOptions(Path("o.yaml"), Path("o"), insecure=True).command == (
+        "flowedge bench o.yaml --out o --insecure"
     )

@@ -24,7 +24,7 @@ _COLOURS = {
     "flowspec": "#D55E00",
     "pipedec": "#0072B2",
     "specpipe": "#CC79A7",
-    "pipeinfer": "#F0E442",
+    "pipeinfer": "#BFA500",
     "pipespec": "#661100",
     "pipespec_sync": "#AA4499",
 }
