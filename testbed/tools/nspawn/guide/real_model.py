@@ -18,4 +18,6 @@ def write_real_model(root: Path) -> Path:
     command = [sys.executable, "-m", "testbed.tools.random_model", str(directory), *_SHAPE]
     subprocess.run(command, check=True)
     directory.chmod(0o755)
+    for file in directory.iterdir():
+        file.chmod(0o644)  # the services' user reads them
     return directory
