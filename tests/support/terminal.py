@@ -48,7 +48,12 @@ def run_in_terminal(
         process.kill()
         process.wait()
         os.close(ours)
-    return code, _COMMANDS.sub("", written.decode()).replace("\r\n", "\n")
+    return code, without_colours(written.decode())
+
+
+def without_colours(text: str) -> str:
+    """Return the text that a terminal shows, with line ends as in a file."""
+    return _COMMANDS.sub("", text).replace("\r\n", "\n")
 
 
 def _read(terminal: int, deadline: float) -> bytes:

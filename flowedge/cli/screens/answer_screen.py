@@ -28,12 +28,16 @@ class AnswerScreen:
         self._console = error_console()
         self._console.quiet = quiet
 
+    def _print(self, text: str, style: str) -> None:
+        """Print a line, broken between words on a terminal only: a program that reads it wants it whole."""
+        self._console.print(line(text, style), soft_wrap=not self._console.is_terminal)
+
     def progress(self, device: str, message: str) -> None:
-        self._console.print(line(f"{device}: {message}", "dim"), soft_wrap=True)
+        self._print(f"{device}: {message}", "dim")
 
     def note(self, message: str) -> None:
         """Show a choice that the command has made for the user."""
-        self._console.print(line(message, "yellow"), soft_wrap=True)
+        self._print(message, "yellow")
 
     def transfers(self) -> AbstractContextManager[OnTransfer]:
         """Show how far devices are with fetching their weights, while the context lasts."""
@@ -44,13 +48,13 @@ class AnswerScreen:
         if len(shown) > _SHOWN_PROMPT:
             shown = shown[: _SHOWN_PROMPT - 1] + "…"
         place = f"[{number}/{count}] " if count > 1 else ""
-        self._console.print(line(f"{place}> {shown}", "bold"), soft_wrap=True)
+        self._print(f"{place}> {shown}", "bold")
 
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """Show the statistics of an answer, with a table of devices unless there are several answers."""
-        self._console.print(line(_line(answer), "cyan"), soft_wrap=True)
+        self._print(_line(answer), "cyan")
         if answer.verdict is not None and (several or not answer.verdict.passed):
-            self._console.print(line(answer.verdict.line(), "dim"), soft_wrap=True)
+            self._print(answer.verdict.line(), "dim")
         if not several:
             self._console.print(_devices_table([answer]))
 
@@ -60,9 +64,7 @@ class AnswerScreen:
             tokens = sum(len(answer.token_ids) for answer in answers)
             seconds = sum(answer.statistics.total_s for answer in answers)
             rate = f", {tokens / seconds:.1f} tokens/s prefill included" if seconds > 0 else ""
-            self._console.print(
-                line(f"{len(answers)} answers, {tokens} tokens{rate}", "bold cyan"), soft_wrap=True
-            )
+            self._print(f"{len(answers)} answers, {tokens} tokens{rate}", "bold cyan")
             self._console.print(_devices_table(answers))
         verdicts = [answer.verdict for answer in answers if answer.verdict is not None]
         if verdicts:

@@ -1,0 +1,58 @@
+"""README's several boards, on three hosts with a bridge between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from flowedge_testbed.paced.namespaces import Namespaces, why_not
+from tests.support.terminal import without_colours
+from tests.walk.documents import commands
+from tests.walk.machine import UserMachine
+
+README = "README.md"
+NARROW = 60  # columns
+BOARDS = (1, "kitchen"), (2, "attic")
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"README ON SEVERAL HOSTS: {why_not()}")
+
+
+@pytest.fixture
+def network() -> Iterator[Namespaces]:
+    with Namespaces(3) as namespaces:
+        yield namespaces
+
+
+def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
+    names = ["laptop", "kitchen", "attic"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    laptop, *boards = (
+        UserMachine(tmp_path / name, enter=partial(network.enter, host)) for host, name in enumerate(names)
+    )
+    here, there, then = "**Several boards.**", "and on each board", "From any machine of the network:"
+    init, serve, leader = commands(README, here, there)
+    join, agent = commands(README, there, then)
+    devices, doctor, generate = commands(README, then, "The first idle agent")
+    laptop.works(init)
+    with ExitStack() as running:
+        running.enter_context(laptop.running(serve.removesuffix(" &"), "listening on"))
+        tokens = [laptop.works(leader).out, laptop.works(leader.removesuffix("--role draft-node")).out]
+        for board, name, token in zip(boards, names[1:], tokens, strict=True):
+            board.works(join.replace("kitchen", name), typed=token)
+            running.enter_context(board.running(agent, "listening on"))
+        listed = laptop.works(devices).out
+        assert all(name in listed for name in names[1:])
+        on_screen = laptop.works(f"script -qec 'stty cols {NARROW}; {devices}' /dev/null").out
+        on_narrow = without_colours(on_screen)
+        for host, name in BOARDS:
+            assert name in on_narrow
+            assert re.search(rf"\b{re.escape(network.hosts[host])}:[0-9]+\b", on_narrow), on_narrow
+        assert all(len(shown.rstrip()) <= NARROW for shown in on_narrow.splitlines())
+        found = laptop.run(doctor)
+        assert "error" not in found.out.lower(), found
+        assert laptop.works(f"{generate} --max-new-tokens 8").out.strip()
