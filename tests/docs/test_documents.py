@@ -41,6 +41,13 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_with_commands_says_how_they_get_on_path(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    if re.search(r"^    (flowedge|python -m) ", text, flags=re.MULTILINE):
+        assert "source .venv/bin/activate" in text or "device_agents/install.sh" in text
+
+
 def test_the_picture_of_the_packages_is_the_import_contract() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
