@@ -165,7 +165,7 @@ def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
             run_to_end(client, strategy_options={"tree_nods": 5})
         with pytest.raises(BadRequestError, match="token"):
             client.generate(prompt_ids=[10**6]).result()
-    with Client(cluster.agents[1].address) as client, pytest.raises(DeviceError, match="no draft node"):
+    with Client(cluster.agents[1].address) as client, pytest.raises(DeviceError, match="not a draft node"):
         run_to_end(client)
 
 
