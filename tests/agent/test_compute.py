@@ -73,5 +73,5 @@ def test_a_pipeline_computes_in_its_dtype(three: list[AgentProcess], dtype: str)
 
 
 def test_a_dtype_that_is_none_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="dtype 'float8' is not one of auto, bfloat16"):
+    with pytest.raises(BadRequestError, match="dtype is 'float8'; it must be one of auto, bfloat16"):
         PipelineSpec("a:1", ("b:1",), "bundled", (), dtype="float8")

@@ -108,7 +108,7 @@ def test_a_stage_alone_is_no_draft_node(cluster4: str, capsys: pytest.CaptureFix
     with Client(cluster4) as client:
         stage = client.describe().stage_addresses[0]
     assert run(["generate", "--peers", stage, "--prompt", PROMPT]) == 2
-    assert "no draft node" in capsys.readouterr().err
+    assert "not a draft node" in capsys.readouterr().err
 
 
 def test_devices_tell_their_roles(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,7 +245,7 @@ def test_impostors_are_told_nothing(
     cases = [
         (stranger.member("kitchen", CertificateRole.AGENT), f"cluster {stranger.authority.id}, not by"),
         (cluster.member("ruin", CertificateRole.AGENT, now() - OLD / 2), "expired"),
-        (cluster.member("visitor", CertificateRole.CLIENT), "no device that serves"),
+        (cluster.member("visitor", CertificateRole.CLIENT), "not a device that serves"),
         (cluster.member("stolen", CertificateRole.AGENT), "has been revoked"),
     ]
     cluster.authority.revoke("stolen", now())

@@ -195,7 +195,7 @@ def test_sources_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointError, match="no such directory or GGUF file, and not a hub id"):
         Checkpoint.open("/no/such/place")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=r"flowedge/no-such-model: .* local model directory"):
+    with pytest.raises(CheckpointError, match=r"flowedge/no-such-model: .* model directory"):
         Checkpoint.open("flowedge/no-such-model")
 
 
