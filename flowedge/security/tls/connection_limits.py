@@ -10,9 +10,16 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from flowedge.core.log_fields import about
-from flowedge.net.tcp_connections import TcpConnection, accepted_connections, peer_of, shut_down
+from flowedge.net.tcp_connections import (
+    TcpConnection,
+    accepted_connections,
+    open_descriptors,
+    peer_of,
+    shut_down,
+)
 
 PERIOD_S = 0.25
+IDLE_PERIOD_S = 10.0  # while no peer can have too many: listing connections takes milliseconds
 UNPROVEN_PER_ADDRESS = 32  # connections of one address on which no caller has shown that it may call
 PER_MEMBER = 64  # connections of one member of the cluster
 _LOG_AGAIN_S = 60.0
@@ -87,9 +94,12 @@ class ConnectionLimits:
     async def run(self, port: int) -> None:
         """End the surplus connections to a port of this process until cancelled."""
         loop = asyncio.get_running_loop()
-        logged = -_LOG_AGAIN_S
+        logged = swept = -_LOG_AGAIN_S
         while True:
             await asyncio.sleep(PERIOD_S)
+            if not self._may_end_some() and loop.time() - swept < IDLE_PERIOD_S:
+                continue
+            swept = loop.time()
             await self.sweep(port)
             if self._ended and loop.time() - logged >= _LOG_AGAIN_S:
                 logged = loop.time()
@@ -110,6 +120,10 @@ class ConnectionLimits:
         for connection in ended:
             shut_down(connection)
         self._ended.update(connection.host for connection in ended)
+
+    def _may_end_some(self) -> bool:
+        """Whether a connection may have to be ended, as far as the number of open files tells."""
+        return bool(self._refused) or open_descriptors() > min(self.bounds.unproven, self.bounds.per_member)
 
     def _log_ended(self) -> None:
         for address, number in self._ended.most_common(3):
