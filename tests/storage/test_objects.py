@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -196,3 +197,17 @@ def test_more_than_the_disk_has_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(CapacityError, match=r"is full: .* MiB are needed"):
         store.begin(DIGEST, 1 << 61)
     assert store.verify(kept) and not list((tmp_path / "partial").iterdir())
+
+
+def test_an_object_that_the_disk_does_not_return_is_fetched_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert store.put(DATA) == DIGEST
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        assert store.read(DIGEST) is None
+    assert store.size(DIGEST) is None
+    assert store.put(DATA) == DIGEST and store.read(DIGEST) == DATA
