@@ -52,6 +52,7 @@ class Examination:
         rates: whether links are measured, which keeps two agents from other work for a second or two.
         cache_dir, cache_gib: the weight cache, as in the agent's configuration.
         certificates: of this device and its user; none if no cluster was joined.
+        damaged: why other identities of theirs cannot be used.
     """
 
     settings: DiscoverySettings
@@ -65,6 +66,7 @@ class Examination:
     cache_dir: str | None = None
     cache_gib: float | None = None
     certificates: tuple[membership.OwnCertificate, ...] = ()
+    damaged: tuple[str, ...] = ()
     device: str = field(default_factory=lambda: platform.node() or "this device")
 
     def run(self, report: OnStep) -> list[Finding]:
@@ -113,6 +115,7 @@ class Examination:
         joined, refused = bool(self.certificates), any(agent.refusal is not None for agent in known.own)
         findings = agents.judge_agents(own, self.device, joined=joined, refused=refused, serves=self._serves)
         findings += membership.judge_membership(self.certificates, known.refusals(), self.device)
+        findings += membership.judge_damaged(self.damaged, self.device)
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())

@@ -10,8 +10,8 @@ from flowedge.doctor.clocks import Validity
 from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 
 _AGAIN = (
-    "`flowedge cluster token --name NAME` where the cluster was made, then `flowedge join --replace` {where} "
-    "(`sudo flowedge join --replace` for the agent of the service), and restart the agent."
+    "`flowedge cluster token --role ROLES --name NAME` where the cluster was made, then `flowedge join "
+    "--replace` {where} (`sudo flowedge join --replace` for the agent of the service), and restart the agent."
 )
 NOT_JOINED = WARNING(
     "not-joined",
@@ -23,6 +23,11 @@ REVOKED = ERROR(
     "certificate-revoked",
     "a certificate of this device was revoked, so that no other device talks to it",
     f"If the device may take part again: {_AGAIN.format(where='here')}",
+)
+DAMAGED = ERROR(
+    "identity-damaged",
+    "an identity of this device cannot be used, because its files are damaged or may be read by others",
+    f"If the files cannot be mended: {_AGAIN.format(where='here')}",
 )
 NOT_ACCEPTED = ERROR(
     "not-accepted",
@@ -41,7 +46,7 @@ OTHER_CLUSTER = INFO(
     "Nothing, if they are not yours. To have one in this cluster: `flowedge cluster token` where the cluster "
     "was made, then `flowedge join` there.",
 )
-KINDS = (NOT_JOINED, REVOKED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OTHER_CLUSTER)
+KINDS = (NOT_JOINED, REVOKED, DAMAGED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OTHER_CLUSTER)
 _KIND = {Refusal.BY_AGENT: NOT_ACCEPTED, Refusal.BY_CALLER: PEER_NOT_ACCEPTED}
 _MOST_NAMED = 5  # agents of other clusters
 
@@ -95,6 +100,11 @@ def judge_membership(
     ]
     foreign = sorted(facts.agent for facts in refusals if facts.refusal is Refusal.FOREIGN)
     return revoked + refused + ([Finding(OTHER_CLUSTER, device, _listed(foreign))] if foreign else [])
+
+
+def judge_damaged(reasons: Sequence[str], device: str) -> list[Finding]:
+    """Judge why identities of this device cannot be used."""
+    return [Finding(DAMAGED, device, reason) for reason in reasons]
 
 
 def _listed(agents: Sequence[str]) -> str:

@@ -100,7 +100,10 @@ class ObjectStore:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        if digest_of(data) != digest:
+        except OSError as error:
+            _log.warning("the cached object %s cannot be read: %s", path, error)
+            data = None
+        if data is None or digest_of(data) != digest:
             self._drop_damaged(path)
             return None
         touch(path)

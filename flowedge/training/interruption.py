@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a training runs: the weights are whole when they interrupt it."""
+"""Ctrl-C, SIGTERM and a lost terminal while a training runs: the weights are whole at an interruption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +25,7 @@ from flowedge.training.data.examples import Example, data_digest, read_examples,
 from flowedge.training.data.self_generation import self_generated
 from flowedge.training.heads.kinds import head_taps, head_training
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.state import StateFolder, TrainingProgress
+from flowedge.training.state import StateFolder, TrainingProgress, clear, only_training
 from flowedge.training.targets.local_target import open_local_target
 from flowedge.training.targets.target import OpenTarget, Question, TrainingTarget
 from flowedge.training.trainer import Trainer, default_learning_rate
@@ -90,7 +89,8 @@ def train_drafter(
         deferred: makes a context that no KeyboardInterrupt may leave halfway.
 
     Raises:
-        BadRequestError: when data or settings cannot be used, or differ from those of the training in `out`.
+        BadRequestError: when data or settings cannot be used, or differ from those of the training in `out`,
+            or another process is training there.
         CheckpointError: when the model cannot be read.
         DeviceError: when a device of the target is lost; the training so far is saved.
     """
@@ -106,24 +106,25 @@ def train_drafter(
     settings = _resolved(settings, checkpoint.config)
     taps = head_taps(settings.kind, checkpoint.config)
     identity = asdict(settings) | {"model": checkpoint.fingerprint, "data": data_digest(data)}
-    if restart and (out / STATE_FOLDER).exists():
-        shutil.rmtree(out / STATE_FOLDER)
-    states = StateFolder(out / STATE_FOLDER, identity)
-    known = _known_result(out, states, settings)
-    if known is not None:
-        observer.say(_finished_text(out, states.progress(), settings))
-        return known
-    observer.say(f"loading {model}")
-    with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
-        documents = _documents(target, training, settings, states.folder, observer)
-        head = head_training(target, documents, settings)
-        trainer = Trainer(target, head, documents, settings, deferred)
-        _train(trainer, states, observer)
-        head.save(out)
-        prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
-        acceptance = _evaluate(target, out, prompts, observer)
-    _write_report(out, model, identity, trainer.progress, acceptance)
-    return acceptance
+    with only_training(out / STATE_FOLDER):
+        if restart:
+            clear(out / STATE_FOLDER)
+        states = StateFolder(out / STATE_FOLDER, identity)
+        known = _known_result(out, states, settings)
+        if known is not None:
+            observer.say(_finished_text(out, states.progress(), settings))
+            return known
+        observer.say(f"loading {model}")
+        with open_target(model, settings.quant, torch_dtype(settings.dtype), taps) as target:
+            documents = _documents(target, training, settings, states.folder, observer)
+            head = head_training(target, documents, settings)
+            trainer = Trainer(target, head, documents, settings, deferred)
+            _train(trainer, states, observer)
+            head.save(out)
+            prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
+            acceptance = _evaluate(target, out, prompts, observer)
+        _write_report(out, model, identity, trainer.progress, acceptance)
+        return acceptance
 
 
 def _check_output(out: Path, restart: bool) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.storage.digest import hash_range
+from flowedge.storage.lock import try_lock
 
 STATE_NAME = "state.json"
 IDENTITY_NAME = "identity.json"
+LOCK_NAME = "lock"
 
 
 @dataclass(frozen=True)
@@ -85,20 +91,26 @@ class StateFolder:
             # The file is data: it may name files of its own folder only.
             if Path(weights).name != weights:
                 raise ValueError(f"{weights!r} is no file name")
-            return TrainingState(progress, load_file(self.folder / weights))
+            path = self.folder / weights
+            if state.get("sha256") not in (None, _sha256(path)):  # None: by a former version
+                raise ValueError("its bytes are not those that were written")
+            return TrainingState(progress, load_file(path))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(path, error) from error
 
     def save(self, state: TrainingState) -> None:
-        """Replace the last checkpoint in one step."""
+        """Replace the last checkpoint in one step. It is on disk before the one before is deleted."""
         weights = self.folder / f"step-{state.progress.step}.safetensors"
         part = weights.with_suffix(".part")
         try:
             save_file(state.tensors, part)
+            sha256 = _sha256(part)
+            _sync(part)
             part.replace(weights)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{weights}: cannot be written: {error}") from error
-        _write(self.folder / STATE_NAME, {"progress": asdict(state.progress), "weights": weights.name})
+        content = {"progress": asdict(state.progress), "weights": weights.name, "sha256": sha256}
+        _write(self.folder / STATE_NAME, content)
         for older in self.folder.glob("step-*"):
             if older != weights:
                 older.unlink()
@@ -125,6 +137,35 @@ class StateFolder:
             )
 
 
+@contextmanager
+def only_training(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder, which is created, until the context ends.
+
+    Raises:
+        BadRequestError: when another process is training there.
+        CheckpointError: when the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK_NAME).open("wb")
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be written: {error}") from error
+    with file:
+        if not try_lock(file.fileno()):
+            raise BadRequestError(
+                f"--out {folder.parent}: another process trains there; wait for its end, or give "
+                "another directory"
+            )
+        yield
+
+
+def clear(folder: Path) -> None:
+    """Delete the files of a training, whose lock this process holds."""
+    for path in folder.iterdir():
+        if path.name != LOCK_NAME:
+            path.unlink()
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -137,9 +178,25 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        _sync(part)
         part.replace(path)
+        _sync(path.parent)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error}") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hash_range(file.fileno(), 0, path.stat().st_size).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or directory is on disk: a board may lose its power at any time."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,14 @@ def test_every_rpc_of_the_agent_has_its_roles() -> None:
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 assert f"/{service.full_name}/{method.name}" in CALLERS
+
+
+@pytest.mark.parametrize("name", ["key.pem", "certificate.pem", "ledger.sqlite3"])
+def test_damaged_files_of_the_ca_are_named(authority: Authority, tmp_path: Path, name: str) -> None:
+    damaged = tmp_path / "ca" / "authority" / name
+    for content in (b"", bytes(5000)):
+        damaged.write_bytes(content)
+        with pytest.raises(AccessError, match=r"authority.* restore it from a copy"):
+            Authority.open(tmp_path / "ca")
+    with pytest.raises(AccessError) if name == "ledger.sqlite3" else nullcontext():
+        authority.certificates()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from flowedge.security.credentials.member import check_name, holder_of
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.process import Security
 from flowedge.security.settings import SecuritySettings
+from flowedge.system import private_files
 from flowedge.system.state_dir import command_states
 from tests.security.clusters import MINUTE, free_ports, members, now
 from tests.support.processes import CLI, FlowEdgeProcess, running
@@ -110,6 +112,72 @@ def test_a_board_of_before_gets_a_person_beside_it(tmp_path: Path) -> None:
     assert person.folder.name == "identity-person"
     assert Security.load(SecuritySettings(cluster_dir=str(state))).device_name(None) == "anna"
     assert Security.load_for_agent(SecuritySettings(cluster_dir=str(state))).device_name(None) == "board"
+
+
+DAMAGE = {
+    "zeros": lambda content: bytes(len(content)),
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "one letter": lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
+}
+
+
+@pytest.mark.parametrize("file", ["member.pem", "authority.pem", "revoked.pem", "cluster.json"])
+def test_a_damaged_identity_stops_only_its_user_and_is_replaced(tmp_path: Path, file: str) -> None:
+    state = tmp_path / "laptop"
+    authority = Authority.create(state, "home", now=now())
+    joined(authority, state, read_roles("agent"), "laptop")
+    settings = SecuritySettings(cluster_dir=str(state))
+    path = state / "identity" / file
+    intact = path.read_bytes()
+    for damage in DAMAGE.values():
+        path.write_bytes(damage(intact.ljust(201)))
+        if not Identities.open(state).damaged:  # a letter between the lines of PEM, or in a cluster's name
+            continue
+        assert Security.load_for_agent(settings).device_name(None) == "laptop"
+        with pytest.raises(AccessError, match=r"identity in .* cannot be used: .*join --replace"):
+            Security.load(settings)
+    path.unlink()
+    assert len(Identities.open(state).damaged) == 1
+    assert joined(authority, state, read_roles("agent"), "laptop2").folder.name == "identity-device"
+    assert len(Identities.open(state).damaged) == 1
+    assert joined(authority, state, read_roles("client"), "anna").folder.name == "identity"
+    assert Security.load(settings).device_name(None) == "anna"
+    assert Security.load_for_agent(settings).device_name(None) == "laptop2"
+
+
+def test_a_process_writes_nothing_into_the_identity_that_replaced_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "board"
+    former = Authority.create(tmp_path / "former", "home", now=now())
+    running_store = joined(former, state, read_roles("agent"), "board")
+    other = Authority.create(tmp_path / "other", "home", now=now())
+    joined(other, state, read_roles("agent"), "board")
+    joined(former, tmp_path / "thief", read_roles("agent"), "thief")
+    former.revoke("thief", now())
+
+    for _ in range(2):
+        running_store.replace_revoked(former.revocation_list(now()))
+    assert len(running_store.revoked.serials) == 1
+    assert caplog.text.count("was replaced while this process uses the former one") == 1
+    (present,) = Identities.open(state).stores
+    assert present.member.cluster == other.id
+
+
+def test_a_list_is_used_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority.create(tmp_path / "ca", "home", now=now())
+    store = joined(authority, tmp_path / "board", read_roles("agent"), "board")
+    thief = joined(authority, tmp_path / "thief", read_roles("agent"), "thief")
+    authority.revoke("thief", now())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(private_files, "write", full)
+    assert store.replace_revoked(authority.revocation_list(now()))
+    with pytest.raises(AccessError, match="revoked"):
+        store.revoked.check(thief.credentials.holder)
 
 
 def test_only_a_later_token_for_its_name_replaces_a_member(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from flowedge.cli.main import run
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.training import state as state_module
-from flowedge.training.interruption import Interruption
-from flowedge.training.state import StateFolder, TrainingProgress, TrainingState
+from flowedge.training.interruption import SIGNALS, Interruption
+from flowedge.training.state import StateFolder, TrainingProgress, TrainingState, clear, only_training
 from tests.drafting.conftest import save_small_lm
 from tests.support.processes import FlowEdgeProcess
 
@@ -114,9 +115,11 @@ def test_a_finished_training_is_not_evaluated_again(
 
 
 def test_a_section_is_not_left_halfway_and_each_signal_counts() -> None:
+    for number in SIGNALS:  # whatever the shell that runs the tests ignores
+        signal.signal(number, signal.default_int_handler)
     interruption, before, done = Interruption(), signal.getsignal(signal.SIGINT), []
     with interruption.handled():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt), interruption.deferred():
@@ -143,3 +146,29 @@ def test_an_interrupted_saving_leaves_the_last_whole_checkpoint(
     left = states.load()
     assert left is not None and left.progress.step == 3
     assert torch.equal(left.tensors["head.a"], torch.ones(4))
+
+
+def test_a_checkpoint_that_the_disk_has_changed_is_refused(tmp_path: Path) -> None:
+    states = StateFolder(tmp_path / ".training", {"seed": 0})
+    states.save(TrainingState(TrainingProgress(step=3), {"head.a": torch.ones(4)}))
+    weights = tmp_path / ".training" / "step-3.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=r"not those that were written.*--restart"):
+        states.load()
+    state = json.loads((tmp_path / ".training" / "state.json").read_text())
+    del state["sha256"]  # as by a former version
+    (tmp_path / ".training" / "state.json").write_text(json.dumps(state))
+    assert states.load() is not None
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "head" / ".training"
+    with only_training(folder):
+        StateFolder(folder, {"seed": 0})
+        with pytest.raises(BadRequestError, match="another process trains there"), only_training(folder):
+            pass
+        clear(folder)
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    with only_training(folder):
+        pass

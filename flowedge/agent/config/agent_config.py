@@ -86,15 +86,13 @@ class PipelineSettings(SettingsGroup):
 
     model: str = setting(
         "",
-        "Keep a pipeline of this model running, with this device as its draft node: a directory, GGUF "
-        "file or "
-        'hub id that all its devices can read, or "bundled". Empty: no pipeline until one is requested.',
+        "Keep a pipeline of this model running, with this device as its draft node: a directory, GGUF file "
+        'or hub id that all its devices can read, or "bundled". Empty: no pipeline until one is requested.',
     )
     drafter: DrafterSetting = setting(
         "bundled",
         'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none". A list combines '
-        "several "
-        'drafters: ["bundled", "ngram"].',
+        'several drafters: ["bundled", "ngram"].',
     )
     tokenizer: str = setting(
         "", "Directory or hub id of a tokenizer to use instead of the model's. Empty: the model's."

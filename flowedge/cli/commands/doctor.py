@@ -65,6 +65,8 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     config = load_config().config
     asked = config.agent.host
     host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
+    used = current().store
+    identities = Identities.open(used.folder.parent) if used is not None else Identities(())
     return Examination(
         config.discovery,
         tuple(split_peers(peers)) if peers is not None else (),
@@ -75,17 +77,12 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         libraries=libraries,
         cache_dir=config.cache.dir,
         cache_gib=config.cache.gib,
-        certificates=_certificates(current().store),
+        # Root writes no list to the directory of a service's user: only the used identity has the latest.
+        certificates=tuple(_certificate(store, used.revoked.serials) for store in identities.stores)
+        if used is not None
+        else (),
+        damaged=tuple(f"{each.folder}: {each.reason}" for each in identities.damaged),
     )
-
-
-def _certificates(used: CredentialStore | None) -> tuple[OwnCertificate, ...]:
-    """The certificates of all identities beside the one that this command uses."""
-    if used is None:
-        return ()
-    # Root writes no list to the directory of a service's user, so that only the used identity has the latest.
-    revoked = used.revoked.serials
-    return tuple(_certificate(store, revoked) for store in Identities.open(used.folder.parent).stores)
 
 
 def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:

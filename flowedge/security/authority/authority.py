@@ -107,8 +107,13 @@ class Authority:
                 f"there is no cluster's CA in {state}; use the machine and the directory where "
                 "`flowedge cluster init` was run, or make a cluster with it"
             )
-        key = certificates.read_key(private_files.read_private(folder / _KEY))
-        certificate = certificates.read_certificate(private_files.read_private(folder / _CERTIFICATE))
+        key_pem = private_files.read_private(folder / _KEY)
+        certificate_pem = private_files.read_private(folder / _CERTIFICATE)
+        try:
+            key = certificates.read_key(key_pem)
+            certificate = certificates.read_certificate(certificate_pem)
+        except AccessError as error:
+            raise AccessError(f"{folder} is damaged: {error}; restore it from a copy") from error
         return cls(key, certificate, MemberLedger.open(folder / _LEDGER))
 
     @property

@@ -73,9 +73,13 @@ class MemberLedger:
 
     @classmethod
     def open(cls, path: Path) -> MemberLedger:
-        """Open a ledger, and add what a former version did not record."""
+        """Open a ledger, and add what a former version did not record.
+
+        Raises:
+            AccessError: when the file is missing or damaged.
+        """
         ledger = cls(path)
-        with closing(ledger._connect()) as connection:
+        with _errors_of(path), closing(ledger._connect()) as connection:
             connection.execute("BEGIN IMMEDIATE")
             columns = {row[1] for row in connection.execute("PRAGMA table_info(tokens)")}
             if columns and "created" not in columns:
@@ -87,8 +91,12 @@ class MemberLedger:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Commit all changes when the context ends, or none when it ends with an error."""
-        with closing(self._connect()) as connection:
+        """Commit all changes when the context ends, or none when it ends with an error.
+
+        Raises:
+            AccessError: when the file is missing, damaged, or cannot be written.
+        """
+        with _errors_of(self._path), closing(self._connect()) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield Transaction(connection)
@@ -101,6 +109,16 @@ class MemberLedger:
         if not self._path.is_file():
             raise AccessError(f"{self._path} is missing; restore it from a copy of the CA's directory")
         return sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise AccessError(
+            f"{path} cannot be used: {error}; if it is damaged, restore it from a copy of the CA's directory"
+        ) from error
 
 
 class Transaction:

@@ -42,7 +42,7 @@ def read_key(pem: bytes) -> PrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
-        raise AccessError(f"the private key cannot be read: {error}") from error
+        raise AccessError("the private key is not valid PEM") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise AccessError("the private key is not an ECDSA key")
     return key
@@ -56,7 +56,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise AccessError(f"a certificate cannot be read: {error}") from error
+        raise AccessError("a certificate is not valid PEM") from error
 
 
 def new_authority(name: str, key: PrivateKey, now: datetime.datetime) -> x509.Certificate:

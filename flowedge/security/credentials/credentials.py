@@ -37,7 +37,8 @@ class ClusterInfo:
         try:
             return TypeAdapter(cls).validate_json(content)
         except ValidationError as error:
-            raise AccessError(f"{_CLUSTER} is damaged: {error}; join again") from error
+            reason = error.errors()[0]["msg"]
+            raise AccessError(f"{_CLUSTER} is damaged: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -138,30 +139,59 @@ class CredentialStore:
         return cls.open(state, name)
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write a file, or warn if this process is root's and the directory is of a service's user."""
-        if self._is_own:
-            private_files.write(self.folder / name, content)
-        elif not self._warned:
-            self._warned = True
-            _log.warning(
-                "%s is another user's, so root writes nothing there: renewed certificates and lists last "
-                "until this process ends; run it as that user",
-                self.folder,
+        """Write a file, or warn once if it cannot be written or is not this process's to write.
+
+        It is not if this process is root's and the directory is of a service's user, or if a join has
+        replaced the identity meanwhile.
+        """
+        if not self._is_own:
+            self._warn_once(
+                f"{self.folder} is another user's, so root writes nothing there: renewed certificates and "
+                "lists last until this process ends; run it as that user"
             )
+        elif self._is_replaced():
+            self._warn_once(
+                f"the identity in {self.folder} was replaced while this process uses the former one; restart "
+                "this process"
+            )
+        else:
+            try:
+                private_files.write(self.folder / name, content)
+            except OSError as error:
+                self._warn_once(
+                    f"{self.folder / name} cannot be written: {error.strerror}; renewed certificates and "
+                    "lists last until this process ends"
+                )
+
+    def _is_replaced(self) -> bool:
+        """Return whether the folder is gone, or holds the identity of another member or cluster."""
+        try:
+            authority = (self.folder / _AUTHORITY).read_bytes()
+            member = holder_of(read_certificate((self.folder / _MEMBER).read_bytes())).member
+        except FileNotFoundError:
+            return True
+        except (OSError, AccessError):  # a damaged file, which a write may mend
+            return False
+        return authority != self.credentials.authority_pem or member != self.member
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", text)
 
     def replace_certificate(self, key_pem: bytes, certificate: x509.Certificate) -> None:
-        """Write a renewed key and certificate, then use them."""
+        """Use a renewed key and certificate, and write them."""
         with self._lock:
-            self._write(_MEMBER, key_pem + pem_of(certificate))
             self.credentials = replace(self.credentials, key_pem=key_pem, certificate=certificate)
+            self._write(_MEMBER, key_pem + pem_of(certificate))
 
     def replace_revoked(self, pem: bytes) -> bool:
-        """Write a received revocation list, then use it; return whether other certificates are on it."""
+        """Use a received revocation list, and write it; return whether other certificates are on it."""
         with self._lock:
             received = newer(self.revoked, read_list(pem, self.credentials.authority))
             added, changed = received.serials - self.revoked.serials, received.serials != self.revoked.serials
-            self._write(_REVOKED, pem)
             self.revoked = received
+            self._write(_REVOKED, pem)
         for serial in added:
             _log.info("certificate %x is revoked", serial)
         return changed
@@ -171,4 +201,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise AccessError(f"{path} cannot be read: {error.strerror}; join again") from error
+        raise AccessError(f"{path} cannot be read: {error.strerror}") from error

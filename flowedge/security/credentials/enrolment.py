@@ -20,7 +20,7 @@ from flowedge.security.credentials import certificates
 from flowedge.security.credentials.certificate_role import text_of
 from flowedge.security.credentials.certificates import utc_now
 from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.security.credentials.identities import Identities, store_identity
+from flowedge.security.credentials.identities import Identities, kind_of, store_identity
 from flowedge.security.credentials.join_token import JoinToken
 from flowedge.security.credentials.member import (
     Member,
@@ -129,7 +129,13 @@ def refresh_credentials(
 
 def _check_room(state: Path, member: Member) -> None:
     """Refuse to join where another identity would have to be replaced."""
-    for store in Identities.open(state).replaced_by(member):
+    present = Identities.open(state)
+    for damaged in present.damaged_of(kind_of(member.roles)):
+        raise BadRequestError(
+            f"{state} holds an identity that cannot be used: {damaged.reason}; --replace replaces it, and "
+            "--dir names another directory"
+        )
+    for store in present.replaced_by(member):
         raise BadRequestError(
             f"{state} already holds the identity of {store.member} in cluster {store.member.cluster}; "
             "--replace replaces it, and --dir names another directory"

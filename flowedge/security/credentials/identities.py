@@ -27,10 +27,32 @@ _FOLDERS = (FIRST_FOLDER, *(f"{FIRST_FOLDER}-{kind.value}" for kind in IdentityK
 
 
 @dataclass(frozen=True)
+class DamagedIdentity:
+    """An identity whose files cannot be used, and why."""
+
+    folder: Path
+    reason: AccessError
+
+    @property
+    def error(self) -> AccessError:
+        return AccessError(
+            f"the identity in {self.folder} cannot be used: {self.reason}. Unless its files can be mended, "
+            "join again: `flowedge cluster token --role ROLES --name NAME` where the cluster was made, then "
+            "`flowedge join --replace` here"
+        )
+
+
+@dataclass(frozen=True)
 class Identities:
-    """The identities of a state directory, whichever of them was there first."""
+    """The identities of a state directory, whichever of them was there first.
+
+    Attributes:
+        stores: the credentials of each identity that can be used.
+        damaged: the identities whose kind is not known.
+    """
 
     stores: tuple[CredentialStore, ...]
+    damaged: tuple[DamagedIdentity, ...] = ()
 
     @classmethod
     def exist(cls, state: Path) -> bool:
@@ -39,23 +61,37 @@ class Identities:
     @classmethod
     def open(cls, state: Path) -> Identities:
         """Read and check all identities of a state directory; there may be none."""
-        found = (folder for folder in _FOLDERS if (state / folder).is_dir())
-        return cls(tuple(CredentialStore.open(state, folder) for folder in found))
+        stores, damaged = [], []
+        for name in _FOLDERS:
+            if not (state / name).is_dir():
+                continue
+            try:
+                store = CredentialStore.open(state, name)
+                kind_of(store.member.roles)
+            except AccessError as error:
+                damaged.append(DamagedIdentity(state / name, error))
+            else:
+                stores.append(store)
+        return cls(tuple(stores), tuple(damaged))
 
     def of(self, kind: IdentityKind) -> CredentialStore | None:
         return next((store for store in self.stores if kind_of(store.member.roles) is kind), None)
 
     def for_commands(self) -> CredentialStore | None:
-        """Return the identity that commands show: the person's, or else the device's."""
-        return self.of(IdentityKind.PERSON) or self.of(IdentityKind.DEVICE)
+        """Return the identity that commands show: the person's, or else the device's.
+
+        Raises:
+            AccessError: when it cannot be used.
+        """
+        return self._first(IdentityKind.PERSON, IdentityKind.DEVICE)
 
     def for_agent(self) -> CredentialStore | None:
         """Return the identity that an agent serves with: the device's, or else an admin's.
 
         Raises:
-            AccessError: when there is an identity, and it may not serve.
+            AccessError: when there is an identity, and it may not serve or cannot be used.
         """
-        store = self.of(IdentityKind.DEVICE) or self.of(IdentityKind.PERSON)
+        store = self._first(IdentityKind.DEVICE, IdentityKind.PERSON)
         if store is not None and store.member.roles.isdisjoint(DEVICES):
             raise AccessError(
                 f"this machine's certificate, for {store.member}, does not allow it to serve; join as a "
@@ -63,6 +99,21 @@ class Identities:
                 "here"
             )
         return store
+
+    def _first(self, kind: IdentityKind, other: IdentityKind) -> CredentialStore | None:
+        """Return the identity of a kind, or else that of the other kind.
+
+        Raises:
+            AccessError: when there is none of the first kind, and a damaged identity may be of it.
+        """
+        store = self.of(kind)
+        if store is None and self.damaged:
+            raise self.damaged[0].error
+        return store or self.of(other)
+
+    def damaged_of(self, kind: IdentityKind) -> tuple[DamagedIdentity, ...]:
+        """Return the damaged identities that may be of a kind; none if an intact identity is of that kind."""
+        return () if self.of(kind) is not None else self.damaged
 
     def replaced_by(self, member: Member) -> list[CredentialStore]:
         """Return the identities that cannot stay beside that of a new member.
@@ -86,16 +137,17 @@ def kind_of(roles: Roles) -> IdentityKind:
 
 
 def store_identity(state: Path, credentials: Credentials, revoked: RevocationList) -> CredentialStore:
-    """Write an identity to a state directory, in place of those that cannot stay beside it.
+    """Write an identity to a state directory, in place of those that cannot stay or be used beside it.
 
     Raises:
         AccessError: when this process is root's, and the directory is another user's.
     """
     member = credentials.holder.member
-    present = Identities.open(state)
+    present, kind = Identities.open(state), kind_of(member.roles)
     replaced = [store.folder.name for store in present.replaced_by(member)]
-    taken = {store.folder.name for store in present.stores}
-    free = (FIRST_FOLDER, f"{FIRST_FOLDER}-{kind_of(member.roles).value}")
+    replaced += [damaged.folder.name for damaged in present.damaged_of(kind)]
+    taken = {name for name in _FOLDERS if (state / name).is_dir()}
+    free = (FIRST_FOLDER, f"{FIRST_FOLDER}-{kind.value}")
     folder = next(iter(replaced), None) or next(name for name in free if name not in taken)
     store = CredentialStore.create(state, credentials, revoked, folder)
     for other in replaced[1:]:

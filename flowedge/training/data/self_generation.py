@@ -44,8 +44,11 @@ def self_generated(
     answers = _read(file)
     total = len(prompts) * len(TEMPERATURES)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8") as lines:
-        lines.writelines(answer.as_line() for answer in answers)
+    if answers:  # in a file of their own first, so that no interruption loses them
+        whole = file.with_suffix(".part")
+        whole.write_text("".join(answer.as_line() for answer in answers), encoding="utf-8")
+        whole.replace(file)
+    with file.open("a" if answers else "w", encoding="utf-8") as lines:
         advance(len(answers), total)
         questions = [
             Question(
