@@ -94,7 +94,6 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--timeout", "inf"], "--timeout is inf; it must be finite"),
         (["devices", "--timeout", "inf"], "must be finite"),
         ([*HI, "--model", "~no-such-user/model"], "the home directory of ~no-such-user is not known"),
-        (["inspect", "~no-such-user/model"], "the home directory of ~no-such-user is not known"),
         (["generate", "--prompt", "Hi", "--colour", "red"], "--colour"),
         (["fly"], "fly"),
         (["devices", "--timeout", "0"], "above 0"),
