@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import IO
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.security.command_secret import VARIABLE, own_secret
 from flowedge.security.process import forget_own_agents, speak_plaintext_to
+from flowedge.system.python_command import module_command
 
 MAX_LOCAL_STAGES = 64
 _LISTENING = re.compile(r"listening on (\S+:\d+)")
@@ -31,7 +31,8 @@ AgentCommand = Callable[[int, str], list[str]]
 def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (the same at every place)
     """Return the command of this installation's agent, on loopback, without a configuration file."""
     return [
-        *(sys.executable, "-m", "flowedge.cli.main", "agent"),
+        *module_command("flowedge.cli.main"),
+        "agent",
         *("--host", "127.0.0.1"),
         *("--port", "0"),
         *("--name", name),

@@ -67,11 +67,21 @@ def answer_all(
                 answer = ask(client, prompt, options, checker)
                 report.answers.append(answer)
                 screen.show_answer(answer, several=len(prompts) > 1)
-        finally:
-            report.write()
-        screen.show_summary(report.answers)
+        except BaseException:
+            _write_part(report)
+            raise
+        screen.show_summary(report.answers)  # first: it is all that is left if the file cannot be written
+        report.write()
     if not report.passed:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _write_part(report: JsonReport) -> None:
+    """Write the answers before an error; a failure to write is shown beside that error."""
+    try:
+        report.write()
+    except FlowEdgeError as error:
+        warn(f"flowedge: {error}")
 
 
 def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -166,16 +167,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(str(error))
         usage = isinstance(error, BadRequestError) and not isinstance(error, CapacityError)
         return EXIT_USAGE if usage else EXIT_FAILURE
+    except OSError as error:  # of the machine: a file that may not be read, a full disk
+        if os.environ.get("FLOWEDGE_DEBUG"):
+            raise
+        _complain(_system_message(error))
+        return EXIT_FAILURE
     return code if isinstance(code, int) else 0
 
 
 def main() -> None:
+    _open_missing_streams()
     log_to_stderr()
     _quieten_grpc()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
     require_tls13()
     sys.exit(run())
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for each standard stream with which this process was started closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 (used to the end)
 
 
 def _quieten_grpc() -> None:
@@ -192,6 +206,11 @@ def _usage_message(error: Any) -> str:
     command = context.command_path if context is not None else "flowedge"
     message = " ".join(str(error.format_message()).split())
     return f"{message} (see {command} --help)" if message else f"see {command} --help"
+
+
+def _system_message(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _complain(message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,6 +16,7 @@ from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.registry import make_strategy
+from flowedge.system.home_directory import expand_home
 
 AUTOREGRESSIVE = Autoregressive.name
 BUNDLED = choice.BUNDLED
@@ -134,6 +134,6 @@ def choose_drafter(model: str, given: Sequence[str] | None) -> tuple[str, ...]:
 
 def local_path(source: str) -> str:
     """Return a model's name, with a path of this machine made absolute."""
-    path = Path(source).expanduser()
+    path = expand_home(source)
     is_local = path.is_dir() or (path.suffix == SUFFIX and path.is_file())
     return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and is_local else source

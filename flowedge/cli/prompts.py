@@ -43,12 +43,15 @@ class PromptSources:
         """Return the prompts.
 
         Raises:
-            BadRequestError: when not exactly one source is given, or a prompt is empty or not UTF-8.
+            BadRequestError: when not exactly one source is given, the limit has no file to count in, or a
+                prompt is empty or not UTF-8.
         """
         given = [source for source in (self.prompt, self.prompt_file, self.prompts) if source is not None]
         if len(given) != 1:
             count = "no prompt is given" if not given else f"{len(given)} sources of prompts are given"
             raise BadRequestError(f"{count}; give one of {_SOURCES}")
+        if self.limit is not None and self.prompts is None:
+            raise BadRequestError("--limit counts the prompts of --prompts FILE.jsonl, which is not given")
         if self.prompts is not None:
             return read_prompt_lines(self.prompts)[: self.limit]
         if STANDARD_INPUT in (self.prompt, str(self.prompt_file)):

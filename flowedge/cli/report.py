@@ -13,7 +13,7 @@ from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.client import Device
 from flowedge.client.request import GenerateOptions
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import FlowEdgeError
 from flowedge.drafting.choice import drafter_label
 from flowedge.engine.statistics import StageUse
 from flowedge.version import VERSION
@@ -49,14 +49,14 @@ class JsonReport:
         """Write the file, if a file was asked for.
 
         Raises:
-            BadRequestError: when it cannot be written.
+            FlowEdgeError: when it cannot be written.
         """
         if self._file is None:
             return
         try:
             self._file.write_text(json.dumps(self.content(), indent=1), encoding="utf-8")
         except OSError as error:
-            raise BadRequestError(f"--json {self._file}: cannot be written: {error}") from error
+            raise FlowEdgeError(f"--json {self._file}: cannot be written: {error.strerror}") from error
 
     def content(self) -> dict[str, Any]:
         device = self.draft_node

@@ -19,6 +19,7 @@ from flowedge.net.grpc_status import from_status, passed_deadline
 from flowedge.security.process import Security
 from flowedge.security.settings import SecuritySettings
 from flowedge.security.tls.channels import AsyncConnection, Connection
+from flowedge.system.home_directory import expand_home
 from flowedge.v1 import generation_pb2 as pb
 
 
@@ -60,7 +61,7 @@ class BaseClient:
         if self.cluster_dir is not None:
             if self.security is not None:
                 raise BadRequestError("give either cluster_dir or security")
-            directory = str(Path(self.cluster_dir).expanduser())
+            directory = str(expand_home(str(self.cluster_dir)))
             self.security = Security.load(SecuritySettings(cluster_dir=directory))
 
     def error_of(self, error: grpc.RpcError) -> FlowEdgeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import platform
 import time
 from collections.abc import Callable, Collection
@@ -179,11 +180,11 @@ async def discover(
         want: ids or names; only these devices are returned, as soon as all of them have answered.
 
     Raises:
-        BadRequestError: when timeout_s is not above 0.
+        BadRequestError: when timeout_s is not finite and above 0.
         DeviceError: when there is no interface to search on, or the network refuses.
     """
-    if not timeout_s > 0:
-        raise BadRequestError(f"the time to look for devices is {timeout_s} s; it must be above 0")
+    if not 0 < timeout_s < math.inf:
+        raise BadRequestError(f"the time to look for devices is {timeout_s} s; it must be finite and above 0")
     wanted = None if want is None else frozenset(want)
     complete = asyncio.Event()
     known: set[str] = set()

@@ -53,6 +53,7 @@ from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
+from flowedge.system.home_directory import expand_home
 
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
@@ -136,7 +137,7 @@ def drafter_directory(source: str, *, hub: bool = True) -> Path:
     """The directory of a source's files, which `hub` allows to download."""
     if source in BUNDLED_FOLDERS:
         return BUNDLED_PATH / BUNDLED_FOLDERS[source]
-    if not Path(source).expanduser().exists() and ("/" not in source or source.startswith(("/", ".", "~"))):
+    if not expand_home(source).exists() and ("/" not in source or source.startswith(("/", ".", "~"))):
         raise unknown_drafter(source)
     return model_directory(source, hub=hub)
 

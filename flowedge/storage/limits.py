@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import SettingsGroup, setting
+from flowedge.system.home_directory import expand_home
 
 DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"
@@ -58,6 +59,6 @@ class CacheLimits:
             raise BadRequestError(f"a cache of {gib:g} GiB is not possible; 0 turns it off")
         root = directory or os.environ.get(DIRECTORY_VARIABLE)
         if not root:
-            base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+            base = os.environ.get("XDG_CACHE_HOME") or str(expand_home("~/.cache"))
             root = str(Path(base) / "flowedge")
-        return cls(Path(root).expanduser(), int(gib * 2**30))
+        return cls(expand_home(root), int(gib * 2**30))

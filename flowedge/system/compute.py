@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.system.python_command import module_command
 
 AUTO, CPU = "auto", "cpu"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
@@ -102,7 +102,7 @@ def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceTrial:
     When the process crashes or hangs while it tries a quantisation, that quantisation and the quantisations
     after it have a problem.
     """
-    command = [sys.executable, "-m", TRIAL_PROGRAM, device]
+    command = [*module_command(TRIAL_PROGRAM), device]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:

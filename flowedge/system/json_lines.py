@@ -9,18 +9,23 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 
+_MOST_CHARACTERS = 16 << 20  # of a line, which is held in memory
+
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("file:line number", object) of each line that is not empty.
 
     Raises:
-        BadRequestError: when the file cannot be read, or a line is not a JSON object; it names the line.
+        BadRequestError: when the file cannot be read, or a line is too long or not a JSON object; it names
+            the line.
     """
     try:
         with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(iter(lambda: lines.readline(_MOST_CHARACTERS + 1), ""), 1):
+                where = f"{file}:{number}"
+                if len(line) > _MOST_CHARACTERS:
+                    raise BadRequestError(f"{where}: has more than {_MOST_CHARACTERS >> 20} Mi characters")
                 if line.strip():
-                    where = f"{file}:{number}"
                     yield where, _object(line, where)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequestError(f"{file}: cannot be read: {error}") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.choice import BUNDLED_FOLDERS
 from flowedge.models.checkpoint.model_source import BUNDLED, find_model
+from flowedge.system.home_directory import expand_home
 from flowedge.weights.known_models import printable_name
 from flowedge.weights.settings import WeightsSettings
 
@@ -29,5 +29,5 @@ def is_on_disk(model: str, settings: WeightsSettings) -> bool:
 
 def model_name(source: str) -> str:
     """The name to show for the model of a directory or hub id."""
-    path = Path(source).expanduser()
+    path = expand_home(source)
     return printable_name(path.resolve().name if path.is_dir() else path.name)

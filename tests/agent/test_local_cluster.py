@@ -44,6 +44,15 @@ def test_agents_are_real_processes_and_end_with_the_context() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+def test_agents_import_nothing_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "grpc.py").write_text("raise SystemExit('a file of somebody else was run')")
+    monkeypatch.chdir(tmp_path)
+    with LocalCluster(1, draft_node=False) as cluster:
+        assert cluster.stages[0].address
+
+
 def test_other_programs_neither_find_the_agents_nor_may_call_them() -> None:
     with LocalCluster(1, name="hidden") as cluster:
         address = cluster.draft_node.address

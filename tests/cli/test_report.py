@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.cli.report import JsonReport
 from flowedge.client.request import GenerateOptions
 from flowedge.client.statistics import typed_statistics
-from flowedge.core.errors import ProtocolError
+from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.statistics import RequestStatistics, StageUse
@@ -143,3 +144,11 @@ def test_the_settings_are_those_asked_for() -> None:
 def test_statistics_that_cannot_be_read_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="sent statistics with"):
         entry(asdict(STATISTICS) | change)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_a_failure_not_wrong_usage() -> None:
+    report = JsonReport(PipelineRequest("m", ()), GenerateOptions(), Path("/dev/full"))
+    with pytest.raises(FlowEdgeError, match="--json /dev/full: cannot be written: No space left") as caught:
+        report.write()
+    assert not isinstance(caught.value, BadRequestError)

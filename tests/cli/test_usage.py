@@ -90,6 +90,10 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["generate", "--prompt", "Hi", "--stages", "100"], "local stages"),
         (["generate", "--prompt", "Hi", "--peers", "nowhere"], "host:port"),
         (["generate", "--prompt", "Hi", "--limit", "0"], "limit"),
+        (["generate", "--prompt", "Hi", "--limit", "1"], "--limit counts the prompts of --prompts"),
+        ([*HI, "--timeout", "inf"], "--timeout is inf; it must be finite"),
+        (["devices", "--timeout", "inf"], "must be finite"),
+        ([*HI, "--model", "~no-such-user/model"], "the home directory of ~no-such-user is not known"),
         (["generate", "--prompt", "Hi", "--colour", "red"], "--colour"),
         (["fly"], "fly"),
         (["devices", "--timeout", "0"], "above 0"),
@@ -128,6 +132,37 @@ def test_a_prompt_file_is_checked_line_by_line(
     error = capsys.readouterr().err
     assert complaint in error
     assert f"{file}:3" in error
+
+
+def test_a_prompt_file_without_line_breaks_is_not_read_into_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flowedge.system.json_lines._MOST_CHARACTERS", 1 << 10)
+    assert run(["generate", "--stages", "1", "--prompts", "/dev/zero"]) == 2
+    assert "/dev/zero:1: has more than" in capsys.readouterr().err
+
+
+def test_a_file_that_the_system_refuses_is_no_internal_error(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a" * 300
+    assert run([*HI, "--model", f"{name}/b"]) == 1
+    assert capsys.readouterr().err == f"flowedge: {name}/b: File name too long\n"
+
+
+def test_streams_that_are_closed_are_read_and_written_as_empty() -> None:
+    command = [sys.executable, "-m", "flowedge.cli.main"]
+    for arguments, closed, complaint in (
+        ("generate --stages 1 --prompt -", "<&-", "standard input: the prompt is empty"),
+        ("--version", ">&-", ""),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", f'"$@" {arguments} {closed}', "sh", *command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2 if complaint else 0, "")
+        assert done.stderr == (f"flowedge: {complaint}\n" if complaint else "")
 
 
 def test_an_empty_prompt_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

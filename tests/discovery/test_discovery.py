@@ -111,7 +111,7 @@ def test_a_name_is_no_address_to_advertise(token: str) -> None:
 
 
 def test_time_to_search_must_be_positive() -> None:
-    with pytest.raises(BadRequestError, match="above 0"):
+    with pytest.raises(BadRequestError, match="finite and above 0"):
         asyncio.run(discover(0.0))
 
 

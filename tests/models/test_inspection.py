@@ -95,6 +95,7 @@ def test_the_tables(directory: Path, capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     for text in (*QUANTISATIONS[1:], "4 layers of width 64", "does not fit", "more stages than layers"):
         assert text in shown
+    assert shown.count("\nfloat32") == 3  # a row of each table: layers, keys and values, devices needed
     assert run(["inspect", "bundled"]) == 0
     assert "the same tensor" in capsys.readouterr().out
 
@@ -103,6 +104,7 @@ def test_the_tables(directory: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "code", "complaint"),
     [
         (["inspect", "/no/such/model"], 1, "no such directory"),
+        (["inspect", "~no-such-user/model"], 2, "the home directory of ~no-such-user is not known"),
         (["inspect", "bundled", "--devices", "3"], 2, "--memory"),
         (["inspect", "bundled", "--devices", "1", "--memory", "1"], 2, "--devices"),
         (["inspect", "bundled", "--quant", "int3"], 2, "int4"),

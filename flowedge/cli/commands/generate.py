@@ -29,7 +29,7 @@ from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.prompts import PromptSources
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client.request import GenerateOptions
+from flowedge.client.request import GenerateOptions, checked_seconds
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.utf8 import checked_utf8
@@ -140,6 +140,7 @@ def generate(
     rounding explains.
     """
     # Wrong options are found before anything is started.
+    checked_seconds("--timeout", timeout)
     middles = _middle_models(middle, make_strategy(strategy, {}))
     drafting = choose_drafting(model, drafter, strategy)
     options = GenerateOptions(

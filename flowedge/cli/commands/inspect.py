@@ -118,7 +118,7 @@ def _print(
             f"\nWith {memory:g} GiB a device and {context} tokens of context "
             f"(one device is the draft node; its drafter is not counted):"
         )
-        console.print(_fit_table(fits))
+        console.print(_fit_table(fits, sizes.dtype))
 
 
 def _layer_table(sizes: ModelSizes) -> PlainTable:
@@ -129,8 +129,7 @@ def _layer_table(sizes: ModelSizes) -> PlainTable:
         least, most = min(layers), max(layers)
         layer = _size(most) if least == most else f"{_size(least)} to {_size(most)}"
         bits = "" if weights is None else f"{sum(layers) * 8 / weights:.2f}"
-        name = sizes.dtype if quant == "none" else quant
-        table.add_row(name, layer, _size(sum(layers)), bits)
+        table.add_row(_format(quant, sizes.dtype), layer, _size(sum(layers)), bits)
     return table
 
 
@@ -143,7 +142,7 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     return table
 
 
-def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
+def _fit_table(fits: list[dict[str, Any]], dtype: str) -> PlainTable:
     most = Column("layers a device", Form.WHOLE, right=True, drop=1)
     table = plain_table("layers in", most, Column("devices needed", Form.WHOLE, right=True))
     asked = fits[0].get("devices") if fits else None
@@ -152,7 +151,11 @@ def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
         table.add_column(Column("largest stage", Form.WHOLE, right=True, drop=2))
         table.add_column(Column("fits", Form.WHOLE))
     for row in fits:
-        cells = [row["quant"], str(row["layers_a_device"]), str(row["least_devices"] or "does not fit")]
+        cells = [
+            _format(row["quant"], dtype),
+            str(row["layers_a_device"]),
+            str(row["least_devices"] or "does not fit"),
+        ]
         if asked is not None:
             split, sizes = row["split"], row["stage_bytes"]
             cells += (
@@ -162,6 +165,11 @@ def _fit_table(fits: list[dict[str, Any]]) -> PlainTable:
             )
         table.add_row(*cells)
     return table
+
+
+def _format(quant: str, dtype: str) -> str:
+    """Return the format of a layer's weights: the quantisation, or the dtype without one."""
+    return dtype if quant == "none" else quant
 
 
 def _size(count: int) -> str:

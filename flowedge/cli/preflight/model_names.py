@@ -17,6 +17,7 @@ from flowedge.models.checkpoint.model_source import (
     is_hub_model,
     tokenizer_directory,
 )
+from flowedge.system.home_directory import expand_home
 
 _BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -56,7 +57,7 @@ def find_here(option: str, source: str, *, needed: bool) -> FoundModel | None:
     Raises:
         BadRequestError: when the source cannot be a model for anybody, or is needed here and is no model.
     """
-    path = Path(source).expanduser()
+    path = expand_home(source)
     is_directory, is_file = path.is_dir(), path.is_file()
     if is_directory or (is_file and path.suffix == SUFFIX):
         return _checked(option, source, needed=needed)
@@ -85,7 +86,7 @@ def check_tokenizer(source: str, *, needed: bool) -> Path | None:
     Raises:
         BadRequestError: when the directory is here and holds no tokenizer, or the source cannot be one.
     """
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if not path.is_dir() and (is_hub_model(source) or (source.startswith(("/", "~")) and not needed)):
         return None
     try:
@@ -106,7 +107,7 @@ def is_word(source: str) -> bool:
 def _states_quantisation(source: str) -> bool:
     """Return whether a source is a directory of this machine and a quantisation, like DIR:Q4_K_M."""
     place, colon, _ = source.rpartition(":")
-    return bool(colon) and Path(place).expanduser().is_dir()
+    return bool(colon) and expand_home(place).is_dir()
 
 
 def _checked(option: str, source: str, *, needed: bool) -> FoundModel | None:

@@ -17,6 +17,7 @@ from flowedge.models.checkpoint.gguf.file_choice import (
 )
 from flowedge.models.checkpoint.gguf.parts import SUFFIX, part_names, parts_of
 from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
+from flowedge.system.home_directory import expand_home
 
 BUNDLED = "bundled"
 CONFIG = "config.json"
@@ -83,7 +84,7 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
     Raises:
         CheckpointError: when the source cannot be found or downloaded, or is not one model.
     """
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_dir():
         first = None if (path / CONFIG).is_file() else only_model_in(path)
         return FoundModel(path, () if first is None else parts_of(first))
@@ -119,7 +120,7 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
 
 def _find_quantisation(place: str, quantisation: str, hub: bool) -> FoundModel:
     """The only GGUF model of a directory or hub id whose name states a quantisation."""
-    directory = Path(place).expanduser()
+    directory = expand_home(place)
     if not directory.is_dir():
         if _HUB_ID.fullmatch(place) is None or "/" not in place:
             raise CheckpointError(f"{place}: no such directory, and not a hub id (owner/name)")
@@ -148,7 +149,7 @@ def tokenizer_directory(source: str, *, hub: bool = True) -> Path:
     Raises:
         CheckpointError: when the source cannot be found or downloaded, or holds no tokenizer.
     """
-    directory = Path(source).expanduser()
+    directory = expand_home(source)
     if not directory.is_dir():
         if not _HUB_ID.fullmatch(source):
             raise CheckpointError(f"tokenizer {source}: no such directory, and not a hub id (owner/name)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import TracebackType
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge.system.python_command import module_command
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
@@ -111,9 +111,7 @@ class PacedCluster:
             "--timings": str(self._timings(agent)),
         }
         command = [
-            sys.executable,
-            "-m",
-            "flowedge_testbed.paced.agent",
+            *module_command("flowedge_testbed.paced.agent"),
             *(f"{key}={to}" for key, to in options.items()),
         ]
         return command if self._network is None else self._network.enter(agent, command)

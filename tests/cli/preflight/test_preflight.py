@@ -12,6 +12,7 @@ import pytest
 
 import flowedge
 from flowedge.cli.main import run
+from flowedge.cli.pipelines.request import PipelineRequest
 from tests.support.gguf_files import write_gguf
 
 BUNDLED = Path(flowedge.__file__).parent / "bundled"
@@ -154,9 +155,17 @@ def test_a_path_that_only_agents_may_have_is_left_to_them(capsys: pytest.Capture
     assert "--model /on/the/agents: no such directory" in refused(capsys, *options, "--check")
 
 
-def test_a_hub_id_is_passed_on() -> None:
+def test_a_hub_id_is_downloaded_before_agents_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[PipelineRequest] = []
+
+    def download(request: PipelineRequest, *_: object, **__: object) -> bool:
+        asked.append(request)
+        return False
+
+    monkeypatch.setattr("flowedge.cli.commands.generate.download_models", download)
     with pytest.raises(AssertionError, match="a process was started"):
         run(["generate", *here("--model", "owner/name", "--drafter", "owner/head")])
+    assert [(request.model, request.drafter) for request in asked] == [("owner/name", ("owner/head",))]
 
 
 def test_no_library_of_models_is_imported_for_it(gguf: Path) -> None:
