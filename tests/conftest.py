@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,12 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.models.libraries import import_libraries
 from tests.support.processes import AgentProcess, agents, left_behind
 from tests.support.scheduling import Units, shared, slow_first
+
+
+def pytest_configure() -> None:
+    """Let tests interrupt commands where the tests run in the background of a shell, which ignores Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
