@@ -37,17 +37,21 @@ def write_answer(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write a line to standard error; a terminal gets several lines, which end between words."""
-    shown = visible_field(text)
-    if sys.stderr.isatty():
-        shown = "\n".join(wrap_words(shown, shutil.get_terminal_size().columns))
-    print(shown, file=sys.stderr, flush=True)
+    print(_for_errors(visible_field(text)), file=sys.stderr, flush=True)
 
 
 class VisibleFormatter(logging.Formatter):
-    """Makes one line of each log record."""
+    """Makes one line of each log record; a terminal gets several lines, which end between words."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible_field(super().format(record))
+        return _for_errors(visible_field(super().format(record)))
+
+
+def _for_errors(line: str) -> str:
+    """Return a line as standard error is to show it."""
+    if not sys.stderr.isatty():
+        return line
+    return "\n".join(wrap_words(line, shutil.get_terminal_size().columns))
 
 
 @contextmanager
