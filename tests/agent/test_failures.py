@@ -180,7 +180,7 @@ def test_a_client_that_goes_away_closes_its_session(cluster: Cluster) -> None:
         Client(cluster.draft_node.address) as client,
         client.generate(PROMPT, max_new_tokens=1500, ignore_eos=True) as generation,
     ):
-        next(iter(generation))
+        next(generation)
         assert any(agent.describe().cache_bytes for agent in cluster.agents[1:])
     await_no_cache(cluster, cluster.draft_node)
 
