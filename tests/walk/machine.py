@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEADLINE_S = 120.0
+# Variables that a new user does not have; pytest-xdist sets COLUMNS.
+_OTHERS = ("FLOWEDGE_", "XDG_", "COLUMNS")
 _SCRIPTS = str(Path(sys.executable).parent)
 
 Entering = Callable[[Sequence[str]], list[str]]
@@ -94,9 +96,7 @@ class UserMachine:
         return self.enter(["bash", "-c", line])
 
     def _variables(self) -> dict[str, str]:
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("FLOWEDGE_", "XDG_"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
         path = f"{_SCRIPTS}{os.pathsep}{os.environ['PATH']}"
         own = {"HOME": str(self.home), "PATH": path, "OMP_NUM_THREADS": "1"}
         return {**kept, **own, **self.environment}
