@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.storage.digest import hash_range
+from flowedge.system.disk import sync
 
 
 class DamagedError(ProtocolError):
@@ -69,7 +70,7 @@ class PartialObject(AbstractContextManager["PartialObject"]):
             os.fsync(self._descriptor)
             self._target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._path.replace(self._target)
-            _sync_directory(self._target.parent)
+            sync(self._target.parent)
         except OSError as error:
             raise self._disk_error(error) from error
 
@@ -93,11 +94,3 @@ class PartialObject(AbstractContextManager["PartialObject"]):
             f"the disk of the cache {self._path.parent.parent} is full; the other objects are intact. Free "
             "some space, or choose another disk with --cache-dir"
         )
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

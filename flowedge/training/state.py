@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.storage.digest import hash_range
 from flowedge.storage.lock import try_lock
+from flowedge.system.disk import sync
 
 STATE_NAME = "state.json"
 IDENTITY_NAME = "identity.json"
@@ -105,7 +105,7 @@ class StateFolder:
         try:
             save_file(state.tensors, part)
             sha256 = _sha256(part)
-            _sync(part)
+            sync(part)
             part.replace(weights)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{weights}: cannot be written: {error}") from error
@@ -178,9 +178,9 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        _sync(part)
+        sync(part)
         part.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error}") from error
 
@@ -188,15 +188,6 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hash_range(file.fileno(), 0, path.stat().st_size).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or directory is on disk: a board may lose its power at any time."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
