@@ -11,7 +11,7 @@ from flowedge.core.errors import FlowEdgeError
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.enclosure import end_everything, end_with_parent
 from testbed.tools.nspawn.guide import prepared
-from testbed.tools.nspawn.guide.walk import Walk
+from testbed.tools.nspawn.guide.walk import BoardsWalk
 from testbed.tools.nspawn.proof import Proof
 from testbed.tools.nspawn.steps import Steps
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     more = prepared.shared() if short else {}
     boards = Boards(directory, group, checkout=Path(arguments[2]), wheels=Path(arguments[3]), more=more)
     try:
-        (Walk if short else Proof)(boards, int(arguments[4]), steps).run()
+        (BoardsWalk if short else Proof)(boards, int(arguments[4]), steps).run()
     except FlowEdgeError as error:
         steps.fail(error)
         for host in boards.every:

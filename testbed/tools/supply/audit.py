@@ -21,7 +21,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditOutcome:
     """The result of an audit: the exit status and the lines to print."""
 
     status: int
@@ -36,12 +36,12 @@ def main() -> int:
         verdict = judge(json.loads(done.stdout))
     except ValueError:
         reason = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
-        verdict = Verdict(2, (f"nothing was audited: the database is not reachable ({reason[0]})",))
+        verdict = AuditOutcome(2, (f"nothing was audited: the database is not reachable ({reason[0]})",))
     print("\n".join(verdict.lines))
     return verdict.status
 
 
-def judge(report: dict[str, Any]) -> Verdict:
+def judge(report: dict[str, Any]) -> AuditOutcome:
     """Judge pip-audit's report in JSON.
 
     Raises:
@@ -58,13 +58,13 @@ def judge(report: dict[str, Any]) -> Verdict:
         for found in package.get("vulns", ())
     ]
     if len(skipped) == len(packages):
-        return Verdict(2, ("nothing was audited: the database knows none of the packages from here",))
+        return AuditOutcome(2, ("nothing was audited: the database knows none of the packages from here",))
     audited = f"{len(packages) - len(skipped)} of {len(packages)} packages were audited"
     if skipped:
         names = ", ".join(skipped[:_SHOWN]) + (", ..." if len(skipped) > _SHOWN else "")
         audited += f"; not audited: {names}"
     status = 1 if lines else 2 if skipped else 0
-    return Verdict(status, (*lines, audited))
+    return AuditOutcome(status, (*lines, audited))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from testbed.tools.nspawn.waiting import check, until
 READY_S = 120.0
 
 
-class Walk:
+class BoardsWalk:
     """The walk over `count` boards, the first of which is the draft node; the person sits at that board."""
 
     def __init__(self, boards: Boards, count: int, steps: Steps) -> None:
