@@ -11,6 +11,7 @@ from torch import nn
 
 from flowedge.models.lean.form import LayerForm
 from flowedge.models.lean.lean_layer import LeanLayer
+from flowedge.models.native.native_norm import norm_factor
 from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float
 from flowedge.models.products.structures import FORMATS, Layer, Linear, pointer
 
@@ -44,6 +45,8 @@ class NativeLayer:
         """
         if not isinstance(layer, LeanLayer):
             raise NotNativeError(f"a {type(layer).__name__} is computed by transformers")
+        if layer.form.experts and layer.form.sandwich:
+            raise NotNativeError("a mixture of experts is followed by a norm")
         self._kept: list[object] = []
         self.weight_bytes = 0
         self.structure = self._structure(layer, dtype, window, rotated)
@@ -97,9 +100,9 @@ class NativeLayer:
         return native.structure
 
     def _norm(self, norm: Any, form: LayerForm) -> Any:
-        weight = norm.weight.detach().float() + (1.0 if form.norm_plus_one else 0.0)
-        self._kept.append(weight)
-        return pointer(weight)
+        factor = norm_factor(norm, form)
+        self._kept.append(factor)
+        return pointer(factor)
 
 
 def _parts(module: nn.Module, fused: str, *names: str) -> list[nn.Module]:

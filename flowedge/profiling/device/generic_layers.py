@@ -67,7 +67,7 @@ def generic_block(
     for index in range(count):
         layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
         layers.append(quantize_block(layer.requires_grad_(False), quant, dtype).eval())
-    return LayerBlock(
+    block = LayerBlock(
         config,
         1,
         count + 1,
@@ -80,3 +80,5 @@ def generic_block(
         dtype=dtype,
         device=device,
     )
+    block.prepare(exact=False)
+    return block
