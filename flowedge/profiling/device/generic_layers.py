@@ -82,3 +82,4 @@ def generic_block(
     )
     block.prepare(exact=False)
     return block
+
