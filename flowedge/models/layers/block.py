@@ -25,6 +25,7 @@ from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import warn_of_odd_layers
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 
@@ -112,6 +113,7 @@ class LayerBlock:
             device=device,
             kv=kv,
         )
+        warn_of_odd_layers(block.layers, start, config)
         if exact:
             block._make_exact()
         return block
