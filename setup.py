@@ -28,7 +28,10 @@ class BuildKernels(build_ext):
         wanted = builds["builds_of"](platform.machine())
         compiler = shutil.which(os.environ.get("CXX", "g++"))
         if compiler is None or not wanted:
-            print("no C++ compiler, or no kernels for this CPU: layers will be computed by torch", file=sys.stderr)
+            print(
+                "no C++ compiler, or no kernels for this CPU: layers will be computed by torch",
+                file=sys.stderr,
+            )
             return
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -26,6 +26,7 @@ from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import warn_of_odd_layers
 from flowedge.models.native.native_block import MOST_ROWS, NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.native.paths import row_paths
@@ -124,6 +125,7 @@ class LayerBlock:
             device=device,
             kv=kv,
         )
+        warn_of_odd_layers(block.layers, start, config)
         block.prepare(exact)
         return block
 

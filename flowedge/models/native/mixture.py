@@ -9,8 +9,8 @@ from torch import nn
 
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.lean.lean_layer import LeanLayer
-from flowedge.models.native.native_norm import NativeNorm
 from flowedge.models.native.native_layer import NotNativeError
+from flowedge.models.native.native_norm import NativeNorm
 from flowedge.models.products.native_linear import is_native_weight, native_float
 
 

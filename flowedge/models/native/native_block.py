@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from flowedge.core.arrays import IntArray
 from flowedge.models.kv.store import Int8Store, KeyValueStore
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.lean.lean_layer import LeanLayer
@@ -128,7 +127,8 @@ class _Call:
         self._kept = (hidden, paths, store)
         rotations = block._rotations.upto(int(paths.positions.max()))
         self._cosines, self._sines = (
-            (ctypes.c_void_p * count)(*(rotation[part].data_ptr() for rotation in rotations)) for part in (0, 1)
+            (ctypes.c_void_p * count)(*(rotation[part].data_ptr() for rotation in rotations))
+            for part in (0, 1)
         )
         self._caches = block.caches(store)
         self._run = Run(

@@ -69,7 +69,10 @@ class NativeLayer:
             format=FORMATS[dtype],
             output=self._linear(attention.get_submodule("o_proj")),
         )
-        _fill(own.qkv, [self._linear(part) for part in _parts(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")])
+        _fill(
+            own.qkv,
+            [self._linear(part) for part in _parts(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")],
+        )
         own.input_norm = self._norm(layer.input_layernorm, form)
         second = self._norm(layer.post_attention_layernorm, form)
         if form.sandwich:
@@ -79,9 +82,14 @@ class NativeLayer:
         else:
             own.mlp_norm = second
         if form.query_key_norms:
-            own.query_norm, own.key_norm = (self._norm(norm, form) for norm in (attention.q_norm, attention.k_norm))
+            own.query_norm, own.key_norm = (
+                self._norm(norm, form) for norm in (attention.q_norm, attention.k_norm)
+            )
         if not form.experts:
-            _fill(own.gate_up, [self._linear(part) for part in _parts(mlp, "gate_up_proj", "gate_proj", "up_proj")])
+            _fill(
+                own.gate_up,
+                [self._linear(part) for part in _parts(mlp, "gate_up_proj", "gate_proj", "up_proj")],
+            )
             own.down = self._linear(mlp.get_submodule("down_proj"))
             own.intermediate = own.down.width
         return own

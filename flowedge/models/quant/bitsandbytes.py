@@ -86,7 +86,9 @@ class LlmInt8(_Bitsandbytes):
                 f"{[like.out_features, like.in_features]} of torch.int8"
             )
         if scales.shape != (like.out_features,):
-            raise CheckpointError(f"an llm-int8 weight of {like.out_features} rows has {scales.numel()} scales")
+            raise CheckpointError(
+                f"an llm-int8 weight of {like.out_features} rows has {scales.numel()} scales"
+            )
         layer: nn.Module = bnb.nn.Linear8bitLt(
             like.in_features,
             like.out_features,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn.functional import pad
@@ -12,7 +14,7 @@ from flowedge.models.products.packing import packed_int4, packed_scales
 from flowedge.models.products.structures import INT4
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
-from flowedge.models.quant.int4_kernels import Int4Kernel, kernel_of
+from flowedge.models.quant.int4_kernels import PACK_ROWS, Int4Kernel, kernel_of
 from flowedge.native.library import missing_reason
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
@@ -127,6 +129,25 @@ class Int4Linear(nn.Module):
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Int4Linear]) -> Int4Linear | None:
+        """A layer whose result is the results of `parts` beside each other; None where packing forbids it.
+
+        Kernels pack PACK_ROWS weight rows as a unit, so only the last part may end within a unit.
+        """
+        first = parts[0]
+        if any(part._kernel is not first._kernel or part._group != first._group for part in parts) or any(
+            part.out_features % PACK_ROWS for part in parts[:-1]
+        ):
+            return None
+        out = sum(part.out_features for part in parts)
+        like = nn.Linear(first.in_features, out, bias=False, device="meta")
+        if first.bias is not None:
+            like.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        packed = torch.cat([part.weight for part in parts])
+        pairs = torch.cat([part.scales_and_zeros for part in parts], dim=1)
+        return cls(like, first._kernel, packed, pairs, first._group)
 
 
 def _check(tensors: Tensors, like: nn.Linear) -> int:

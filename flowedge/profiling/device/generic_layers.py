@@ -11,6 +11,7 @@ from flowedge.models.checkpoint.families import FAMILIES
 from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import lean_layer
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.profiling.documents.model import LayerSizes
 
@@ -66,7 +67,8 @@ def generic_block(
     layers = []
     for index in range(count):
         layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
-        layers.append(quantize_block(layer.requires_grad_(False), quant, dtype).eval())
+        layer = quantize_block(layer.requires_grad_(False), quant, dtype).eval()
+        layers.append(lean_layer(layer, config))
     block = LayerBlock(
         config,
         1,
@@ -82,4 +84,3 @@ def generic_block(
     )
     block.prepare(exact=False)
     return block
-
