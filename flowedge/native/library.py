@@ -94,8 +94,8 @@ def opened(path: Path) -> ctypes.CDLL:
     found = int(loaded.flowedge_version())
     if found != VERSION:
         raise LibraryError(
-            f"{path.name} was built from version {found} of the kernels, and FlowEdge needs version {VERSION}; "
-            "install FlowEdge again"
+            f"{path.name} was built from version {found} of the kernels, but FlowEdge needs version "
+            f"{VERSION}; install FlowEdge again"
         )
     return loaded
 

@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from flowedge.models.kv.store import Int8Store, KeyValueStore
-from flowedge.models.layers.rotary import Rotary
 from flowedge.models.lean.lean_layer import LeanLayer
 from flowedge.models.native.mixture import NativeMixture
 from flowedge.models.native.native_layer import ATTENTION, MLP, NativeLayer
 from flowedge.models.native.native_norm import NativeNorm
 from flowedge.models.native.paths import RowPaths
-from flowedge.models.native.rotation_table import RotationTable
+from flowedge.models.native.rotation_table import Rotations, RotationTable
 from flowedge.models.products.structures import FORMATS, INT8, Cache, Layer, Run
 from flowedge.native.library import library
 
@@ -38,7 +37,7 @@ class NativeBlock:
         self,
         layers: Sequence[nn.Module],
         windows: Sequence[int | None],
-        rotary: Rotary,
+        rotary: Rotations,
         dtype: torch.dtype,
         norm: nn.Module | None,
     ) -> None:
@@ -73,7 +72,7 @@ class NativeBlock:
         should_abort: Callable[[], bool],
         taps: Sequence[int] = (),
     ) -> torch.Tensor | None:
-        """Compute rows [rows, hidden] in place, store their keys and values from `slot` on, and return the rows.
+        """Compute rows [rows, hidden] in place, and store their keys and values from `slot` on.
 
         Args:
             taps: indices of layers, ascending, whose inputs are appended to the rows of the result.

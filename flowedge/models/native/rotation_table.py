@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 
-from flowedge.models.layers.rotary import Rotary
+from flowedge.core.arrays import IntArray
+
+# (rows of a dtype, int64 positions [1, n], the same positions [n]) -> cosines and sines [1, n, size] by layer
+Rotations = Callable[[torch.Tensor, torch.Tensor, IntArray], Sequence[tuple[torch.Tensor, torch.Tensor]]]
 
 _LEAST = 512  # positions that are computed at once
 
@@ -16,7 +21,7 @@ class RotationTable:
     A row's angles depend on its position alone, so that angles are computed once.
     """
 
-    def __init__(self, rotary: Rotary, dtype: torch.dtype) -> None:
+    def __init__(self, rotary: Rotations, dtype: torch.dtype) -> None:
         """`dtype` is the dtype that angles are rounded to, which is the dtype of hidden rows."""
         self._rotary = rotary
         self._like = torch.empty(0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""A linear layer whose product the kernels compute, with the same bits for a row whatever the other rows are."""
+"""A linear layer whose product the kernels compute; a row has the same bits beside any other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLM.int8(), nf4 and fp4 by bitsandbytes. Encoded weights have the tensor names of the library's state_dict."""
+"""LLM.int8(), nf4 and fp4 by bitsandbytes. Encoded weights have the tensor names of its state_dict."""
 
 from __future__ import annotations
 

@@ -58,16 +58,16 @@ class Int8:
         found = [list(weight.shape), list(scale.shape)]
         if found != wanted or weight.dtype != torch.int8 or not scale.is_floating_point():
             raise CheckpointError(
-                f"an int8 weight of {like.out_features} x {like.in_features} has tensors of shapes {found} of "
-                f"{weight.dtype} and {scale.dtype}; expected {wanted} of torch.int8 and a float dtype"
+                f"an int8 weight of {like.out_features} x {like.in_features} has tensors of shapes {found} "
+                f"of {weight.dtype} and {scale.dtype}; expected {wanted} of torch.int8 and floats"
             )
         if device.type == "cpu" and not missing_reason():
             packed, scales = packed_int8(weight), packed_scales(scale.bfloat16())
             return NativeLinear(like, packed, INT8, scales=scales, group=group, width=width).eval()
         if width != like.in_features:
             raise CheckpointError(
-                f"int8 rows of {like.in_features} numbers are no multiple of {SMALL_GROUP}; without kernels for "
-                "this device choose w8a16"
+                f"int8 rows of {like.in_features} numbers are no multiple of {SMALL_GROUP}; without kernels "
+                "for this device choose w8a16"
             )
         return GroupedW8A16Linear(like, UNPACKED, weight.to(device), scale.to(device)).eval()
 
