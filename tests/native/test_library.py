@@ -48,7 +48,7 @@ def test_the_kernels_can_be_switched_off() -> None:
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "kernels_avx2.so"
     damaged.write_bytes(b"\x7fELF and no more")
-    with pytest.raises(LibraryError, match="cannot be loaded.*install FlowEdge again"):
+    with pytest.raises(LibraryError, match=r"cannot be loaded.*install FlowEdge again"):
         opened(damaged)
 
 
