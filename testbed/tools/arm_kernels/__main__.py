@@ -53,7 +53,7 @@ def _compiled(build: Build, compiler: str, folder: Path) -> Path:
     program = folder / build.name
     flags = [option for option in OPTIONS if option not in ("-shared", "-fvisibility=hidden")]
     source = Path(__file__).with_name("harness.cpp")
-    command = [compiler, *flags, "-static", *build.options, f"-I{_SOURCES}", "-o", program, source]
+    command = [compiler, *flags, "-static", *build.options, f"-I{_SOURCES}", "-o", str(program), str(source)]
     subprocess.run(command, check=True, timeout=_TIMEOUT_S)
     return program
 

@@ -14,6 +14,7 @@ from flowedge.models.quant.quantize import module_bytes
 from tests.models.lean.lean_pairs import LayerPair, layer_pair
 from tests.models.lean.test_form import tiny_config, tiny_layer
 from tests.models.tiny_families import TINY
+from tests.support.kernels import without_kernels
 
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.004}  # relative to the largest
 EVERY_SIZE_A_UNIT = {"hidden_size": 128, "intermediate_size": 192, "num_key_value_heads": 2, "head_dim": 32}
@@ -68,7 +69,8 @@ def test_quantised_products(name: str, quant: str) -> None:
     ],
 )
 def test_products_of_the_same_rows_are_one(quant: str, changes: dict[str, Any], fused: bool) -> None:
-    pair = layer_pair("llama", quant=quant, **changes)
+    with without_kernels():
+        pair = layer_pair("llama", quant=quant, **changes)
     names = {path for path, _ in pair.ours[0].named_modules()}
     assert ("self_attn.qkv_proj" in names, "mlp.gate_up_proj" in names) == (fused, fused)
     assert ("self_attn.q_proj" in names, "mlp.up_proj" in names) == (not fused, not fused)
@@ -81,7 +83,8 @@ def test_biases_of_some_parts_alone_leave_them_apart() -> None:
     config = tiny_config("llama", attention_bias=False)
     layer = tiny_layer(config)
     layer.self_attn.k_proj.bias = nn.Parameter(torch.ones(16), requires_grad=False)
-    lean = lean_layer(layer, config)
+    with without_kernels():
+        lean = lean_layer(layer, config)
     names = {path for path, _ in lean.named_modules()}
     assert {"self_attn.k_proj", "mlp.gate_up_proj"} < names
 
