@@ -12,7 +12,7 @@ from torch import nn
 
 from flowedge.models.lean.calls import Call, activation_call, head_norm_call, norm_call, product_call
 from flowedge.models.lean.form import LayerForm, layer_form, mlp_activation
-from flowedge.models.lean.fusing import fuse
+from flowedge.models.lean.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.lean.masked_attention import attend_masked
 from flowedge.models.lean.rotation import HeadRotation
 
@@ -80,18 +80,19 @@ class LeanAttention(_Prepared):
         super().__init__()
         self.form = form
         self.layer_idx = int(attention.layer_idx)
-        _take_fused(self, attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
+        _take_fused(self, attention, QUERY_KEY_VALUE, "qkv_proj")
         self.o_proj = attention.o_proj
         if form.query_key_norms:
             self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         size = form.head_size
-        self._sizes = (size, form.heads, form.heads + form.kv_heads, form.heads * size)
+        self._widths = (form.heads, 2 * form.kv_heads)  # of queries, and of keys and values, in heads
+        self._sizes = (size, form.kv_heads, form.heads + form.kv_heads, form.heads * size)
 
     @cached_property
     def calls(self) -> tuple[list[Call], Call, Call | None]:
         """The projections to queries, keys and values, the projection of the output, the norm of heads."""
         norm = head_norm_call(self.q_norm, self.k_norm, self.form) if self.form.query_key_norms else None
-        return _fused_calls(self, ("q_proj", "k_proj", "v_proj"), "qkv_proj"), product_call(self.o_proj), norm
+        return _fused_calls(self, QUERY_KEY_VALUE, "qkv_proj"), product_call(self.o_proj), norm
 
     def forward(self, rows: torch.Tensor, mask: Any, cache: Any, rotation: HeadRotation) -> torch.Tensor:
         """Return [rows, hidden] for the normed `rows` of this shape.
@@ -101,9 +102,10 @@ class LeanAttention(_Prepared):
             cache: the cache, which stores the keys and values of the rows.
         """
         projections, project_output, norm = self.calls
-        form, (size, queries, rotated, width) = self.form, self._sizes
-        heads = _beside(projections, rows).view(len(rows), -1, size)
-        own = heads[:, :rotated]
+        form, (size, kv_heads, rotated, width) = self.form, self._sizes
+        count = rows.shape[0]
+        heads = _beside(projections, rows).view(count, -1, size)
+        own = heads.narrow(1, 0, rotated)
         normed = own if norm is None else norm(own)
         if form.rotates:
             turned = rotation.cos.shape[2]
@@ -115,14 +117,15 @@ class LeanAttention(_Prepared):
             rotation.rotate(normed, own)
         elif normed is not own:
             own.copy_(normed)
-        by_head = heads.transpose(0, 1).unsqueeze(0)
-        query = by_head[:, :queries]
-        keys, values = cache.update(by_head[:, queries:rotated], by_head[:, rotated:], self.layer_idx)
+        by_head, index = heads.transpose(0, 1), self.layer_idx
+        query, keys_values = by_head.split_with_sizes(self._widths)
+        query = query.unsqueeze(0)
+        cache.store_rows(keys_values.view(2, kv_heads, count, size), index)
         if type(mask) is tuple:
             reading, store = mask
-            attended = reading.attend(query, store, self.layer_idx, form.kv_heads, form.scaling, form.softcap)
+            attended = reading.attend(query, store, index, kv_heads, form.scaling, form.softcap)
         else:
-            attended = attend_masked(query, keys, values, mask, form.scaling, form.softcap)
+            attended = attend_masked(query, *cache.views(index), mask, form.scaling, form.softcap)
         return project_output(attended.transpose(1, 2).reshape(-1, width))
 
 
@@ -133,13 +136,13 @@ class GatedMlp(_Prepared):
         """Take the projections and the activation of a transformers MLP."""
         super().__init__()
         self.act_fn = mlp_activation(mlp)
-        _take_fused(self, mlp, ("gate_proj", "up_proj"), "gate_up_proj")
+        _take_fused(self, mlp, GATE_UP, "gate_up_proj")
         self.down_proj = mlp.down_proj
 
     @cached_property
     def calls(self) -> tuple[list[Call], Call, Call]:
         """The projections to gate and values, the activation, the projection back."""
-        own = _fused_calls(self, ("gate_proj", "up_proj"), "gate_up_proj")
+        own = _fused_calls(self, GATE_UP, "gate_up_proj")
         return own, activation_call(self.act_fn), product_call(self.down_proj)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
