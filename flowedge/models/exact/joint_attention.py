@@ -1,7 +1,7 @@
 """Ordered attention of rows that read the same keys: most forwards, with fewer calls of torch.
 
-The results have the bits of the general way in `ordered_attention`, whose properties and order of summation are
-used here. The rows are one tail group and share their heads, so that nothing is divided or put together again.
+The results have the bits of the general way in `ordered_attention`, whose order of summation is used here.
+The rows are one tail group and share their heads, so that nothing is divided or put together again.
 """
 
 from __future__ import annotations

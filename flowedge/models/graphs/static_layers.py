@@ -69,7 +69,7 @@ class StaticCache:
         self._store.put_both(layer, self._slots, keys_values)
 
     def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values [1, kv_heads, columns, head_size] that a layer's attention with a mask reads."""
+        """The keys and values [1, kv_heads, columns, head_size] for a layer's attention with a mask."""
         return self._reading.views(layer)
 
 

@@ -124,7 +124,7 @@ class SessionCache:
         self.store.write_both(layer, self._start, keys_values)
 
     def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values [1, kv_heads, context, head_size] that a layer's attention with a mask reads."""
+        """The keys and values [1, kv_heads, context, head_size] for a layer's attention with a mask."""
         return self._reader.views(layer, self._stop)
 
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
