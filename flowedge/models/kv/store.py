@@ -115,7 +115,7 @@ class NativeStore:
         self.kv = torch.zeros(shape, dtype=dtype, device=device)
         # Views of each layer, since making a view takes as long as writing a row.
         self._layers = self.kv.unbind()
-        self._keys, self._values = self.kv[:, 0].split(1), self.kv[:, 1].split(1)
+        self._keys, self._values = self.kv[:, 0, None].unbind(), self.kv[:, 1, None].unbind()
 
     @property
     def nbytes(self) -> int:

@@ -30,7 +30,7 @@ def adjacent_rooms(layer: nn.Module, dtype: torch.dtype, device: torch.device) -
             sizes = [part.out_features for part in parts]
             memory = torch.empty((sum(sizes), parts[0].in_features), dtype=dtype, device=device)
             own = [f"{owner}.{name}.weight" for name in names]
-            rooms |= zip(own, memory.split(sizes), strict=True)
+            rooms |= zip(own, memory.split_with_sizes(sizes), strict=True)
     return rooms
 
 

@@ -125,7 +125,8 @@ class LeanAttention(_Prepared):
             reading, store = mask
             attended = reading.attend(query, store, index, kv_heads, form.scaling, form.softcap)
         else:
-            attended = attend_masked(query, *cache.views(index), mask, form.scaling, form.softcap)
+            keys, values = cache.views(index)
+            attended = attend_masked(query, keys, values, mask, form.scaling, form.softcap)
         return project_output(attended.transpose(1, 2).reshape(-1, width))
 
 
