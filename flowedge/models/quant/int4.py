@@ -9,9 +9,13 @@ from torch import nn
 from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.products.native_linear import NativeLinear
+from flowedge.models.products.packing import packed_int4, packed_scales
+from flowedge.models.products.structures import INT4
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4_kernels import PACK_ROWS, Int4Kernel, kernel_of
+from flowedge.native.library import missing_reason
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
@@ -73,6 +77,11 @@ class Int4:
         the same weights.
         """
         group = _check(tensors, like)
+        if self._kernel is None and device.type == "cpu" and not missing_reason():
+            packed = packed_int4(tensors["weight"])
+            scales = packed_scales(tensors["scale"].bfloat16(), tensors["zero"].bfloat16())
+            width = tensors["weight"].shape[1] * 2
+            return NativeLinear(like, packed, INT4, scales=scales, group=group, width=width).eval()
         pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
         kernel = self._kernel or kernel_of(Hardware.of(device))
         packed = kernel.pack(tensors["weight"], device)

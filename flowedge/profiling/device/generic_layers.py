@@ -69,7 +69,7 @@ def generic_block(
         layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
         layer = quantize_block(layer.requires_grad_(False), quant, dtype).eval()
         layers.append(lean_layer(layer, config))
-    return LayerBlock(
+    block = LayerBlock(
         config,
         1,
         count + 1,
@@ -82,3 +82,5 @@ def generic_block(
         dtype=dtype,
         device=device,
     )
+    block.prepare(exact=False)
+    return block
