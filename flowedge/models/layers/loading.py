@@ -27,6 +27,7 @@ from flowedge.models.quant.block_repacking import can_repack, repack_blocks, rep
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
+from flowedge.native.library import missing_reason
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -54,7 +55,8 @@ class LayerLoader:
         attend.layer_idx = cache_index
         prefix = layer_prefix(index)
         _check_biases(layer, self.checkpoint, prefix)
-        rooms = adjacent_rooms(layer, self.dtype, self.device) if self.quant == "none" else {}
+        fused = self._computed_by_torch
+        rooms = adjacent_rooms(layer, self.dtype, self.device) if fused and self.quant == "none" else {}
         for path, child in list(layer.named_modules()):
             base = f"{prefix}{path}." if path else prefix
             quantised = bool(path) and isinstance(child, nn.Linear) and self.quant != "none"
@@ -65,7 +67,12 @@ class LayerLoader:
             if quantised and isinstance(child, nn.Linear):
                 layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
                 _drop_cached_pages(self.checkpoint, self.device)
-        return lean_layer(layer.eval(), self.checkpoint.config)
+        return lean_layer(layer.eval(), self.checkpoint.config, fused=fused)
+
+    @property
+    def _computed_by_torch(self) -> bool:
+        """Whether linear layers are joined; the kernels of flowedge.native take them as they are."""
+        return self.device.type != "cpu" or bool(missing_reason())
 
     def _parameter(self, name: str, shape: Sequence[int], room: torch.Tensor | None = None) -> nn.Parameter:
         return load_parameter(self.checkpoint, name, shape, self.dtype, self.device, room)

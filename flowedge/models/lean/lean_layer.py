@@ -20,16 +20,17 @@ _CALLS = "calls"
 _log = logging.getLogger(__name__)
 
 
-def lean_layer(layer: nn.Module, config: Any) -> nn.Module:
+def lean_layer(layer: nn.Module, config: Any, *, fused: bool = True) -> nn.Module:
     """Return a LeanLayer with the weights of a loaded transformers layer, or the layer itself if it is odd.
 
     A layer that becomes lean is taken apart, and cannot be used afterwards.
 
     Args:
         config: the transformers config that the layer was made with.
+        fused: whether linear layers that read the same rows are joined, which saves calls of torch.
     """
     form = layer_form(layer, config)
-    return layer if isinstance(form, str) else LeanLayer(layer, form).eval()
+    return layer if isinstance(form, str) else LeanLayer(layer, form, fused).eval()
 
 
 def warn_of_odd_layers(layers: Sequence[nn.Module], start: int, config: Any) -> None:
@@ -75,12 +76,12 @@ class LeanAttention(_Prepared):
         layer_idx: the layer of the session's cache.
     """
 
-    def __init__(self, attention: Any, form: LayerForm) -> None:
-        """Take the projections and norms of a transformers attention."""
+    def __init__(self, attention: Any, form: LayerForm, fused: bool) -> None:
+        """Take the projections and norms of a transformers attention; `fused` as in `lean_layer`."""
         super().__init__()
         self.form = form
         self.layer_idx = int(attention.layer_idx)
-        _take_fused(self, attention, QUERY_KEY_VALUE, "qkv_proj")
+        _take(self, attention, QUERY_KEY_VALUE, "qkv_proj", fused)
         self.o_proj = attention.o_proj
         if form.query_key_norms:
             self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
@@ -133,11 +134,11 @@ class LeanAttention(_Prepared):
 class GatedMlp(_Prepared):
     """An MLP whose hidden values are multiplied by an activated gate."""
 
-    def __init__(self, mlp: Any) -> None:
-        """Take the projections and the activation of a transformers MLP."""
+    def __init__(self, mlp: Any, fused: bool) -> None:
+        """Take the projections and the activation of a transformers MLP; `fused` as in `lean_layer`."""
         super().__init__()
         self.act_fn = mlp_activation(mlp)
-        _take_fused(self, mlp, GATE_UP, "gate_up_proj")
+        _take(self, mlp, GATE_UP, "gate_up_proj", fused)
         self.down_proj = mlp.down_proj
 
     @cached_property
@@ -163,12 +164,12 @@ class LeanLayer(_Prepared):
         form: what the layer computes around its weights.
     """
 
-    def __init__(self, layer: Any, form: LayerForm) -> None:
-        """Take a transformers layer apart, whose form is `form`."""
+    def __init__(self, layer: Any, form: LayerForm, fused: bool = True) -> None:
+        """Take a transformers layer apart, whose form is `form`; `fused` as in `lean_layer`."""
         super().__init__()
         self.form = form
-        self.self_attn = LeanAttention(layer.self_attn, form)
-        self.mlp: nn.Module = layer.mlp if form.experts else GatedMlp(layer.mlp)
+        self.self_attn = LeanAttention(layer.self_attn, form, fused)
+        self.mlp: nn.Module = layer.mlp if form.experts else GatedMlp(layer.mlp, fused)
         self.input_layernorm = layer.input_layernorm
         self.post_attention_layernorm = layer.post_attention_layernorm
         if form.sandwich:
@@ -210,7 +211,8 @@ class LeanLayer(_Prepared):
             position_embeddings: the cosines and sines of the rows, [1, rows, size] each.
         """
         before, after, before_mlp, mlp, after_mlp, attend = self.calls
-        multiplier, rows = self.form.residual_multiplier, hidden[0]
+        (rows,) = hidden.unbind()
+        multiplier = self.form.residual_multiplier
         rotation = HeadRotation.of(position_embeddings)
         attended = attend(before(rows), attention_mask, past_key_values, rotation)
         if after is not None:
@@ -237,17 +239,17 @@ class _Mixture:
         return computed[0]
 
 
-def _take_fused(module: nn.Module, source: nn.Module, names: Sequence[str], fused_name: str) -> None:
-    """Move the projections `names` of `source` to `module`, as one layer where they can be fused."""
+def _take(module: nn.Module, source: nn.Module, names: Sequence[str], fused_name: str, fused: bool) -> None:
+    """Move the projections `names` of `source` to `module`, as one layer if `fused` and where that can be."""
     if fused_name in source._modules:
         setattr(module, fused_name, source.get_submodule(fused_name))
         return
     parts = [source.get_submodule(name) for name in names]
     for name in names:
         delattr(source, name)  # so that the parts are freed with this list
-    fused = fuse(parts)
-    if fused is not None:
-        setattr(module, fused_name, fused)
+    joined = fuse(parts) if fused else None
+    if joined is not None:
+        setattr(module, fused_name, joined)
         return
     for name, part in zip(names, parts, strict=True):
         setattr(module, name, part)
