@@ -20,12 +20,14 @@ from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.lean.form import layer_form
+from flowedge.models.lean.fusing import adjacent_rooms
 from flowedge.models.lean.lean_layer import lean_layer
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
+from flowedge.native.library import missing_reason
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -53,19 +55,27 @@ class LayerLoader:
         attend.layer_idx = cache_index
         prefix = layer_prefix(index)
         _check_biases(layer, self.checkpoint, prefix)
+        fused = self._computed_by_torch
+        rooms = adjacent_rooms(layer, self.dtype, self.device) if fused and self.quant == "none" else {}
         for path, child in list(layer.named_modules()):
             base = f"{prefix}{path}." if path else prefix
             quantised = bool(path) and isinstance(child, nn.Linear) and self.quant != "none"
             for name, wanted in list(child.named_parameters(recurse=False)):
                 if not (quantised and name == "weight"):
-                    setattr(child, name, self._parameter(base + name, wanted.shape))
+                    room = rooms.pop(f"{path}.{name}", None)
+                    setattr(child, name, self._parameter(base + name, wanted.shape, room))
             if quantised and isinstance(child, nn.Linear):
                 layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
                 _drop_cached_pages(self.checkpoint, self.device)
-        return lean_layer(layer.eval(), self.checkpoint.config)
+        return lean_layer(layer.eval(), self.checkpoint.config, fused=fused)
 
-    def _parameter(self, name: str, shape: Sequence[int]) -> nn.Parameter:
-        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device)
+    @property
+    def _computed_by_torch(self) -> bool:
+        """Whether linear layers are joined; the kernels of flowedge.native take them as they are."""
+        return self.device.type != "cpu" or bool(missing_reason())
+
+    def _parameter(self, name: str, shape: Sequence[int], room: torch.Tensor | None = None) -> nn.Parameter:
+        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device, room)
 
     def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
         """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
@@ -116,11 +126,16 @@ class LayerLoader:
 
 
 def load_parameter(
-    checkpoint: Checkpoint, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    name: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    room: torch.Tensor | None = None,
 ) -> nn.Parameter:
-    """Load a tensor of the checkpoint as a frozen parameter."""
+    """Load a tensor of the checkpoint as a frozen parameter, into the memory `room` if that is given."""
     checkpoint.check_shape(name, shape)
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if room is None else room
     for start, rows in _chunks(checkpoint, name, checkpoint.rows):
         tensor[start : start + len(rows)] = rows
     _drop_cached_pages(checkpoint, device)

@@ -46,10 +46,10 @@ class LayerPair:
 
         The rows of the tree go through all layers together, and each through a cache of its own kind.
         """
-        sizes = self._sizes() if ordered else None
+        sizes = self.sizes() if ordered else None
         return self._computed(self.theirs, sizes), self._computed(self.ours, sizes)
 
-    def _sizes(self) -> AttentionSizes:
+    def sizes(self) -> AttentionSizes:
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         sizes = attention_sizes(CPU, kv_heads, heads // kv_heads, head_size(self.config))
         assert sizes is not None

@@ -79,6 +79,15 @@ def test_products_of_the_same_rows_are_one(quant: str, changes: dict[str, Any], 
     assert_equal(pair, tolerance=2e-3)
 
 
+def test_parts_stay_apart_where_that_is_asked_for() -> None:
+    config = tiny_config("llama")
+    layer = tiny_layer(config)
+    weight = layer.self_attn.k_proj.weight
+    lean = lean_layer(layer, config, fused=False)
+    assert lean.get_submodule("self_attn.k_proj").weight is weight
+    assert "mlp.up_proj" in {path for path, _ in lean.named_modules()}
+
+
 def test_biases_of_some_parts_alone_leave_them_apart() -> None:
     config = tiny_config("llama", attention_bias=False)
     layer = tiny_layer(config)
