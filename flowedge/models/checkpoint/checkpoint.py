@@ -19,7 +19,7 @@ from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.checkpoint.tensor_names import name_tensors, stored_layers
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
 
 
 class Checkpoint:
@@ -133,6 +133,11 @@ class Checkpoint:
     def stored_form(self, name: str) -> str:
         """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
         return f"{self.block_type(name)} {self._tensor(name).form}".strip()
+
+    def is_read_unchanged(self, name: str) -> bool:
+        """Return whether `tensor` reads the file's bytes straight into the memory of the result."""
+        stored = self._tensor(name)
+        return not stored.form and isinstance(self._files.handle(stored.name), WeightSlice)
 
     def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
