@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Checkpoint:
     Attributes:
         directory: the directory of the config; for a GGUF model, one of this process.
         place: the path to name in messages: the directory, or the GGUF file.
-        family: the model's family; config: its decoder's config, from transformers.
+        family: the model's family; config: its decoder's config, of the family's class.
         gguf: the GGUF files that hold the tensors; empty for other models.
         tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
@@ -177,6 +178,11 @@ class Checkpoint:
     def raw(self, name: str, rows: slice | None = None) -> torch.Tensor:
         """Read a tensor of any dtype, or some of its rows, on the CPU."""
         return self._read(name, rows)
+
+    @cached_property
+    def transformers_config(self) -> Any:
+        """The decoder's config, read by transformers' own class: for the reference."""
+        return ModelConfig.read(self.directory, self.place, in_transformers=True).config
 
     @property
     def manifest_id(self) -> str | None:

@@ -282,6 +282,8 @@ def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     checkpoint.check_layer(index)
     config: Any = copy.deepcopy(checkpoint.config)
     config._attn_implementation = attention.MASKED
+    if not checkpoint.family.dense:
+        attention.register_in_transformers()
     problem = "the layers that config.json asks for cannot be made"
     with reading(checkpoint.place, problem), torch.device("meta"):
         layer: nn.Module = checkpoint.family.decoder_layer(config, index)
