@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,7 +76,9 @@ class DraftHead(nn.Module, ABC):
     def __init__(self, config: DenseLlamaConfig, own_embedding: bool) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if own_embedding else None
+        # Without torch's initialisation: of a weight without memory, it would import torch's compiler.
+        zeros = partial(torch.zeros, config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(zeros(), freeze=False) if own_embedding else None
         self.rotary_emb = DenseRotary(config)
 
     @property

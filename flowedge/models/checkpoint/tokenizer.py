@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.chat_template.renderer import RENDERER
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -27,6 +25,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         CheckpointError: when there is no usable tokenizer, or its chat template exceeds a limit.
     """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (a stage needs no tokenizer)
+
     directory = checkpoint.tokenizer_directory()
     with reading(directory, _UNUSABLE):
         _check_files(directory)

@@ -42,5 +42,6 @@ def rotate_heads(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
 
 def _default_frequencies(config: Any) -> tuple[torch.Tensor, float]:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    exponents = torch.arange(0, size, 2, dtype=torch.float) / size
+    # With memory, whatever torch's default device is: a power without memory would import torch's compiler.
+    exponents = torch.arange(0, size, 2, dtype=torch.float, device="cpu") / size
     return 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0

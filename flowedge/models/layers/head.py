@@ -125,7 +125,7 @@ def load_embedding(
     else:
         shape = (config.vocab_size, config.hidden_size)
         weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
-    embedding = nn.Embedding(config.vocab_size, config.hidden_size, device="meta")
+    embedding = nn.Embedding.from_pretrained(weight)  # whose initialisation would import torch's compiler
     embedding.weight = weight
     return embedding
 
