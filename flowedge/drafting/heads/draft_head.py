@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -76,9 +75,9 @@ class DraftHead(nn.Module, ABC):
     def __init__(self, config: DenseLlamaConfig, own_embedding: bool) -> None:
         super().__init__()
         self.config = config
-        # Without torch's initialisation: of a weight without memory, it would import torch's compiler.
-        zeros = partial(torch.zeros, config.vocab_size, config.hidden_size)
-        self.embed_tokens = nn.Embedding.from_pretrained(zeros(), freeze=False) if own_embedding else None
+        sizes = config.vocab_size, config.hidden_size
+        # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
+        self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
         self.rotary_emb = DenseRotary(config)
 
     @property
