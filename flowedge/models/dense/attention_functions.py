@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
+AttentionFunction = Callable[..., tuple[Any, Any]]
 """A function with the arguments and the result of transformers' attention functions."""
 
 ATTENTION_FUNCTIONS: dict[str, AttentionFunction] = {}
