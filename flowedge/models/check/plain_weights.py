@@ -32,7 +32,7 @@ def load_plain_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str)
         dtype: the dtype of all weights.
         attention: transformers' name of the attention function.
     """
-    causal_lm, config = checkpoint.family.causal_lm, checkpoint.config
+    causal_lm, config = checkpoint.family.causal_lm, checkpoint.transformers_config
     with torch.device("meta"):
         names = list(causal_lm(config).state_dict())
     weights = {}

@@ -115,7 +115,7 @@ class LayerBlock:
             config,
             start,
             stop,
-            layers=[loader.load(index, index - start) for index in range(start, stop)],
+            layers=loader.load_all(start, stop),
             windows=layer_windows(checkpoint.family, config)[start:stop],
             rotary=rotary,
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
