@@ -30,7 +30,7 @@ class ClusterSide:
             vocabulary: number of token ids.
             drafter: whether the bundled drafter is loaded.
         """
-        self._cluster = LocalCluster(stages, name="beside")
+        self.cluster = LocalCluster(stages, name="beside")
         self._model = model
         self._form = form
         self._vocabulary = vocabulary
@@ -38,9 +38,9 @@ class ClusterSide:
         self._client: Client | None = None
 
     def __enter__(self) -> ClusterSide:
-        self._cluster.start()
+        self.cluster.start()
         try:
-            addresses = [agent.address for agent in self._cluster.agents]
+            addresses = [agent.address for agent in self.cluster.agents]
             spec = PipelineSpec(
                 addresses[0],
                 tuple(addresses[1:]),
@@ -52,7 +52,7 @@ class ClusterSide:
             assemble(spec, lambda *_: None)
             self._client = Client(addresses[0], timeout_s=GENERATION_S)
         except BaseException:
-            self._cluster.stop()
+            self.cluster.stop()
             raise
         return self
 
@@ -61,7 +61,7 @@ class ClusterSide:
     ) -> None:
         if self._client is not None:
             self._client.close()
-        self._cluster.stop()
+        self.cluster.stop()
 
     def decode_s(self, tokens: int) -> float:
         """Return the seconds between the first token and the last of `tokens` more, without drafts."""

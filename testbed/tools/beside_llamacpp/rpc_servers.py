@@ -19,13 +19,13 @@ class RpcServers:
     """`count` servers of one thread each, which end when the context is left.
 
     Attributes:
-        addresses: host:port of each, while the context is open.
+        addresses, processes: host:port and process of each server, while the context is open.
     """
 
     def __init__(self, llamacpp: LlamaCpp, count: int) -> None:
         self._llamacpp = llamacpp
         self._count = count
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.addresses: tuple[str, ...] = ()
 
     def __enter__(self) -> RpcServers:
@@ -39,7 +39,7 @@ class RpcServers:
             ports = [_free_port() for _ in range(self._count)]
             for port in ports:
                 command = [str(self._llamacpp.rpc_server), "-H", LOOPBACK, "-p", str(port), "-t", "1"]
-                self._processes.append(
+                self.processes.append(
                     subprocess.Popen(
                         command,
                         stdin=subprocess.DEVNULL,
@@ -48,7 +48,7 @@ class RpcServers:
                     )
                 )
             deadline = time.monotonic() + START_S
-            for port, process in zip(ports, self._processes, strict=True):
+            for port, process in zip(ports, self.processes, strict=True):
                 _await_listening(port, process, deadline)
         except BaseException:
             self._stop()
@@ -65,15 +65,15 @@ class RpcServers:
         self._stop()
 
     def _stop(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.terminate()
-        for process in self._processes:
+        for process in self.processes:
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(STOP_S)
-        self._processes, self.addresses = [], ()
+        self.processes, self.addresses = [], ()
 
 
 def _free_port() -> int:
