@@ -93,7 +93,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no further turn begins")
     parser.add_argument("--tokens", type=int, default=64, help="decoded for a figure of the large model")
-    parser.add_argument("--out", type=Path, help="a JSON file with all values")
+    parser.add_argument("--out", type=Path, help="a JSON file with all values, written again and again")
     return parser.parse_args()
 
 
@@ -127,18 +127,21 @@ def main() -> None:
         prompts=own_prompts(PROMPTS),
     )
     machine = describe_machine()
-    measure(comparison, forms, arguments.only or [each.name for each in TABLES])
-    about = {
-        "command": shlex.join(sys.orig_argv),
-        "llama.cpp": [*sorted(comparison.builds), arguments.llamacpp_version],
-        "machine": machine,
-        "load average at the end": round(os.getloadavg()[0], 1),
-        "commands of llama.cpp": comparison.commands,
-    }
-    print("\n" + markdown(comparison.figures) + "\n")
-    print(json.dumps(about, indent=1))
+
+    def about() -> dict[str, object]:
+        return {
+            "command": shlex.join(sys.orig_argv),
+            "llama.cpp": [*sorted(comparison.builds), arguments.llamacpp_version],
+            "machine": machine,
+            "load average at the end": round(os.getloadavg()[0], 1),
+            "commands of llama.cpp": comparison.commands,
+        }
+
     if arguments.out is not None:
-        write_json(arguments.out, comparison.figures, about)
+        comparison.save = lambda: write_json(arguments.out, comparison.figures, about())
+    measure(comparison, forms, arguments.only or [each.name for each in TABLES])
+    print("\n" + markdown(comparison.figures) + "\n")
+    print(json.dumps(about(), indent=1))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Comparison:
         deadline: of the whole run, in seconds of time.monotonic().
         tokens: tokens that are decoded for a figure.
         strategies: measured on the bundled model; prompts: token ids of the texts that it goes on from.
+        report, save: called with each step, and when more figures are complete.
         commands, builds: filled with each command of llama.cpp, and with what its programs say they are.
     """
 
@@ -76,6 +77,7 @@ class Comparison:
     commands: list[str] = field(default_factory=list)
     builds: set[str] = field(default_factory=set)
     report: Callable[[str], None] = print
+    save: Callable[[], None] = lambda: None
 
     def in_one_process(self, form: Format, *, decoding: bool, rows: bool) -> None:
         """Measure ONE and LAYERS for one format."""
@@ -137,6 +139,7 @@ class Comparison:
     def _take(self, title: str, turns: Sequence[Turn]) -> None:
         start = time.monotonic()
         rounds = take_turns(turns, self.repeats, self.deadline, self.figures)
+        self.save()
         self.report(f"{title}: {rounds} rounds in {time.monotonic() - start:.0f} s")
 
     def _their_rates(self, table: Table, form: Format, bench: LlamaBench, threads: int) -> Measured:
