@@ -2,8 +2,8 @@
 
 Run: python -m testbed.tools.models.perplexity --data FOLDER [--formats bfloat16 int8 int4 ...]
 
-FOLDER has files of {"prompt": ..., "response": ...} a line. The pairs that were held out of the model's training
-are measured: the nats of each token of the answer, given the prompt and the tokens before.
+FOLDER has files of {"prompt": ..., "response": ...} a line. The pairs that were held out of the model's
+training are measured: the nats of each token of the answer, given the prompt and the tokens before.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def main() -> None:
         "",
         "nats a token",
         "perplexity",
-        "more than float32 (± standard error)",
-        "other choice at T = 0",
+        "more than float32 (± std. error)",
+        "other token at T = 0",
     ]
     print(table(header, list(lines(fits))))
 
