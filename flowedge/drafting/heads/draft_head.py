@@ -12,9 +12,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.layers.attention import attend_packed
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
+from flowedge.models.lean.masked_attention import attend_packed
 
 
 @dataclass(frozen=True)

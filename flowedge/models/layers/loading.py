@@ -19,6 +19,8 @@ from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
+from flowedge.models.lean.form import layer_form
+from flowedge.models.lean.lean_layer import lean_layer
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
@@ -60,7 +62,7 @@ class LayerLoader:
             if quantised and isinstance(child, nn.Linear):
                 layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
                 _drop_cached_pages(self.checkpoint, self.device)
-        return layer.eval()
+        return lean_layer(layer.eval(), self.checkpoint.config)
 
     def _parameter(self, name: str, shape: Sequence[int]) -> nn.Parameter:
         return load_parameter(self.checkpoint, name, shape, self.dtype, self.device)
@@ -168,6 +170,12 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
     return total
+
+
+def layer_oddity(checkpoint: Checkpoint, index: int) -> str:
+    """Return why decoder layer `index` stays transformers' own; empty for a layer that becomes lean."""
+    form = layer_form(_empty_layer(checkpoint, index).eval(), checkpoint.config)
+    return form if isinstance(form, str) else ""
 
 
 def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:

@@ -13,7 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.layers.attention import MASKED, attend, attend_packed
+from flowedge.models.layers.attention import MASKED, attend
+from flowedge.models.lean.masked_attention import attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
 
