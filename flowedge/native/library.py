@@ -89,9 +89,9 @@ def opened(path: Path) -> ctypes.CDLL:
     """
     try:
         loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise LibraryError(f"the kernels cannot be loaded: {error}") from error
-    found = int(loaded.flowedge_version())
+        found = int(loaded.flowedge_version())
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"the kernels cannot be loaded: {error}; install FlowEdge again") from error
     if found != VERSION:
         raise LibraryError(
             f"{path.name} was built from version {found} of the kernels, but FlowEdge needs version "
