@@ -16,6 +16,7 @@ import datetime
 import json
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
 from flowedge.live.timeline import decode as decode_timeline
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.link_settings import LinkSettings
@@ -147,13 +149,13 @@ class Collector:
     """The draft node's end of the last stage's link: notes when each result has come."""
 
     def __init__(self) -> None:
-        self.came: asyncio.Queue[tuple[float, Message]] = asyncio.Queue()
+        self._came: queue.SimpleQueue[tuple[float, Message]] = queue.SimpleQueue()
 
     def opened(self, stream: InStream) -> None:
         stream.max_frame_bytes = 8 << 20
 
     def received(self, stream: InStream, message: Message) -> None:  # noqa: ARG002
-        self.came.put_nowait((time.monotonic(), message))
+        self._came.put((time.monotonic(), message))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         raise SystemExit(f"{stream.peer} sent what cannot be read: {error}")
@@ -161,10 +163,10 @@ class Collector:
     def closed(self, stream: InStream, reason: str) -> None:
         """See StreamOwner."""
 
-    async def segment(self) -> tuple[float, Segment]:
+    def segment(self) -> tuple[float, Segment]:
         """Return the next segment and when it came."""
         while True:
-            at, message = await asyncio.wait_for(self.came.get(), WAIT_S)
+            at, message = self._came.get(timeout=WAIT_S)
             if isinstance(message, Segment):
                 return at, message
 
@@ -178,14 +180,14 @@ class Feeder:
     address: str
     pid: int
 
-    async def feed(self, rows: int, number: int, first: int) -> tuple[float, float]:
+    def feed(self, rows: int, number: int, first: int) -> tuple[float, float]:
         """Send a segment; return when it was sent and when its result came."""
         payload = _payload(rows)
         positions = np.arange(first, first + rows, dtype=np.int64)
         segment = Segment(SESSION, number, 0, True, first, positions, positions - 1, payload)
         started = time.monotonic()
-        await self.link.send(segment)
-        at, _ = await self.collector.segment()
+        self.link.send(segment)
+        at, _ = self.collector.segment()
         return started, at
 
     async def computed(self) -> list[tuple[float, float]]:
@@ -213,7 +215,9 @@ async def pipeline(address: str, pid: int, model: Path, security: Security) -> A
     config = AgentConfig()
     server = new_server(config.server_options, security, guard, config.admission(check_of(security, guard)))
     port = server.listen("127.0.0.1:0", "lead")
-    streams = StreamServer("lead", lambda _: collector, settings, metrics)
+    listener = LinkListener("lead", security.store)
+    listener.listen("127.0.0.1", 0)
+    streams = StreamServer("lead", lambda _: collector, settings, listener, metrics)
     server.add_generic_rpc_handlers((streams.handler(),))
     await server.start()
     assert security.store is not None
@@ -250,6 +254,7 @@ async def pipeline(address: str, pid: int, model: Path, security: Security) -> A
     finally:
         for link in links:
             await link.close()
+        await listener.close()
         await server.stop(0.2)
 
 
@@ -270,7 +275,7 @@ def thread_seconds(pid: int) -> dict[str, float]:
 
 async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> None:
     capacity = sum(each * (segments + 20) for each in rows)
-    await feeder.link.send(Open(SESSION, capacity))
+    feeder.link.send(Open(SESSION, capacity))
     number = first = 0
     print(f"{'rows':>4} {'hop min':>8} {'median':>7}   CPU of the stage by thread, ms a segment")
     for each in rows:
@@ -278,7 +283,7 @@ async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> None:
         for index in range(segments + 20):
             if index == 20:
                 before = thread_seconds(feeder.pid)
-            spans.append(await feeder.feed(each, number, first))
+            spans.append(await asyncio.to_thread(feeder.feed, each, number, first))
             number, first = number + 1, first + each
             await asyncio.sleep(0.002)
         after = thread_seconds(feeder.pid)
@@ -295,7 +300,7 @@ async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> None:
             f"{each:>4} {min(hops):8.3f} {float(np.median(hops)):7.3f}   {cpu}; computing {computing:.2f}",
             flush=True,
         )
-    await feeder.link.send(Close(SESSION))
+    feeder.link.send(Close(SESSION))
 
 
 async def run(rows: Sequence[int], segments: int) -> None:
