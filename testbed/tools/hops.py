@@ -1,8 +1,9 @@
 """Measure what a stage adds to a segment beside computing it, over mutual TLS between real processes.
 
 A stage agent holds one layer whose arithmetic is next to nothing. This process is its draft node: it feeds
-segments one at a time and collects what the stage hands on. A hop is the time from the feeder's send to the
-collector's message, without the computing that the stage's timeline tells.
+segments one at a time and collects what the stage hands on. Two times are printed, without the computing that
+the stage's timeline tells: in the stage, from the last byte received to the first byte sent; and over both
+links, from the feeder's send to the collector's message.
 
 Run: python -m testbed.tools.hops
 """
@@ -32,17 +33,20 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.main import serve
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.coordinator import meet
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
 from flowedge.live.timeline import decode as decode_timeline
+from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.net.link_settings import LinkSettings
+from flowedge.protocol import wire
 from flowedge.protocol.frame_error import FrameError
 from flowedge.security import process
 from flowedge.security.authority.authority import Authority
@@ -124,12 +128,10 @@ def make_member(authority: Authority, folder: Path, name: str, role: Certificate
 @contextmanager
 def stage_agent(state: Path) -> Iterator[tuple[str, int]]:
     """Run a stage's agent; yield its address and its process id."""
-    command = [sys.executable, "-m", "flowedge.cli.main", "agent", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "testbed.tools.hops", "--agent", str(state / "times.json")]
     environment = {**os.environ, "FLOWEDGE_STATE_DIR": str(state), "PYTHONUNBUFFERED": "1"}
     log = (state / "agent.log").open("w")
-    agent = subprocess.Popen(
-        [*command, "--no-advertise"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-    )
+    agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert agent.stdout is not None
         line = agent.stdout.readline()
@@ -258,6 +260,28 @@ async def pipeline(address: str, pid: int, model: Path, security: Security) -> A
         await server.stop(0.2)
 
 
+def run_agent(times: Path) -> None:
+    """Run the stage's agent; at its end write when the bytes of each segment came and left."""
+    came: list[float] = []
+    left: list[float] = []
+    read, send = wire.read, FrameSocket.send
+
+    def timed_read(head: bytes, tail: bytes | bytearray) -> tuple[Message, float]:
+        if tail:
+            came.append(time.monotonic())
+        return read(head, tail)
+
+    def timed_send(self: FrameSocket, frame: wire.Frame) -> None:
+        if frame.tail:
+            left.append(time.monotonic())
+        send(self, frame)
+
+    wire.read, FrameSocket.send = timed_read, timed_send  # type: ignore[method-assign]
+    device = DeviceSettings(host="127.0.0.1", advertise=False)
+    serve(AgentConfig(agent=device))
+    times.write_text(json.dumps([came, left]), encoding="ascii")
+
+
 def _lost(error: DeviceLostError) -> None:
     print(f"a link was lost: {error}", file=sys.stderr)
 
@@ -273,11 +297,21 @@ def thread_seconds(pid: int) -> dict[str, float]:
     return seconds
 
 
-async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> None:
+@dataclass(frozen=True)
+class Fed:
+    """Segments of so many rows: when each was sent, when its result came, when it was computed, CPU times."""
+
+    rows: int
+    spans: list[tuple[float, float]]
+    computed: list[tuple[float, float]]
+    cpu: str
+
+
+async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> list[Fed]:
     capacity = sum(each * (segments + 20) for each in rows)
     feeder.link.send(Open(SESSION, capacity))
     number = first = 0
-    print(f"{'rows':>4} {'hop min':>8} {'median':>7}   CPU of the stage by thread, ms a segment")
+    fed = []
     for each in rows:
         spans, before = [], {}
         for index in range(segments + 20):
@@ -288,19 +322,28 @@ async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> None:
             await asyncio.sleep(0.002)
         after = thread_seconds(feeder.pid)
         computed = (await feeder.computed())[-segments:]
-        hops = [
-            1e3 * ((end - start) - (done - begun))
-            for (start, end), (begun, done) in zip(spans[20:], computed, strict=True)
-        ]
         used = {name: 1e3 * (after[name] - before.get(name, 0.0)) / segments for name in after}
         busiest = sorted(used.items(), key=lambda item: -item[1])[:5]
         cpu = ", ".join(f"{name} {value:.2f}" for name, value in busiest if value >= 0.01)
-        computing = float(np.median([1e3 * (done - begun) for begun, done in computed]))
-        print(
-            f"{each:>4} {min(hops):8.3f} {float(np.median(hops)):7.3f}   {cpu}; computing {computing:.2f}",
-            flush=True,
-        )
+        fed.append(Fed(each, spans[20:], computed, cpu))
     feeder.link.send(Close(SESSION))
+    return fed
+
+
+def report(fed: Sequence[Fed], segments: int, times: Path) -> None:
+    """Print a line for each number of rows."""
+    inside = list(zip(*json.loads(times.read_text(encoding="ascii")), strict=True))
+    print("ms        in the stage      both links   CPU of the stage by thread, ms a segment")
+    print("rows     min  median     min  median")
+    for place, each in enumerate(fed):
+        first = place * (segments + 20) + 20
+        computing = [done - begun for begun, done in each.computed]
+        shown = []
+        for spans in (inside[first : first + segments], each.spans):
+            left = [1e3 * (end - start - spent) for (start, end), spent in zip(spans, computing, strict=True)]
+            shown += [min(left), float(np.median(left))]
+        columns = "  ".join(f"{value:6.3f}" for value in shown)
+        print(f"{each.rows:>4}  {columns}   {each.cpu}; computing {1e3 * float(np.median(computing)):.2f}")
 
 
 async def run(rows: Sequence[int], segments: int) -> None:
@@ -315,14 +358,19 @@ async def run(rows: Sequence[int], segments: int) -> None:
         security = process.use(Security(CredentialStore.open(lead)))
         with stage_agent(stage) as (address, pid):
             async with pipeline(address, pid, folder / "model", security) as feeder:
-                await measure(feeder, rows, segments)
+                fed = await measure(feeder, rows, segments)
+        report(fed, segments, stage / "times.json")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=json.loads, default=list(ROWS))
     parser.add_argument("--segments", type=int, default=200)
+    parser.add_argument("--agent", type=Path, help="run the stage's agent, and write its times to this file")
     arguments = parser.parse_args()
+    if arguments.agent is not None:
+        run_agent(arguments.agent)
+        return
     logging.getLogger("flowedge").setLevel(logging.ERROR)
     asyncio.run(run(arguments.rows, arguments.segments))
 

@@ -73,6 +73,11 @@ class FrameSocket:
         return time.monotonic() - self._heard
 
     @property
+    def blocked(self) -> bool:
+        """Whether the kernel took a frame in part: `on_ready` is called when it has taken the rest."""
+        return self._blocked_since is not None
+
+    @property
     def num_waiting(self) -> int:
         """Frames that the kernel has not taken yet."""
         return len(self._unsent)

@@ -169,8 +169,8 @@ class OutLink:
 
     @property
     def ready(self) -> bool:
-        """Whether a message would be written at once, and not behind others that wait."""
-        return not self._connection.num_waiting
+        """Whether a message would be written at once; if it is not, `on_ready` is called when it is."""
+        return not self._connection.blocked
 
     @property
     def num_waiting(self) -> int:
