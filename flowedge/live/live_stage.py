@@ -242,6 +242,8 @@ class LiveStage(LiveDriver[StageJob, Payload]):
 
     def _hand_out(self) -> None:
         self._sender_down.send_all()
+        if not self._machine.has_news:
+            return
         with self._lock:
             while (message := self._machine.next_upstream()) is not None:
                 owner = self._owners.get(getattr(message, "session", ""))

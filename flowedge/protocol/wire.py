@@ -216,9 +216,7 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
     payload = _tensor_from_pb(segment.payload, tail, segment.padding)
     if len(payload) != rows:
         raise ProtocolError(f"{rows} positions but a payload of {len(payload)} rows")
-    positions, parents = _int64(segment.positions), _int64(segment.parents)
-    if rows and not (positions.min() >= 0 and parents.min() >= -1):
-        raise ProtocolError("a position is below 0, or a parent below -1")
+    positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
     return Segment(
         session=segment.session,
         number=_index(segment.number),
@@ -246,8 +244,8 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
 def _prune_from_pb(prune: pb.Prune) -> Prune:
     if len(prune.retained) > MAX_ROWS:
         raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
-    retained = _int64(prune.retained)
-    if len(retained) and not (retained[0] >= 0 and bool(np.all(np.diff(retained) > 0))):
+    retained = _int64(prune.retained, least=0)
+    if len(retained) > 1 and not bool((retained[1:] > retained[:-1]).all()):
         raise ProtocolError("the retained rows do not ascend")
     if prune.accepted > len(retained):
         raise ProtocolError(f"accepts {prune.accepted} of {len(retained)} retained rows")
@@ -321,13 +319,12 @@ def _tensor_from_pb(tensor: pb.Tensor, tail: bytes | bytearray, padding: int) ->
     return array
 
 
-def _int64(values: Sequence[int]) -> IntArray:
-    try:
-        array: IntArray = np.array(values, dtype=np.int64)
-    except OverflowError as error:
-        raise ProtocolError(f"an index is above {MAX_INDEX}") from error
-    if len(array) and not (array.min() >= -1 and array.max() <= MAX_INDEX):
-        raise ProtocolError(f"an index is outside -1..{MAX_INDEX}")
+def _int64(values: Sequence[int], least: int) -> IntArray:
+    """Return the numbers, none of which may be below `least` or above MAX_INDEX."""
+    numbers = list(values)  # of a few numbers, Python finds the least sooner than numpy
+    if numbers and (min(numbers) < least or max(numbers) > MAX_INDEX):
+        raise ProtocolError(f"an index is outside {least}..{MAX_INDEX}")
+    array: IntArray = np.array(numbers, dtype=np.int64)
     return array
 
 

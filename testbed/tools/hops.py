@@ -333,13 +333,20 @@ async def measure(feeder: Feeder, rows: Sequence[int], segments: int) -> list[Fe
 def report(fed: Sequence[Fed], segments: int, times: Path) -> None:
     """Print a line for each number of rows."""
     inside = list(zip(*json.loads(times.read_text(encoding="ascii")), strict=True))
-    print("ms        in the stage      both links   CPU of the stage by thread, ms a segment")
-    print("rows     min  median     min  median")
+    print(
+        "ms    before computing           after    in the stage      both links   CPU of the stage a segment"
+    )
+    print(f"rows  {'     min  median' * 4}")
     for place, each in enumerate(fed):
         first = place * (segments + 20) + 20
         computing = [done - begun for begun, done in each.computed]
         shown = []
-        for spans in (inside[first : first + segments], each.spans):
+        steps = inside[first : first + segments]
+        before = [begun - came for (came, _), (begun, _) in zip(steps, each.computed, strict=True)]
+        after = [left - done for (_, left), (_, done) in zip(steps, each.computed, strict=True)]
+        for part in (before, after):
+            shown += [1e3 * min(part), 1e3 * float(np.median(part))]
+        for spans in (steps, each.spans):
             left = [1e3 * (end - start - spent) for (start, end), spent in zip(spans, computing, strict=True)]
             shown += [min(left), float(np.median(left))]
         columns = "  ".join(f"{value:6.3f}" for value in shown)

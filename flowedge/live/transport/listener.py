@@ -59,13 +59,14 @@ class OfferedConnection:
             DeviceLostError: when it is not made within the time.
         """
         try:
-            connection = await within(
-                seconds, asyncio.shield(self._connection), "its connection was not made"
-            )
+            connection = await within(seconds, self._made(), "its connection was not made")
         except DeadlineError as error:
             raise DeviceLostError(self.member or "the caller", str(error)) from error
         self._is_taken = True
         return connection
+
+    async def _made(self) -> socket.socket:
+        return await asyncio.shield(self._connection)
 
     def take(self, connection: socket.socket) -> None:
         """Hand over the connection that has shown the token."""
