@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import RLock
 
 from flowedge.core.errors import DeviceLostError
@@ -42,6 +43,7 @@ class InBandSender:
         """
         self.link: OutLink | None = None
         self._sending = False
+        self._unfinished: Callable[[], bool] | None = None  # concludes a message that the link took in part
         self._lock = lock
         self._timing = timing
         self._next_message = next_message
@@ -51,7 +53,15 @@ class InBandSender:
     @property
     def busy(self) -> bool:
         """Whether a message is on its way to the link, or waits there."""
-        return self._sending or (self.link is not None and not self.link.ready)
+        return self._sending
+
+    def link_ready(self) -> None:
+        """Take note that the link has taken all of the last message, and go on."""
+        with self._lock:
+            unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            unfinished()
+        self.send_all()
 
     def send_all(self) -> None:
         """Send what the machine has for the link, as far as the link takes it."""
@@ -90,4 +100,10 @@ class InBandSender:
         except BaseException:
             self._sending = False
             raise
-        return size is not None and conclude(size)
+        if size is None:
+            return False
+        with self._lock:
+            if not link.ready:
+                self._unfinished = partial(conclude, size)
+                return False
+        return conclude(size)

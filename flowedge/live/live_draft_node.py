@@ -135,7 +135,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """
         for (route, links), stages in zip(self._links.items(), routes, strict=True):
             express = LinkEvents(partial(self._take, route=route), self._on_lost)
-            ready = partial(self._foreseen, links.in_band.send_all)
+            ready = partial(self._foreseen, links.in_band.link_ready)
             in_band = LinkEvents(partial(self._replied, route=route), self._on_lost, ready)
             await links.open(open_to, stages, express, in_band)
         if self.lost is not None:

@@ -266,7 +266,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         return message
 
     def _on_link_ready(self) -> None:
-        self._foreseen(self._sender_down.send_all)
+        self._foreseen(self._sender_down.link_ready)
 
     def _on_reply(self, message: Message) -> None:
         """Pass a fault of the next device up, towards the draft node."""
