@@ -95,8 +95,8 @@ install_system() {
     install -m 644 -t /etc/systemd/system "${UNITS[@]/#/$here/systemd/}"
     install -d -m 755 "$CONFIG" /usr/local/bin
     work=$(mktemp)
-    # A port that a firewall can be told, and that stays over restarts.
-    sed '0,/^#port = 0$/s//port = 7070/' "$here/agent.toml" >"$work"
+    # Ports that a firewall can be told, and that stay over restarts.
+    sed '0,/^#port = 0$/s//port = 7070/; s/^#links_port = 0$/links_port = 7071/' "$here/agent.toml" >"$work"
     install -m 644 "$here/agent.toml" "$CONFIG/agent.toml.example"
     install_config "$work" "$CONFIG/agent.toml"
     sed -i 's/^#model = ""$/model = "bundled"/' "$work"
