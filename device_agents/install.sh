@@ -29,8 +29,8 @@ stamp() {
     if [[ -n $wheels ]]; then
         (cd "$wheels" && find . -name '*.whl' -printf '%f %s\n' | sort && cat flowedge-*.whl | sha256sum)
     else
-        (cd "$checkout" && printf '%s\n' "$index" &&
-            find pyproject.toml constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
+        (cd "$checkout" && printf '%s\n' "$index" "$(command -v "${CXX:-g++}")" &&
+            find pyproject.toml setup.py constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
             sort -z | xargs -0 sha256sum)
     fi | sha256sum
 }
