@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from flowedge.core.arrays import IntArray
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.rotary import DenseRotary, rotate_heads
-from flowedge.models.layers.attention import attend_packed
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
+from flowedge.models.lean.masked_attention import attend_packed
 
 
 @dataclass(frozen=True)

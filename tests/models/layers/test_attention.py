@@ -19,9 +19,9 @@ from flowedge.models.layers.attention import (
     ORDERED,
     attend,
     attend_ordered,
-    attend_packed,
     register_in_transformers,
 )
+from flowedge.models.lean.masked_attention import attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
 
