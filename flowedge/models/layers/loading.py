@@ -59,14 +59,18 @@ class LayerLoader:
             CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
         """
         layers = [self._empty(index, index - start) for index in range(start, stop)]
+        self._fill(layers, start)
+        for place, layer in enumerate(layers):  # replaced one by one: a joined weight may be a copy
+            layers[place] = lean_layer(layer.eval(), self.checkpoint.config, fused=self._computed_by_torch)
+        return layers
+
+    def _fill(self, layers: Sequence[nn.Module], start: int) -> None:
         steps = [
             step
             for index, layer in enumerate(layers, start)
             for step in self._steps(layer, layer_prefix(index))
         ]
         run_steps(steps, torch.get_num_threads() if self.device.type == "cpu" else 1)
-        config, fused = self.checkpoint.config, self._computed_by_torch
-        return [lean_layer(layer.eval(), config, fused=fused) for layer in layers]
 
     def _empty(self, index: int, cache_index: int) -> nn.Module:
         layer = _empty_layer(self.checkpoint, index)
@@ -77,20 +81,19 @@ class LayerLoader:
 
     def _steps(self, layer: nn.Module, prefix: str) -> Iterator[Step]:
         """Yield a function for each module of an empty layer that has weights, which loads the weights."""
-        rooms: dict[str, torch.Tensor] = {}
-        if self._computed_by_torch and self.quant == "none":
-            rooms = adjacent_rooms(layer, self.dtype, self.device)
+        joined = self._computed_by_torch and self.quant == "none"
+        rooms = adjacent_rooms(layer, self.dtype, self.device) if joined else {}
         for path, child in list(layer.named_modules()):
             base = f"{prefix}{path}." if path else prefix
             if path and isinstance(child, nn.Linear) and self.quant != "none":
                 yield partial(self._load_quantised, layer, path, child, base)
             elif wanted := list(child.named_parameters(recurse=False)):
-                own = {name: rooms[f"{path}.{name}"] for name, _ in wanted if f"{path}.{name}" in rooms}
-                yield partial(self._load_parameters, child, base, wanted, own)
+                within = {name: rooms.pop(f"{path}.{name}", None) for name, _ in wanted}
+                yield partial(self._load_parameters, child, base, wanted, within)
 
     def _load_quantised(self, layer: nn.Module, path: str, like: nn.Linear, base: str) -> None:
         unquantised = [pair for pair in like.named_parameters(recurse=False) if pair[0] != "weight"]
-        self._load_parameters(like, base, unquantised)
+        self._load_parameters(like, base, unquantised, {})
         layer.set_submodule(path, self._quantised_linear(f"{base}weight", like))
         _drop_cached_pages(self.checkpoint, self.device)
 
@@ -99,11 +102,10 @@ class LayerLoader:
         module: nn.Module,
         base: str,
         wanted: Sequence[tuple[str, nn.Parameter]],
-        rooms: Mapping[str, torch.Tensor] | None = None,
+        rooms: Mapping[str, torch.Tensor | None],
     ) -> None:
         for name, parameter in wanted:
-            room = None if rooms is None else rooms.get(name)
-            setattr(module, name, self._parameter(base + name, parameter.shape, room))
+            setattr(module, name, self._parameter(base + name, parameter.shape, rooms.get(name)))
 
     @property
     def _computed_by_torch(self) -> bool:
@@ -171,12 +173,7 @@ def load_parameter(
 ) -> nn.Parameter:
     """Load a tensor of the checkpoint as a frozen parameter, into the memory `room` if that is given."""
     checkpoint.check_shape(name, shape)
-    if (
-        room is None
-        and device.type == "cpu"
-        and dtype == checkpoint.dtype(name)
-        and checkpoint.is_read_unchanged(name)
-    ):
+    if room is None and _is_read_unchanged(checkpoint, name, dtype, device):
         tensor = checkpoint.tensor(name)
     else:
         tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if room is None else room
@@ -184,6 +181,11 @@ def load_parameter(
             tensor[start : start + len(rows)] = rows
     _drop_cached_pages(checkpoint, device)
     return nn.Parameter(tensor, requires_grad=False)
+
+
+def _is_read_unchanged(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a tensor is the same in memory and in its file, so that no copy is made."""
+    return device.type == "cpu" and checkpoint.dtype(name) == dtype and checkpoint.is_read_unchanged(name)
 
 
 def _drop_cached_pages(checkpoint: Checkpoint, device: torch.device) -> None:

@@ -98,7 +98,7 @@ def layer_form(layer: nn.Module, config: Any) -> LayerForm | str:
     family = FAMILIES.get(config.model_type)
     if family is None:
         return f"the model type {config.model_type!r} is not known"
-    if family.dense and type(layer) is not family.decoder_layer:
+    if type(layer) is not family.decoder_layer:
         family = family.in_transformers
     for reason in _oddities(layer, family):
         return reason
@@ -153,7 +153,7 @@ def _form(layer: Any, config: Any, family: Family) -> LayerForm:
 def _oddities(layer: Any, family: Family) -> Iterator[str]:
     """Yield what is not known about a layer. Later checks rely on earlier checks."""
     if type(layer) is not family.decoder_layer:
-        yield f"it is a {type(layer).__name__}, not transformers' {_prefix(family)}DecoderLayer"
+        yield f"it is a {type(layer).__name__}, not transformers' {family.prefix}DecoderLayer"
         return
     yield from _unknown("the layer", layer, _layer_modules(layer), _LAYER_ATTRIBUTES)
     attention, mlp = layer.self_attn, layer.mlp
@@ -195,13 +195,8 @@ def _unknown(title: str, module: nn.Module, modules: set[str], attributes: set[s
         yield f"{title} has the unknown attribute {', '.join(sorted(unknown))}"
 
 
-def _prefix(family: Family) -> str:
-    """The prefix of the class names of a family's layers."""
-    return "Dense" if family.dense else family.prefix
-
-
 def _other_class(module: nn.Module, family: Family, *kinds: str) -> Iterator[str]:
-    known = [f"{_prefix(family)}{kind}" for kind in kinds]
+    known = [f"{'Dense' if family.dense else family.prefix}{kind}" for kind in kinds]
     own = type(module)
     if own.__name__ not in known or own.__module__ != family.decoder_layer.__module__:
         yield f"it has a {own.__name__}, not transformers' {' or '.join(known)}"
@@ -211,7 +206,7 @@ def _odd_norms(layer: Any, family: Family) -> Iterator[str]:
     norms = {name: child for name, child in layer.named_modules() if name.endswith("norm")}
     for name, norm in norms.items():
         if type(norm) is not family.norm:
-            yield f"its {name} is a {type(norm).__name__}, not transformers' {_prefix(family)}RMSNorm"
+            yield f"its {name} is a {type(norm).__name__}, not transformers' {family.prefix}RMSNorm"
         elif {*norm._parameters, *norm._buffers} != {"weight"}:
             yield f"its {name} has other weights than one"
         elif unknown := {name for name in vars(norm) if name[0] != "_"} - {"training", *_NORM_ATTRIBUTES}:
