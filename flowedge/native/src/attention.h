@@ -172,7 +172,8 @@ inline void attend(const float* queries, int64_t query_stride, float* output, in
                 keys = room.own_keys, values = room.own_values;
                 for (int64_t j = first; j < stop; j++) {
                     const int64_t position = chunk + j;
-                    take(j < in_place ? position : paths.slots[paths.offsets[m] + position - paths.linear[m]], j, keys, values);
+                    const int64_t behind = paths.offsets[m] + position - paths.linear[m];
+                    take(j < in_place ? position : paths.slots[behind], j, keys, values);
                 }
             } else {
                 for (; shared < stop; shared++) take(chunk + shared, shared, keys, values);

@@ -26,7 +26,8 @@ EXPORTED void flowedge_layers(const Layer* const* layers, const Cache* caches, c
 }
 
 // output [rows, out] float32 = the product of rows [rows, in] of `format` with a linear layer.
-EXPORTED void flowedge_linear(const Linear* linear, int32_t format, const void* rows, int64_t count, float* output, int threads) {
+EXPORTED void flowedge_linear(const Linear* linear, int32_t format, const void* rows, int64_t count, float* output,
+                              int threads) {
     static thread_local std::vector<float> memory;
     const int64_t in = linear->in, groups = in / 32 + 1, values = Operand::floats(count, in);
     const size_t size = values + 2 * count * groups + threads * in + 16;
@@ -82,7 +83,8 @@ EXPORTED void flowedge_rank(const float* logits, int64_t rows, int64_t columns, 
 }
 
 // Root mean square normalisation of rows [count, size] of `format`, in place.
-EXPORTED void flowedge_norm(int32_t format, void* rows, int64_t count, int64_t size, const float* weight, float epsilon) {
+EXPORTED void flowedge_norm(int32_t format, void* rows, int64_t count, int64_t size, const float* weight,
+                            float epsilon) {
     static thread_local std::vector<float> row;
     if ((int64_t)row.size() < size) row.resize(size);
     for (int64_t m = 0; m < count; m++) {

@@ -229,7 +229,8 @@ struct IntegerKernel {
         constexpr int SINGLE = 2 * BLOCKS;
         for (; count == 1 && b + SINGLE <= stop; b += SINGLE)
             rows_of<SINGLE, 1>(rows, row, count, linear, b, output, output_stride);
-        for (; b + BLOCKS <= stop; b += BLOCKS) rows_of<BLOCKS, ROWS>(rows, row, count, linear, b, output, output_stride);
+        for (; b + BLOCKS <= stop; b += BLOCKS)
+            rows_of<BLOCKS, ROWS>(rows, row, count, linear, b, output, output_stride);
         for (; b < stop; b++) rows_of<1, ROWS>(rows, row, count, linear, b, output, output_stride);
     }
 };
@@ -244,11 +245,12 @@ inline void multiply(const Rows& rows, const Linear& linear, float* output, int6
     for (int64_t row = 0; row < rows.count; row += ROW_BLOCK) {
         const int64_t count = std::min(ROW_BLOCK, rows.count - row);
         float* to = output + row * output_stride;
+        auto compute = [&](auto block) { block(rows, row, count, linear, start, stop, to, output_stride); };
         switch (linear.format) {
-            case FLOAT32: FloatKernel<FLOAT32>::block(rows, row, count, linear, start, stop, to, output_stride); break;
-            case BFLOAT16: FloatKernel<BFLOAT16>::block(rows, row, count, linear, start, stop, to, output_stride); break;
-            case INT8: IntegerKernel<INT8>::block(rows, row, count, linear, start, stop, to, output_stride); break;
-            default: IntegerKernel<INT4>::block(rows, row, count, linear, start, stop, to, output_stride); break;
+            case FLOAT32: compute(FloatKernel<FLOAT32>::block); break;
+            case BFLOAT16: compute(FloatKernel<BFLOAT16>::block); break;
+            case INT8: compute(IntegerKernel<INT8>::block); break;
+            default: compute(IntegerKernel<INT4>::block); break;
         }
     }
     if (!linear.bias) return;

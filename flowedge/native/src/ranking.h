@@ -38,7 +38,10 @@ inline void rank_row(const float* logits, const Noise& noise, int64_t columns, i
             best.push_back(value);
         else
             place--;
-        for (; place > 0 && best[place - 1] < value; place--) best[place] = best[place - 1], found[place] = found[place - 1];
+        for (; place > 0 && best[place - 1] < value; place--) {
+            best[place] = best[place - 1];
+            found[place] = found[place - 1];
+        }
         best[place] = value, found[place] = column;
     };
     for (i = 0; i < most; i++) insert(i);

@@ -15,6 +15,8 @@ struct Range {
     int64_t start, stop;
 };
 
+constexpr int SPINS = 4096;  // tries before a thread that waits leaves its core to others
+
 inline void pause_briefly() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -33,7 +35,7 @@ class Barrier {
             return;
         }
         for (int tries = 0; round_.load(std::memory_order_acquire) == round; tries++) {
-            if (tries < 4096)
+            if (tries < SPINS)
                 pause_briefly();
             else
                 std::this_thread::yield();  // another process has the core of a thread that is waited for
@@ -88,7 +90,7 @@ class Pool {
         call_.notify_all();
         work(Team{0, members, &barrier_});
         for (int tries = 0; done_.load(std::memory_order_acquire) < threads_; tries++)
-            if (tries < 4096)
+            if (tries < SPINS)
                 pause_briefly();
             else
                 std::this_thread::yield();
@@ -98,7 +100,7 @@ class Pool {
     // Takes part in every call after the call number `seen`.
     void serve(int member, int seen) {
         for (;;) {
-            for (int tries = 0; tries < 20000 && call_.load(std::memory_order_acquire) == seen; tries++) pause_briefly();
+            for (int tries = 0; tries < SPINS && call_.load(std::memory_order_acquire) == seen; tries++) pause_briefly();
             call_.wait(seen, std::memory_order_acquire);
             seen = call_.load(std::memory_order_acquire);
             const int members = members_.load(std::memory_order_relaxed);

@@ -238,7 +238,7 @@ inline Floats hyperbolic_tangent(Floats a) {
 // Dot products of integers: lane i adds the products of its four bytes to its sum ----------------------------
 
 #if defined(__AVX512VNNI__)
-constexpr bool SIGNED_LEVELS = false;  // levels of 8 bits are multiplied as 0 .. 255, and 128 times the sum is taken off
+constexpr bool SIGNED_LEVELS = false;  // levels of 8 bits are multiplied as 0 .. 255, and 128 is taken off later
 #else
 constexpr bool SIGNED_LEVELS = true;  // levels of 8 bits are multiplied as -128 .. 127
 #endif
