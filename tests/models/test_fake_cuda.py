@@ -58,6 +58,7 @@ REFUSALS = (
 )
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
+    "flowedge.drafting.heads.native_eagle": "serves CPUs",
     "flowedge.models.compute_trial": "tries a real device",
     "flowedge.models.exact.aligned_activation": "serves CPUs",
     "flowedge.models.exact.attention_test": "compares the bits of a real device",

@@ -11,7 +11,6 @@ from torch import nn
 
 from flowedge.models.quant.int4 import Int4Linear
 from flowedge.models.quant.w8a16 import GroupedW8A16Linear, W8A16Linear
-from flowedge.native.library import missing_reason
 
 QUERY_KEY_VALUE = ("q_proj", "k_proj", "v_proj")
 GATE_UP = ("gate_proj", "up_proj")
@@ -39,10 +38,7 @@ def fuse(parts: Sequence[nn.Module]) -> nn.Module | None:
     """Return a layer whose result is the results of `parts` beside each other; None where there is none.
 
     The weights of `parts` are freed one after the other, so that both forms are never in memory together.
-    On a CPU with kernels nothing is joined: the kernels read the rows once for all parts.
     """
-    if not missing_reason() and all(part.weight.is_cpu for part in parts):
-        return None
     kinds = {type(part) for part in parts}
     if len(kinds) > 1 or len({getattr(part, "bias", None) is None for part in parts}) > 1:
         return None

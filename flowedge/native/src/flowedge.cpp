@@ -1,5 +1,6 @@
 // The functions that Python calls. Pointers and sizes were checked by the caller.
 #include "layer.h"
+#include "ranking.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -8,7 +9,7 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 1; }
+EXPORTED int flowedge_version() { return 2; }
 
 // Computes `count` consecutive layers for the rows of `run`, of which the layers' caches are given.
 EXPORTED void flowedge_layers(const Layer* const* layers, const Cache* caches, const float* const* cosines,
@@ -64,6 +65,20 @@ EXPORTED void flowedge_pack_int4(const uint8_t* from, int64_t out, int64_t in, u
         for (int64_t k = 0; k < in; k += 8)
             for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
                 for (int64_t i = 0; i < 4; i++) *to++ = (uint8_t)(level(n, k + i) | level(n, k + 4 + i) << 4);
+}
+
+// The likeliest columns of each row of logits [rows, columns] float32, by rank_row: found and logs are [rows, most].
+// noise: for each row, float32 [columns] or null.
+EXPORTED void flowedge_rank(const float* logits, int64_t rows, int64_t columns, int64_t most, const float* const* noise,
+                   float factor, float scale, int64_t* found, double* logs, int threads) {
+    Pool::shared().run(threads, [&](const Team& team) {
+        static thread_local std::vector<float> room;
+        if ((int64_t)room.size() < columns) room.resize(columns);
+        const Range own = team.share(rows);
+        for (int64_t m = own.start; m < own.stop; m++)
+            rank_row(logits + m * columns, Noise{noise[m], factor, scale}, columns, most, room.data(), found + m * most,
+                     logs + m * most);
+    });
 }
 
 // Root mean square normalisation of rows [count, size] of `format`, in place.

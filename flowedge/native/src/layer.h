@@ -179,8 +179,8 @@ class LayerForward {
         for (int64_t m = own_.start; m < own_.stop; m++) {
             float* hidden = room_.hidden + m * layer_.hidden;
             read_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
-            normalise(hidden, weight, layer_.hidden, layer_.epsilon, normed);
-            write_operand(linear, normed, m, room_.operand);
+            if (weight) normalise(hidden, weight, layer_.hidden, layer_.epsilon, normed);
+            write_operand(linear, weight ? normed : hidden, m, room_.operand);
         }
     }
 

@@ -25,7 +25,7 @@ from tests.models.tiny_families import make_multimodal, make_tiny
 from tests.support.integer_checkpoints import LAYOUTS, Layout, gptq, write_integer_checkpoint
 
 TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
-# Most kernels round rows to 8 bits, or rows and scales to bfloat16; grouped 8-bit weights multiply in float32.
+# Most kernels round rows to 8 bits, or rows and scales to bfloat16; grouped 8-bit weights do not.
 PLAIN_TOLERANCE = {"w8a16-group": 1e-4, "gptq-8": 1e-4}
 UP = "model.layers.0.mlp.up_proj"
 
