@@ -75,15 +75,19 @@ class CacheSpace:
 
         Space that a pin reserves for missing objects counts as taken.
         """
+        return self.make_room_and_count(size) is not None
+
+    def make_room_and_count(self, size: int) -> int | None:
+        """Do the same as `make_room`; return how many bytes fit beside `size`, None if those cannot fit."""
         entries, reserved = self.entries()
         excess = sum(entry.size for entry in entries) + reserved + size - self.limits.max_bytes
         chosen = _choose_evicted(entries, excess)
         if size > self.limits.max_bytes or sum(entry.size for entry in chosen) < excess:
-            return False
+            return None
         for entry in chosen:
             _log.info("deleting %s (%d bytes), the least recently used file", entry.path, entry.size)
             remove(entry.path)
-        return True
+        return sum(entry.size for entry in chosen) - excess
 
     def check_disk(self, size: int) -> None:
         """`check_free` for `size` bytes and for all bytes that are still to be received."""

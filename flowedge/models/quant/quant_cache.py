@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 _NONE: Mapping[str, Path] = MappingProxyType({})
 HEADER_BYTES = 4096  # the most that a file takes beside its tensors
 _DIGEST = "sha256"
+_UNREAD_PART = 64  # of the limit is stored before the directory is read again
 
 _log = logging.getLogger(__name__)
 _DAMAGED = "the cached file %s is damaged and is made again"
@@ -53,9 +55,9 @@ class CacheKey:
 class QuantCache:
     """Quantised weights in a directory, which shares the size limit of FlowEdge's cache with others.
 
-    The least recently used files are deleted first. Any number of processes may use a directory; while they
-    write, it may exceed its limit by the files being written. A failure is logged and is no error: weights
-    are then quantised as if there were no cache.
+    The least recently used files are deleted first. Any number of processes may use a directory. While they
+    write, it may exceed its limit by the files being written, and by 1 / 64 for each process. A failure is
+    logged and is no error: weights are then quantised as if there were no cache.
     """
 
     def __init__(self, directory: Path, max_bytes: int, given: Mapping[str, Path] = _NONE) -> None:
@@ -67,6 +69,8 @@ class QuantCache:
         self._given = given
         self.max_bytes = max_bytes
         self._enabled = max_bytes > 0
+        self._room = 0  # bytes that may be stored before the directory is read again
+        self._guard = threading.Lock()
         self._space = CacheSpace(CacheLimits(directory.parent, max_bytes), directory)
 
     @classmethod
@@ -144,6 +148,18 @@ class QuantCache:
         """The file of a key's weight, whether it exists or not."""
         return self.directory / f"{key.digest}.safetensors"
 
+    def _take_room(self, size: int) -> bool:
+        """Make room for a file; the directory is read once for many files, as its reading takes long."""
+        with self._guard:
+            if size > self._room:
+                with self._space.lock():
+                    left = self._space.make_room_and_count(size)
+                if left is None:
+                    return False
+                self._room = size + min(left, self.max_bytes // _UNREAD_PART)
+            self._room -= size
+            return True
+
     def _store(self, path: Path, write: Callable[[Path], object], size: int) -> None:
         if size > self.max_bytes:
             return
@@ -151,9 +167,7 @@ class QuantCache:
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{WRITING}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._space.lock():
-                has_room = self._space.make_room(size)
-            if not has_room:
+            if not self._take_room(size):
                 return
             write(partial)
             partial.replace(path)

@@ -235,7 +235,8 @@ def test_files_nobody_finishes_are_removed(cache: QuantCache) -> None:
     for path in (old, new):
         path.write_text("half")
     os.utime(old, (1000, 1000))
-    cache.put(CacheKey("other", "", "int4", "1"), {"weight": torch.zeros(8)})
+    later = QuantCache(cache.directory, cache.max_bytes)  # which reads the directory for its first file
+    later.put(CacheKey("other", "", "int4", "1"), {"weight": torch.zeros(8)})
     assert not old.exists() and new.exists()
 
 
