@@ -91,6 +91,7 @@ async def run_agent(
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             releasing = agent.roles.release("", "the device has drained")
             await within(config.deadlines.stop_s, releasing, "the role was not released")
+        await agent.listener.close()
         await server.stop(STOP_GRACE_S)
         agent.compute.stop(config.deadlines.stop_s)
         device_id.release()

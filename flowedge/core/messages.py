@@ -15,9 +15,6 @@ from flowedge.core.arrays import IntArray, Payload
 
 CONTEXT = -1  # the parent of a row whose parent is the committed context
 MAX_FRAME_BYTES = 64 << 20  # most bytes of an encoded message
-# Most bytes of a frame that travel in one message of gRPC: those of 128 rows of a 7B model in 16 bits fit.
-PIECE_BYTES = 5 << 18
-GRPC_MESSAGE_BYTES = 2 << 20  # most bytes of a message that a server has to take
 SEGMENT_ROWS = 4096  # most rows of one segment, unless a device is set to take fewer
 
 

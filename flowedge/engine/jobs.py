@@ -132,7 +132,8 @@ DraftResult: TypeAlias = Walk | DraftLayer | None
 class StageExecutor(Protocol):
     """Runs a stage's jobs; called from one thread at a time."""
 
-    def run(self, job: StageJob) -> Payload | None: ...
+    def run(self, job: StageJob) -> Payload | None:
+        """Run a job. The memory of a payload is not written to any more: it is sent from there."""
 
 
 class DraftExecutor(Protocol):

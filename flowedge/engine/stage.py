@@ -177,7 +177,7 @@ class Stage:
             return
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
-        live = output[computing.offsets]
+        live = output if len(computing.offsets) == len(output) else output[computing.offsets]
         failed = self._count_failed(live)
         if failed:
             self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
@@ -197,6 +197,11 @@ class Stage:
     def next_upstream(self) -> Message | None:
         """Return the next message for the device before this one."""
         return self._upstream.popleft() if self._upstream else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `next_upstream` or `take_counts` has something to give."""
+        return bool(self._upstream or self._counts)
 
     def take_counts(self) -> WorkCounts:
         """Return what was done since the last call."""

@@ -8,7 +8,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from flowedge.core.errors import DeviceError, FlowEdgeError
 
@@ -27,6 +28,26 @@ class Span(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """How a function has ended, and when it ran.
+
+    Attributes:
+        result: what it returned; None if it raised an error.
+        error: the FlowEdgeError that it raised, or a DeviceError for another exception.
+    """
+
+    result: T | None
+    error: FlowEdgeError | None
+    span: Span
+
+    def value(self) -> T:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.result)
 
 
 class _QueuedFunction(NamedTuple):
@@ -66,23 +87,45 @@ class ComputeThread:
             DeviceError: of this device, when the function raises another exception.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[T, Span]] = loop.create_future()
+        done: asyncio.Future[Outcome[T]] = loop.create_future()
+
+        def conclude(outcome: Outcome[T]) -> None:
+            try:
+                loop.call_soon_threadsafe(set_once, done, outcome)
+            except RuntimeError:
+                _log.info("a job ended after its process was told to stop")
+
+        self.submit(function, conclude, limit_s)
+        outcome = await done
+        return outcome.value(), outcome.span
+
+    def submit(
+        self,
+        function: Callable[[], T],
+        conclude: Callable[[Outcome[T]], None],
+        limit_s: float | None = None,
+    ) -> None:
+        """Run a function after the queued functions, without waiting; may be called in any thread.
+
+        Args:
+            conclude: called in the compute thread with the outcome; it must not raise.
+            limit_s: see `run`.
+        """
 
         def work() -> None:
             started = time.monotonic()
+            result: T | None = None
+            error: FlowEdgeError | None = None
             try:
                 result = function()
-            except FlowEdgeError as error:
-                _conclude(loop, done, None, error)
-            except Exception as error:  # noqa: BLE001 (a model may raise anything; the waiting side must hear)
+            except FlowEdgeError as raised:
+                error = raised
+            except Exception as raised:  # noqa: BLE001 (a model may raise anything; the waiting side must hear)
                 _log.exception("a job failed")
-                failure = DeviceError(self._device, f"computing failed: {type(error).__name__}: {error}")
-                _conclude(loop, done, None, failure)
-            else:
-                _conclude(loop, done, (result, Span(started, time.monotonic())), None)
+                error = DeviceError(self._device, f"computing failed: {type(raised).__name__}: {raised}")
+            conclude(Outcome(result, error, Span(started, time.monotonic())))
 
         self._work.put(_QueuedFunction(work, self._job_s if limit_s is None else limit_s))
-        return await done
 
     def run_later(self, function: Callable[[], None]) -> None:
         """Run a function, which must not raise, after the queued functions; its end is not waited for."""
@@ -101,21 +144,7 @@ class ComputeThread:
             del work  # and what it references, such as the weights of a role that is given up
 
 
-def _conclude(
-    loop: asyncio.AbstractEventLoop,
-    done: asyncio.Future[T],
-    result: T | None,
-    error: FlowEdgeError | None,
-) -> None:
-    def set_outcome() -> None:
-        if done.done():  # the waiting task was cancelled
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    try:
-        loop.call_soon_threadsafe(set_outcome)
-    except RuntimeError:
-        _log.info("a job ended after its process was told to stop")
+def set_once(future: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future, unless it has one or was cancelled."""
+    if not future.done():
+        future.set_result(result)

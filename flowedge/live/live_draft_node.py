@@ -28,11 +28,10 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
-from flowedge.live.compute_thread import Span
+from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import check_caller
-from flowedge.live.pump import Pump
 from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
 from flowedge.live.transport.link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
@@ -105,9 +104,11 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._running: dict[str, RunningRequest] = {}
         self._last_stages = last_stages
         self._refusing: DrainingError | None = None
-        self._links = {route: RouteLinks(express_fault) for route in machine.routes}
+        self._links = {
+            route: RouteLinks(express_fault, self._sender(partial(machine.next_outbound, route)))
+            for route in machine.routes
+        }
         self._last: dict[int, InStream] = {}  # from the last stage of each route
-        self._pumps = [Pump("send", partial(self._send, route), self._on_bug) for route in machine.routes]
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -122,8 +123,9 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._refusing = error
 
     def fail_sessions(self, error: DrainingError) -> None:
-        for session in list(self._running):
-            self._machine.fail_session(session, error)
+        with self._lock:
+            for session in list(self._running):
+                self._machine.fail_session(session, error)
         self._changed()
 
     async def connect(self, routes: Sequence[Sequence[str]], open_to: OpenTo) -> None:
@@ -133,7 +135,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """
         for (route, links), stages in zip(self._links.items(), routes, strict=True):
             express = LinkEvents(partial(self._take, route=route), self._on_lost)
-            in_band = LinkEvents(partial(self._replied, route=route), self._on_lost)
+            ready = partial(self._foreseen, links.in_band.link_ready)
+            in_band = LinkEvents(partial(self._replied, route=route), self._on_lost, ready)
             await links.open(open_to, stages, express, in_band)
         if self.lost is not None:
             raise self.lost
@@ -142,7 +145,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     def draft_with(self, *, needs_features: bool) -> None:
         """Let requests that are prepared from now on draft: the executor has been given a drafter."""
-        self._machine.draft_with(needs_features=needs_features)
+        with self._lock:
+            self._machine.draft_with(needs_features=needs_features)
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""
@@ -164,11 +168,12 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             raise self._refusing
         if self.lost is not None:
             raise type(self.lost)(self.lost.device, self.lost.reason)
-        self._machine.tell_time(time.monotonic())
-        self._machine.start(session)
         began = time.monotonic() if arrived is None else arrived
+        with self._lock:
+            self._machine.tell_time(time.monotonic())
+            self._machine.start(session)
+            running = self._running[session.name] = RunningRequest(session.name)
         self.timeline.add(session.name, REQUEST, began, began)
-        running = self._running[session.name] = RunningRequest(session.name)
         self._observer.counted(WorkCounts(opened=1))
         self._changed()
         return running
@@ -177,7 +182,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """Forget a request; its session is cancelled if it is still open."""
         if self._running.pop(running.session, None) is not None and not running.concluded:
             self._count_end(CANCELLED)
-        self._machine.cancel(running.session)
+        with self._lock:
+            self._machine.cancel(running.session)
         self._changed()
 
     def opened(self, stream: InStream) -> None:
@@ -196,9 +202,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
-        self._timing.arrive(
-            stream.kind, stream.departed, lambda: self._take(message, stream.route, stream.peer)
-        )
+        deliver = partial(self._take, message, stream.route, stream.peer)
+        self._timing.arrive(stream.kind, stream.departed, deliver)
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """End the session that the frame of the last stage names, because it has lost a message."""
@@ -215,23 +220,21 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         returned = spec.width * np.dtype(spec.dtype).itemsize if route == TARGET else TOKEN_BYTES
         return wire.segment_bytes(SEGMENT_ROWS, max(returned, self._timing.row_bytes))
 
-    @property
-    def _send_pumps(self) -> list[Pump]:
-        return self._pumps
-
     def _replied(self, message: Message, route: int) -> None:
         """Take in a message from the first stage of a route, such as a credit."""
-        self._timing.arrive(LinkKind.REPLY, 0.0, lambda: self._take(message, route))
+        self._timing.arrive(LinkKind.REPLY, 0.0, partial(self._take, message, route))
 
     def _take(self, message: Message, route: int, sender: str = "") -> None:
+        """Take in a message; called in the link thread, or by the timing."""
         session = getattr(message, "session", "")
         if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
             # A link between two stages is lost: nothing else can come through this pipeline either.
-            self._on_lost(DeviceLostError(message.device, message.reason))
+            self._on_loop(self._on_lost, DeviceLostError(message.device, message.reason))
             return
         self._note_progress(session)
-        self._machine.tell_time(time.monotonic())
-        self._guard(session, lambda: self._machine.receive(message, route, sender))
+        with self._lock:
+            self._machine.tell_time(time.monotonic())
+            self._guard(session, partial(self._machine.receive, message, route, sender))
         self._changed()
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:
@@ -246,28 +249,31 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
     def _hand_out(self) -> None:
-        for route, links in self._links.items():
-            while (message := self._machine.next_express(route)) is not None:
-                links.put_express(message)
-        while (output := self._machine.next_output()) is not None:
-            self._put_out(output)
-        for pump in self._pumps:
-            pump.wake()
+        for links in self._links.values():
+            links.in_band.send_all()
+        with self._lock:
+            for route, links in self._links.items():
+                while (message := self._machine.next_express(route)) is not None:
+                    links.put_express(message)
+            outputs = list(iter(self._machine.next_output, None))
+            if outputs:
+                self._on_loop(self._put_out, outputs)
 
-    def _put_out(self, output: Output) -> None:
-        running = self._running.get(output.session)
-        if running is None:
-            return
-        self._note_progress(output.session)
-        if not isinstance(output, Finished | Failed):
-            running.outputs.put_nowait(output)
-            return
-        sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
-        running.express_bytes = sum(sent)
-        running.conclude(output)
-        if isinstance(output, Finished):
-            self._observer.decoded(output.counters)
-        self._count_end(output.reason if isinstance(output, Finished) else output.error.code)
+    def _put_out(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            running = self._running.get(output.session)
+            if running is None:
+                continue
+            self._note_progress(output.session)
+            if not isinstance(output, Finished | Failed):
+                running.outputs.put_nowait(output)
+                continue
+            sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
+            running.express_bytes = sum(sent)
+            running.conclude(output)
+            if isinstance(output, Finished):
+                self._observer.decoded(output.counters)
+            self._count_end(output.reason if isinstance(output, Finished) else output.error.code)
 
     def _count_end(self, reason: str) -> None:
         self._observer.counted(WorkCounts(ended=Counter((reason,))))
@@ -277,14 +283,10 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         if running is not None:
             running.progressed = time.monotonic()
 
-    def _finish(self, job: DraftJob, result: DraftResult, span: Span) -> None:
+    def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
         self._note_progress(job.session)
-        self._machine.tell_time(span.end)
-        self._guard(job.session, lambda: self._machine.finish(job, result))
-
-    async def _send(self, route: int) -> bool:
-        message, link = self._machine.next_outbound(route), self._links[route].in_band
-        return message is not None and link is not None and await self._send_message(link, message)
+        self._machine.tell_time(outcome.span.end)
+        self._guard(job.session, partial(self._machine.finish, job, outcome.result))
 
     async def _watch_progress(self) -> None:
         while True:
@@ -299,7 +301,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             f"device {self.device}: session {running.session} saw no message, no result and no output "
             f"for {self._progress_s:g} s"
         )
-        self._machine.fail_session(running.session, error)
+        with self._lock:
+            self._machine.fail_session(running.session, error)
         self._changed()
         if self._running.pop(running.session, None) is not None and not running.concluded:
             running.conclude(Failed(running.session, error))
@@ -323,7 +326,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         if self.lost is not None:
             return
         self.lost = error
-        self._machine.device_lost(error)
+        with self._lock:
+            self._machine.device_lost(error)
         self._changed()
         self._closing = asyncio.ensure_future(self._close_links())
 

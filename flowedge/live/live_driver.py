@@ -1,30 +1,36 @@
 """The common part of the drivers of a stage and of a draft node: computing, sending, the timeline, the stop.
 
-Everything in a driver runs on the event loop, except the jobs, which run in the compute thread.
+The state machine is used by three threads: the link thread brings messages, the compute thread brings
+results, and the event loop opens and ends sessions. A lock admits one of them at a time. Whoever has changed
+the machine takes the next job and messages out of it, so that nothing waits for another thread to wake up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
+import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob
-from flowedge.live.compute_thread import Span
+from flowedge.live.compute_thread import Outcome
+from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
-from flowedge.live.pump import Pump
 from flowedge.live.timeline import Timeline
-from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import WorkTiming
 
 JobT = TypeVar("JobT", bound=StageJob | DraftJob)
 ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
 
 
 class Machine(Protocol[JobT]):
@@ -60,13 +66,19 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         timing: WorkTiming,
         observer: LiveObserver,
     ) -> None:
-        """run_job: the executor's method, which is called in the compute thread."""
+        """run_job: the executor's method, which is called in the compute thread.
+
+        To be called on the event loop.
+        """
         self.timeline = Timeline()
         self._machine = machine
         self._run_job = run_job
         self._timing = timing
         self._observer = observer
-        self._compute_pump = Pump("compute", self._compute, self._on_bug)
+        self._lock = threading.RLock()  # of the machine
+        self._loop = asyncio.get_running_loop()
+        self._working = False  # whether jobs are started
+        self._computing = False
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -102,75 +114,94 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
     async def stop(self, reason: str) -> None:
         """End all sessions and links. The compute thread frees the caches."""
         self._end_pipeline(reason)
-        for pump in (self._compute_pump, *self._send_pumps):
-            await pump.stop()
+        with self._lock:
+            self._working = False
         self._timing.stop()
         if self._closing is not None:
             await self._closing
 
-    @property
-    @abstractmethod
-    def _send_pumps(self) -> list[Pump]:
-        """The pumps that send in-band messages."""
-
     @abstractmethod
     def _end_pipeline(self, reason: str) -> None:
-        """End the pipeline from this side, unless it has ended."""
+        """End the pipeline from this side, unless it has ended; called on the event loop."""
 
     @abstractmethod
     def _hand_out(self) -> None:
-        """Pass on what the machine has to give, except jobs."""
+        """Pass on what the machine has to give, except jobs; called without the lock."""
 
     @abstractmethod
     def _on_bug(self, error: Exception) -> None:
-        """End the pipeline because of an error that nothing has foreseen."""
+        """End the pipeline because of an error that nothing has foreseen; called on the event loop."""
 
     @abstractmethod
     def _on_lost(self, error: DeviceLostError) -> None:
-        """End the pipeline because a device was lost."""
+        """End the pipeline because a device was lost; called on the event loop."""
 
-    def _finish(self, job: JobT, result: ResultT | None, span: Span) -> None:  # noqa: ARG002
-        self._machine.finish(job, result)
+    def _finish(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
+        self._machine.finish(job, outcome.result)
+
+    def _sender(self, next_message: Callable[[], Message | None]) -> InBandSender:
+        """Return a sender of the messages that `next_message` takes from the machine."""
+        return InBandSender(
+            self._lock, self._timing, next_message, self._note_sent, partial(self._on_loop, self._on_lost)
+        )
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have a function called on the event loop."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and with it the pipeline
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _foreseen(self, step: Callable[[], None]) -> None:
+        """Take a step in any thread; an exception is a bug, which ends the pipeline and not the thread."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (sessions must be told of a bug, and not wait for ever)
+            _log.exception("the driver of device %s failed", self.device)
+            self._on_loop(self._on_bug, error)
 
     def _changed(self) -> None:
-        """Pass on what the machine has to give, and wake whatever may have work now."""
+        """Start the next job and pass on what the machine has to give; called without the lock."""
         self._timing.changed()
-        self._hand_out()
-        self._compute_pump.wake()
+        self._foreseen(self._start_job)
+        self._foreseen(self._hand_out)
 
     def _start(self) -> None:
-        for pump in (self._compute_pump, *self._send_pumps):
-            pump.start()
-
-    async def _compute(self) -> bool:
-        """Have the next job computed; return whether there was a job."""
-        job = self._machine.next_job()
-        self._hand_out()  # looking for a job may produce messages, and end sessions
-        if job is None:
-            return False
-        try:
-            result, span = await self._timing.run_job(job, lambda: self._run_job(job))
-        except FlowEdgeError as error:
-            self._machine.fail(job, error)
-        else:
-            self._machine.record_busy(job.session, span.seconds)
-            kind, rows = job_activity(job)
-            self.timeline.add(job.session, kind, span.start, span.end, rows)
-            self._observer.computed(kind, span.seconds, rows)
-            self._finish(job, result, span)
+        self._working = True
         self._changed()
-        return True
 
-    async def _send_message(self, link: OutLink, message: Message) -> bool:
-        """Send an in-band message; return whether the link took it."""
-        started = time.monotonic()
-        try:
-            sent = await self._timing.send(link, message)
-        except DeviceLostError as error:
-            self._on_lost(error)
-            return False
-        session, ended = getattr(message, "session", ""), time.monotonic()
+    def _start_job(self) -> None:
+        """Have the next job computed if the compute thread is free."""
+        with self._lock:
+            if self._computing or not self._working:
+                return
+            job = self._machine.next_job()
+            if job is None:
+                return
+            self._computing = True
+        self._timing.run_job(job, partial(self._run_job, job), partial(self._concluded, job))
+
+    def _concluded(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
+        """Take back a job: send what follows from it first, then start the next one."""
+        self._foreseen(partial(self._take_back, job, outcome))
+        self._timing.changed()
+        self._foreseen(self._hand_out)
+        self._foreseen(self._start_job)
+        self._foreseen(self._hand_out)  # looking for a job may produce messages, and end sessions
+        if outcome.error is None:
+            kind, rows = job_activity(job)
+            self.timeline.add(job.session, kind, outcome.span.start, outcome.span.end, rows)
+            self._observer.computed(kind, outcome.span.seconds, rows)
+
+    def _take_back(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
+        with self._lock:
+            self._computing = False
+            if outcome.error is not None:
+                self._machine.fail(job, outcome.error)
+            else:
+                self._machine.record_busy(job.session, outcome.span.seconds)
+                self._finish(job, outcome)
+
+    def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
+        session = getattr(message, "session", "")
+        self._machine.record_sent(session, num_bytes)
         self.timeline.add(session, TRANSFER, started, ended, message_rows(message))
         self._observer.transferred(ended - started)
-        self._machine.record_sent(session, sent)
-        return True

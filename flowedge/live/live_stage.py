@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import PermittedMembers
-from flowedge.live.pump import Pump
 from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
@@ -119,12 +119,10 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         self._permitted = permitted
         self._log = SessionLog(machine.device, pipeline)
         self._on_ended = on_ended
-        self._downstream: OutLink | None = None
+        self._sender_down = self._sender(self._next_outbound)
         self._owners: dict[str, InStream] = {}
         self._in_band: set[InStream] = set()
         self._express: InStream | None = None
-        self._sending = False
-        self._send_pump = Pump("send", self._send, self._on_bug)
         self._drained: DrainingError | None = None
         self._told = asyncio.Event()  # that the draft node has been told of the end
 
@@ -143,23 +141,25 @@ class LiveStage(LiveDriver[StageJob, Payload]):
 
     @property
     def is_drained(self) -> bool:
-        return self.ended is not None or (self._machine.is_drained and not self._sending)
+        return self.ended is not None or (self._machine.is_drained and not self._sender_down.busy)
 
     def begin_drain(self, error: DrainingError) -> None:
         self._drained = DrainingError(self.device, "it was stopped after draining")
-        self._machine.refuse_sessions(error)
+        with self._lock:
+            self._machine.refuse_sessions(error)
 
     def fail_sessions(self, error: DrainingError) -> None:
-        self._machine.fail_sessions(error)
+        with self._lock:
+            self._machine.fail_sessions(error)
         self._changed()
 
     async def connect(self, open_link: OpenLink) -> None:
         """Open the link to the next device and begin to work. Raises what `open_link` raises."""
-        link = await open_link(LinkEvents(self._on_reply, self._on_lost))
+        link = await open_link(LinkEvents(self._on_reply, self._on_lost, self._on_link_ready))
         if self.ended is not None:
             await link.close()
             raise DeviceError(self.device, f"the pipeline has ended: {self.ended}")
-        self._downstream = link
+        self._sender_down.link = link
         self._start()
 
     def opened(self, stream: InStream) -> None:
@@ -178,7 +178,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             stream.max_frame_bytes = self._segment_bytes()
 
     def received(self, stream: InStream, message: Message) -> None:
-        self._timing.arrive(stream.kind, stream.departed, lambda: self._take(stream, message))
+        self._timing.arrive(stream.kind, stream.departed, partial(self._take, stream, message))
 
     def malformed(self, stream: InStream, error: FrameError) -> None:
         """Do nothing: the sender of the frame has been sent a Fault, which goes up to the draft node."""
@@ -190,15 +190,12 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             self._told.set()
             self._end_pipeline(f"the draft node {stream.peer} is gone: {reason}")
             return
-        self._in_band.discard(stream)
-        for session in [name for name, owner in self._owners.items() if owner is stream]:
-            del self._owners[session]
-            self._machine.receive(Close(session), express=False)
+        with self._lock:
+            self._in_band.discard(stream)
+            for session in [name for name, owner in self._owners.items() if owner is stream]:
+                del self._owners[session]
+                self._machine.receive(Close(session), express=False)
         self._changed()
-
-    @property
-    def _send_pumps(self) -> list[Pump]:
-        return [self._send_pump]
 
     def _segment_bytes(self) -> int:
         """Return the most bytes of a segment's frame that the stage can make use of."""
@@ -207,20 +204,25 @@ class LiveStage(LiveDriver[StageJob, Payload]):
         return wire.segment_bytes(spec.max_rows, max(taken, self._timing.row_bytes))
 
     def _take(self, stream: InStream, message: Message) -> None:
-        if self.ended is not None or (stream is not self._express and stream not in self._in_band):
-            return
-        try:
-            self._check_sender(stream, message)
-        except ProtocolError as error:
-            session = getattr(message, "session", "?")
-            stream.reply(Fault(session, self.device, error.code, str(error)))
-            return
-        express = stream.kind is LinkKind.EXPRESS
-        if express and isinstance(message, Prune) and message.session in self._owners:
-            now = time.monotonic()
-            self.timeline.add(message.session, PRUNE, now, now)
-        self._machine.receive(message, express=express)
+        """Take in a message; called in the link thread, or by the timing."""
+        self._foreseen(partial(self._receive, stream, message))
         self._changed()
+
+    def _receive(self, stream: InStream, message: Message) -> None:
+        express = stream.kind is LinkKind.EXPRESS
+        with self._lock:
+            if self.ended is not None or (stream is not self._express and stream not in self._in_band):
+                return
+            try:
+                self._check_sender(stream, message)
+            except ProtocolError as error:
+                session = getattr(message, "session", "?")
+                stream.reply(Fault(session, self.device, error.code, str(error)))
+                return
+            if express and isinstance(message, Prune) and message.session in self._owners:
+                now = time.monotonic()
+                self.timeline.add(message.session, PRUNE, now, now)
+            self._machine.receive(message, express=express)
 
     def _check_sender(self, stream: InStream, message: Message) -> None:
         if stream.kind is LinkKind.EXPRESS:
@@ -239,67 +241,74 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             del self._owners[session]
 
     def _hand_out(self) -> None:
-        self._count()
-        while (message := self._machine.next_upstream()) is not None:
-            owner = self._owners.get(getattr(message, "session", ""))
-            if owner is not None:
-                owner.reply(message)
-        self._send_pump.wake()
+        self._sender_down.send_all()
+        if not self._machine.has_news:
+            return
+        with self._lock:
+            while (message := self._machine.next_upstream()) is not None:
+                owner = self._owners.get(getattr(message, "session", ""))
+                if owner is not None:
+                    owner.reply(message)
+            self._count()
 
     def _count(self) -> None:
         counts = self._machine.take_counts()
         if counts:
             self._observer.counted(counts)
 
-    async def _send(self) -> bool:
+    def _next_outbound(self) -> Message | None:
         message = self._machine.next_outbound()
-        if message is None or self._downstream is None:
-            return False
+        if message is None:
+            return None
         if isinstance(message, Fault) and message.device == self.device:
             self._on_reply(message)  # the device that sent the wrong message hears of it as well
         self._log.sending(message)
-        self._sending = True
-        try:
-            return await self._send_message(self._downstream, message)
-        finally:
-            self._sending = False
+        return message
+
+    def _on_link_ready(self) -> None:
+        self._foreseen(self._sender_down.link_ready)
 
     def _on_reply(self, message: Message) -> None:
         """Pass a fault of the next device up, towards the draft node."""
         if isinstance(message, Fault):
-            owner = self._owners.get(message.session)
+            with self._lock:
+                owner = self._owners.get(message.session)
             if owner is not None:
                 owner.reply(message)
 
     def _on_lost(self, error: DeviceLostError) -> None:
-        for session, owner in self._owners.items():
-            owner.reply(Fault(session, error.device, error.code, error.reason))
+        with self._lock:
+            for session, owner in self._owners.items():
+                owner.reply(Fault(session, error.device, error.code, error.reason))
         fields = about(event="link_lost", pipeline=self._pipeline, peer=error.device, reason=error.reason)
         _log.warning("the next device is lost", extra=fields)
         self._end_pipeline(str(error), error if isinstance(error, DrainingError) else None)
 
     def _on_bug(self, error: Exception) -> None:
         reason = f"internal error: {type(error).__name__}: {error}"
-        for session, owner in self._owners.items():
-            owner.reply(Fault(session, self.device, DeviceError.code, reason))
+        with self._lock:
+            for session, owner in self._owners.items():
+                owner.reply(Fault(session, self.device, DeviceError.code, reason))
         self._end_pipeline(reason)
 
     def _end_pipeline(self, reason: str, drained: DrainingError | None = None) -> None:
         """End the pipeline; `drained`: the next device was stopped."""
-        if self.ended is not None:
-            return
         drained = drained or self._drained
-        self.ended = reason
+        with self._lock:
+            if self.ended is not None:
+                return
+            self.ended = reason
+            self._log.dropped(self._owners, reason)
+            self._owners.clear()
+            self._machine.drop_all()
+            self._count()
         fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)
         _log.info("the pipeline has ended", extra=fields)
-        self._log.dropped(self._owners, reason)
-        self._owners.clear()
-        self._machine.drop_all()
-        self._count()
-        self._compute_pump.wake()  # frees the caches
-        if self._downstream is not None:
+        self._foreseen(self._start_job)  # frees the caches
+        link = self._sender_down.link
+        if link is not None:
             telling = drained is not None and self._express is not None
-            self._closing = asyncio.ensure_future(self._close_downstream(self._downstream, telling))
+            self._closing = asyncio.ensure_future(self._close_downstream(link, telling))
         for stream in [*self._in_band, *([self._express] if self._express is not None else [])]:
             stream.end(f"the pipeline has ended: {reason}", drained)
         self._on_ended(reason)

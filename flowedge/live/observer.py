@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.work_counts import WorkCounts
 
+CountBytes: TypeAlias = Callable[[int], None]
+
+
+def ignore_bytes(num_bytes: int) -> None:
+    """Count nothing."""
+
 
 class LiveObserver:
-    """An observer of a live device's work, called on the event loop; this class ignores all calls.
+    """An observer of a live device's work, called in any thread; this class ignores all calls.
 
     Times are in seconds. A `link` is "in_band" or "express".
     """
@@ -21,11 +30,9 @@ class LiveObserver:
     def transferred(self, seconds: float) -> None:
         """The transport took an in-band message `seconds` after it was handed over."""
 
-    def sent(self, link: str, num_bytes: int) -> None:
-        """A frame was sent on a link."""
-
-    def received(self, link: str, num_bytes: int) -> None:
-        """A frame has come on a link."""
+    def of_link(self, link: str) -> tuple[CountBytes, CountBytes]:  # noqa: ARG002
+        """Return the counters of bytes sent and of bytes received on links of a kind."""
+        return ignore_bytes, ignore_bytes
 
     def decoded(self, counters: DecodeCounters) -> None:
         """A request has ended well on the draft node."""

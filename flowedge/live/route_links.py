@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,7 +11,9 @@ from typing import Protocol, TypeAlias
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
+from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.protocol import wire
 
 MAX_WAITING = 256  # express messages to one stage; a stage that is this far behind has the in-band copies
 OpenTo: TypeAlias = Callable[[str, LinkKind, LinkEvents], Awaitable[OutLink]]
@@ -30,16 +33,15 @@ class RouteLinks:
     """The links of one route, which `open` opens. Express messages are sent without a guarantee.
 
     Attributes:
-        in_band: the link to the first stage; None before `open`.
+        in_band: the sender to the first stage; it has no link before `open`.
     """
 
-    def __init__(self, fault: ExpressFault | None) -> None:
-        self.in_band: OutLink | None = None
+    def __init__(self, fault: ExpressFault | None, in_band: InBandSender) -> None:
+        self.in_band = in_band
         self._fault = fault
         self._express: list[OutLink] = []
-        self._queues: list[asyncio.Queue[Message]] = []
-        self._senders: list[asyncio.Task[None]] = []
         self._sent_bytes: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
 
     async def open(
         self, open_to: OpenTo, stages: Sequence[str], express: LinkEvents, in_band: LinkEvents
@@ -49,46 +51,36 @@ class RouteLinks:
         Raises what `open_to` raises.
         """
         for address in stages:
-            link = await open_to(address, LinkKind.EXPRESS, express)
-            waiting = asyncio.Queue[Message](MAX_WAITING)
-            self._express.append(link)
-            self._queues.append(waiting)
-            self._senders.append(asyncio.create_task(self._send(link, waiting)))
-        self.in_band = await open_to(stages[0], LinkKind.IN_BAND, in_band)
+            self._express.append(await open_to(address, LinkKind.EXPRESS, express))
+        self.in_band.link = await open_to(stages[0], LinkKind.IN_BAND, in_band)
 
     def put_express(self, message: Message) -> None:
-        """Have a message sent to every stage, without waiting."""
-        for waiting in self._queues:
+        """Send a message to every stage, without waiting. May be called in any thread."""
+        frame = wire.encode(message)
+        session = getattr(message, "session", "")
+        for link in self._express:
             delay_s = 0.0 if self._fault is None else self._fault.delay_s(message)
             if delay_s is None:
                 continue
             if delay_s > 0:
-                asyncio.get_running_loop().call_later(delay_s, self._offer, waiting, message)
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, delay_s, self._offer, link, session, frame
+                )
             else:
-                self._offer(waiting, message)
+                self._offer(link, session, frame)
 
     def take_sent_bytes(self, session: str) -> int:
         """Return the express bytes sent for a session to all stages together, and forget them."""
         return self._sent_bytes.pop(session, 0)
 
     async def close(self) -> None:
-        for sender in self._senders:
-            sender.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
-        links = [*self._express, *([self.in_band] if self.in_band is not None else [])]
+        in_band = self.in_band.link
+        links = [*self._express, *([in_band] if in_band is not None else [])]
         await asyncio.gather(*(link.close() for link in links))
 
-    def _offer(self, waiting: asyncio.Queue[Message], message: Message) -> None:
-        try:
-            waiting.put_nowait(message)
-        except asyncio.QueueFull:
+    def _offer(self, link: OutLink, session: str, frame: wire.Frame) -> None:
+        if link.num_waiting >= MAX_WAITING:
             _log.debug("a stage does not keep up with the express messages")
-
-    async def _send(self, link: OutLink, waiting: asyncio.Queue[Message]) -> None:
-        while True:
-            message = await waiting.get()
-            try:
-                sent = await link.send(message)
-            except DeviceLostError:  # the link has told its owner
-                return
-            self._sent_bytes[getattr(message, "session", "")] += sent
+            return
+        with contextlib.suppress(DeviceLostError):  # the link tells its owner
+            self._sent_bytes[session] += link.send_frame(frame)

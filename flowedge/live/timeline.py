@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,8 @@ class _SessionEvents:
 class Timeline:
     """The events of the latest sessions. Beyond the limits the oldest session's events are dropped first.
 
-    Adding an event takes constant time and memory is bounded, so that a device can always record.
+    Adding an event takes constant time and memory is bounded, so that a device can always record. Usable from
+    several threads.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_sessions: int = MAX_SESSIONS) -> None:
@@ -50,20 +52,23 @@ class Timeline:
         self._max_sessions = max_sessions
         self._sessions: dict[str, _SessionEvents] = {}  # the oldest first
         self._held = 0
+        self._lock = threading.Lock()
 
     def add(self, session: str, kind: str, start: float, end: float, rows: int = 0) -> None:
-        known = self._sessions.get(session)
-        if known is None:
-            known = self._open(session)
-        known.events.append(TimelineEvent(kind, start, end, rows))
-        self._held += 1
-        if self._held > self._max_events:
-            self._drop_one()
+        with self._lock:
+            known = self._sessions.get(session)
+            if known is None:
+                known = self._open(session)
+            known.events.append(TimelineEvent(kind, start, end, rows))
+            self._held += 1
+            if self._held > self._max_events:
+                self._drop_one()
 
     def of(self, session: str) -> tuple[list[TimelineEvent], int]:
         """Return a session's events, in the order of their ends, and how many older ones were dropped."""
-        known = self._sessions.get(session)
-        return ([], 0) if known is None else (list(known.events), known.dropped)
+        with self._lock:
+            known = self._sessions.get(session)
+            return ([], 0) if known is None else (list(known.events), known.dropped)
 
     def _open(self, session: str) -> _SessionEvents:
         while len(self._sessions) >= self._max_sessions:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, StageJob
-from flowedge.live.compute_thread import ComputeThread, Span
+from flowedge.live.compute_thread import ComputeThread, Outcome
 from flowedge.live.transport.link import LinkKind, OutLink
 
 T = TypeVar("T")
 
 
 class WorkTiming(Protocol):
-    """Carries out the work of one live driver. Its methods are called on the event loop.
+    """Carries out the work of one live driver. Its methods may be called in any thread and do not wait.
 
     Attributes:
         row_bytes: bytes to which each row that the device sends on is padded; 0 for no padding.
@@ -22,15 +23,23 @@ class WorkTiming(Protocol):
 
     row_bytes: int
 
-    async def run_job(self, job: StageJob | DraftJob, work: Callable[[], T]) -> tuple[T | None, Span]:
-        """Run `work`, which carries out `job`, in the compute thread.
+    def run_job(
+        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+    ) -> None:
+        """Have `work`, which carries out `job`, run in the compute thread.
 
-        Returns the result of `work`, None for a forward that was aborted, and the time the job took. An
-        exception of `work` is raised as by ComputeThread.run.
+        Args:
+            conclude: called once with the outcome and the time the job took; the result is None for a forward
+                that was aborted.
         """
 
-    async def send(self, link: OutLink, message: Message) -> int:
-        """Send a message and return its size in bytes as soon as the link can take the next message.
+    def send(
+        self, link: OutLink, message: Message, sent: Callable[[int | DeviceLostError], None]
+    ) -> int | None:
+        """Send a message; return its size in bytes, or None if it leaves later.
+
+        Args:
+            sent: called with the size when a message that left later is out, or with the loss of the link.
 
         Raises:
             DeviceLostError: when the link is lost.
@@ -59,11 +68,21 @@ class RealTime:
     def __init__(self, compute: ComputeThread) -> None:
         self._compute = compute
 
-    async def run_job(self, job: StageJob | DraftJob, work: Callable[[], T]) -> tuple[T | None, Span]:  # noqa: ARG002
-        return await self._compute.run(work)
+    def run_job(
+        self,
+        job: StageJob | DraftJob,  # noqa: ARG002
+        work: Callable[[], T],
+        conclude: Callable[[Outcome[T]], None],
+    ) -> None:
+        self._compute.submit(work, conclude)
 
-    async def send(self, link: OutLink, message: Message) -> int:
-        return await link.send(message)
+    def send(
+        self,
+        link: OutLink,
+        message: Message,
+        sent: Callable[[int | DeviceLostError], None],  # noqa: ARG002
+    ) -> int | None:
+        return link.send(message)
 
     def arrive(self, kind: LinkKind, departed: float, deliver: Callable[[], None]) -> None:  # noqa: ARG002
         deliver()

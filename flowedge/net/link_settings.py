@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from flowedge.core.messages import GRPC_MESSAGE_BYTES, MAX_FRAME_BYTES
+from flowedge.core.messages import MAX_FRAME_BYTES
 from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 
 MIB = 1 << 20
+GRPC_MESSAGE_BYTES = 2 << 20  # most bytes of a message that gRPC takes; frames do not travel by it
 
 
 class LinkDeadlines(SettingsGroup):
@@ -54,13 +55,12 @@ class LinkSettings(LinkDeadlines, MessageLimit):
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:
-        """Options of gRPC channels and servers; larger frames travel in pieces (live/transport/pieces.py).
+        """Options of gRPC channels and servers.
 
-        Channels to one address share a TCP connection unless told; in-band and express must not.
+        Channels to one address share a TCP connection unless told, and end together then.
         """
         return [
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_send_message_length", self.max_message_bytes),
             ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
             # A closed channel keeps a socket that is connecting for this long.
             ("grpc.min_reconnect_backoff_ms", 5_000),

@@ -1,4 +1,4 @@
-"""The bounds of each kind of frame, held against its bytes before protobuf parses them.
+"""The bounds of the head of each kind of frame, held against its bytes before protobuf parses them.
 
 Parsing makes objects of what it reads: two bytes of an empty report cost more than a hundred. So the fields
 of a frame are counted and measured first, which allocates nothing.
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowedge.core.messages import MAX_FRAME_BYTES
 from flowedge.protocol.frame_error import FrameError
 
 MAX_SESSION_ID = 64  # characters
@@ -20,6 +19,7 @@ MAX_ROWS = 1 << 16  # rows of a segment, and rows that a prune retains
 MAX_REPORTS = 1024  # stages of one pipeline
 MAX_REPORT_BYTES = 1024  # of one stage's report
 CONTROL_BYTES = 1 << 20  # most bytes of a frame that is no segment
+SEGMENT_HEAD_BYTES = 2 << 20  # most bytes of the head of a segment's frame
 
 VARINT_BYTES = 10  # most bytes of a number
 SMALL_BYTES = 16 << 10  # a frame up to this size costs little, whatever it holds
@@ -57,13 +57,13 @@ _NUMBER = _Field(_VARINT)
 _SESSION = _Field(_BYTES, 4 * MAX_SESSION_ID)
 _TEXT = _Field(_BYTES, 4 * MAX_TEXT)
 _LIST = _packed(MAX_ROWS)
-_TENSOR = _message(MAX_FRAME_BYTES, {1: _NUMBER, 2: _packed(2), 3: _Field(_BYTES, MAX_FRAME_BYTES)})
+_TENSOR = _message(512, {1: _NUMBER, 2: _packed(2)})
 _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST, 7: _LIST, 8: _TENSOR} | {
-    9: _Field(_BYTES, MAX_FRAME_BYTES)
+    9: _NUMBER
 }
 _BODIES: Mapping[int, tuple[str, _Field]] = {
     1: ("open", _message(512, {1: _SESSION, 2: _NUMBER})),
-    2: ("segment", _message(MAX_FRAME_BYTES, _SEGMENT)),
+    2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
     3: (
         "prune",
         _message(CONTROL_BYTES, {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST}),
@@ -76,8 +76,8 @@ _BODIES: Mapping[int, tuple[str, _Field]] = {
 _FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _Field(_FIXED64)}
 
 
-def check_bounds(data: bytes | bytearray) -> None:
-    """Check the number and the sizes of the fields of a frame.
+def check_bounds(data: bytes) -> None:
+    """Check the number and the sizes of the fields of the head of a frame.
 
     Raises:
         FrameError: when a field is unknown, too long or repeated too often; it names the session if the frame
@@ -101,7 +101,7 @@ def check_bounds(data: bytes | bytearray) -> None:
 class _Walk:
     """A walk over the fields of one frame, of which it notes the session for errors."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes) -> None:
         self.kind = _NOTHING_YET
         self._session = _NOTHING_YET
         self._data = data
@@ -113,7 +113,7 @@ class _Walk:
         for number, first, end in self.fields(start, stop, known):
             field = known[number]
             if field is _SESSION:
-                self._note_session(bytes(self._data[first:end]))
+                self._note_session(self._data[first:end])
             elif field.values:
                 self._check_list(number, first, end, field.values)
             elif field.fields is not None:

@@ -7,9 +7,10 @@ bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -49,11 +50,27 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     pb.DTYPE_FLOAT16: np.dtype(np.float16),
     pb.DTYPE_BFLOAT16: np.dtype(np.uint16),
 }
-_CODES = {dtype: pb.DType.Name(code) for code, dtype in _DTYPES.items()}
+_CODES: dict[np.dtype[Any], Any] = {dtype: code for code, dtype in _DTYPES.items()}
+LENGTHS = struct.Struct("<II")  # bytes of the head and of the tail, before both of them
 
 
-def encode(message: Message, departed: float = 0.0) -> bytes:
-    """Return the frame of a message as bytes.
+class Frame(NamedTuple):
+    """The bytes of a frame in two parts, which are sent one after the other.
+
+    Attributes:
+        start: the lengths and the head; tail: see pipeline.proto. The tail is not copied from the message.
+    """
+
+    start: bytes
+    tail: memoryview | bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.start) + len(self.tail)
+
+
+def encode(message: Message, departed: float = 0.0) -> Frame:
+    """Return the frame of a message.
 
     Args:
         departed: when the message was due to leave an emulated device, in seconds of time.monotonic().
@@ -61,29 +78,49 @@ def encode(message: Message, departed: float = 0.0) -> bytes:
     Raises:
         ValueError: when the payload has a dtype that frames do not carry.
     """
-    frame = to_frame(message)
-    frame.departed = departed
-    return frame.SerializeToString()
+    frame = to_head(message)
+    if departed:
+        frame.departed = departed
+    head = frame.SerializeToString()
+    tail = _tail_of(message) if isinstance(message, Segment) else b""
+    return Frame(LENGTHS.pack(len(head), len(tail)) + head, tail)
 
 
-def decode(data: bytes | bytearray) -> Message:
+def to_bytes(message: Message, departed: float = 0.0) -> bytes:
+    """Return the frame of a message as one string of bytes."""
+    return b"".join(encode(message, departed))
+
+
+def decode(data: bytes) -> Message:
     """Return the message in the bytes of a frame.
 
     Raises:
         FrameError: when the bytes are not a valid frame.
     """
-    return read(data)[0]
+    if len(data) < LENGTHS.size:
+        raise FrameError("", f"{len(data)} bytes are not a frame")
+    head, tail = LENGTHS.unpack_from(data)
+    if len(data) != LENGTHS.size + head + tail:
+        raise FrameError("", f"a frame of {len(data)} bytes says that it has {LENGTHS.size + head + tail}")
+    return read(data[LENGTHS.size : LENGTHS.size + head], data[LENGTHS.size + head :])[0]
 
 
-def read(data: bytes | bytearray) -> tuple[Message, float]:
-    """Return the message in the bytes of a frame, as `decode` does, and `departed` as in `encode`."""
-    check_bounds(data)
+def read(head: bytes, tail: bytes | bytearray) -> tuple[Message, float]:
+    """Return the message in the two parts of a frame, and `departed` as in `encode`.
+
+    A segment's payload is an array over the memory of the tail, which must not change after that.
+
+    Raises:
+        FrameError: when the parts are not a valid frame.
+    """
+    check_bounds(head)
     try:
-        frame = pb.Frame.FromString(data)  # type: ignore[arg-type]  # a bytearray does as well
+        frame = pb.Frame.FromString(head)
     except DecodeError as error:
-        raise FrameError("", f"{len(data)} bytes are not a frame") from error
-    message = from_frame(frame)
-    return message, frame.departed if math.isfinite(frame.departed) else 0.0
+        raise FrameError("", f"{len(head)} bytes are not the head of a frame") from error
+    message = from_frame(frame, tail)
+    departed = frame.departed
+    return message, departed if math.isfinite(departed) else 0.0
 
 
 def segment_bytes(rows: int, row_bytes: int) -> int:
@@ -91,8 +128,8 @@ def segment_bytes(rows: int, row_bytes: int) -> int:
     return rows * (row_bytes + 2 * VARINT_BYTES) + SMALL_BYTES
 
 
-def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
-    """Return the frame of a message."""
+def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
+    """Return the head of a message's frame."""
     match message:
         case Open():
             return pb.Frame(open=pb.Open(session=message.session, capacity=message.capacity))
@@ -117,28 +154,34 @@ def to_frame(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
             return pb.Frame(heartbeat=pb.Heartbeat(sequence=message.sequence))
 
 
-def from_frame(frame: pb.Frame) -> Message:
-    """Return the message in a valid frame."""
+def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
+    """Return the message in a frame with this head and tail.
+
+    Raises:
+        FrameError: when a rule is broken; it names the session if the frame does.
+    """
     kind = frame.WhichOneof("body")
     if kind is None:
         raise FrameError("", "the frame has no body")
-    if kind == "heartbeat":
+    if kind == "heartbeat" and not tail:
         return Heartbeat(frame.heartbeat.sequence)
-    session: str = getattr(frame, kind).session
+    session: str = getattr(getattr(frame, kind), "session", "")
     if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
         raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     try:
-        return _message(kind, frame)
+        if tail and kind != "segment":
+            raise ProtocolError(f"a tail of {len(tail)} bytes, which only segments have")
+        return _message(kind, frame, tail)
     except ProtocolError as error:
         raise FrameError(session, f"{kind}: {error}") from error
 
 
-def _message(kind: str, frame: pb.Frame) -> Message:
+def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:
     match kind:
         case "open":
             return Open(frame.open.session, _index(frame.open.capacity))
         case "segment":
-            return _segment_from_pb(frame.segment)
+            return _segment_from_pb(frame.segment, tail)
         case "prune":
             return _prune_from_pb(frame.prune)
         case "close":
@@ -160,22 +203,20 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
         positions=segment.positions.tolist(),
         parents=segment.parents.tolist(),
         payload=_tensor_to_pb(segment.payload),
-        padding=bytes(segment.padding),
+        padding=segment.padding,
     )
 
 
-def _segment_from_pb(segment: pb.Segment) -> Segment:
+def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
     rows = len(segment.positions)
     if rows > MAX_ROWS:
         raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
     if len(segment.parents) != rows:
         raise ProtocolError(f"{rows} positions but {len(segment.parents)} parents")
-    payload = _tensor_from_pb(segment.payload)
+    payload = _tensor_from_pb(segment.payload, tail, segment.padding)
     if len(payload) != rows:
         raise ProtocolError(f"{rows} positions but a payload of {len(payload)} rows")
-    positions, parents = _int64(segment.positions), _int64(segment.parents)
-    if rows and not (positions.min() >= 0 and parents.min() >= -1):
-        raise ProtocolError("a position is below 0, or a parent below -1")
+    positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
     return Segment(
         session=segment.session,
         number=_index(segment.number),
@@ -185,7 +226,7 @@ def _segment_from_pb(segment: pb.Segment) -> Segment:
         positions=positions,
         parents=parents,
         payload=payload,
-        padding=len(segment.padding),
+        padding=segment.padding,
     )
 
 
@@ -203,8 +244,8 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
 def _prune_from_pb(prune: pb.Prune) -> Prune:
     if len(prune.retained) > MAX_ROWS:
         raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
-    retained = _int64(prune.retained)
-    if len(retained) and not (retained[0] >= 0 and bool(np.all(np.diff(retained) > 0))):
+    retained = _int64(prune.retained, least=0)
+    if len(retained) > 1 and not bool((retained[1:] > retained[:-1]).all()):
         raise ProtocolError("the retained rows do not ascend")
     if prune.accepted > len(retained):
         raise ProtocolError(f"accepts {prune.accepted} of {len(retained)} retained rows")
@@ -247,33 +288,43 @@ def _tensor_to_pb(array: Payload) -> pb.Tensor:
     code = _CODES.get(array.dtype)
     if code is None:
         raise ValueError(f"dtype {array.dtype} cannot be sent; frames carry {', '.join(map(str, _CODES))}")
-    return pb.Tensor(dtype=code, shape=array.shape, data=np.ascontiguousarray(array).tobytes())
+    return pb.Tensor(dtype=code, shape=array.shape)
 
 
-def _tensor_from_pb(tensor: pb.Tensor) -> Payload:
-    """Return a read-only array over the bytes of the frame."""
+def _tail_of(segment: Segment) -> memoryview | bytes:
+    payload = segment.payload
+    if not payload.size:
+        return bytes(segment.padding)
+    data = np.ascontiguousarray(payload).data.cast("B")
+    return bytes(data) + bytes(segment.padding) if segment.padding else data
+
+
+def _tensor_from_pb(tensor: pb.Tensor, tail: bytes | bytearray, padding: int) -> Payload:
+    """Return a read-only array over the bytes of the tail."""
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:
         raise ProtocolError(f"the tensor's dtype {tensor.dtype} is unknown")
     shape = tuple(tensor.shape)
     if not 1 <= len(shape) <= 2:
         raise ProtocolError(f"the tensor has {len(shape)} dimensions; 1 or 2 are allowed")
-    wanted = math.prod(shape) * dtype.itemsize
-    if max(shape) > MAX_FRAME_BYTES or wanted != len(tensor.data):
+    count = math.prod(shape)
+    wanted = count * dtype.itemsize
+    if max(shape) > MAX_FRAME_BYTES or wanted + padding != len(tail):
         raise ProtocolError(
-            f"a tensor of {dtype} {list(shape)} has {wanted} bytes, but {len(tensor.data)} came"
+            f"a tensor of {dtype} {list(shape)} has {wanted} bytes and {padding} of padding, but "
+            f"{len(tail)} came"
         )
-    array: Payload = np.frombuffer(tensor.data, dtype=dtype).reshape(shape)
+    array: Payload = np.frombuffer(tail, dtype=dtype, count=count).reshape(shape)
+    array.flags.writeable = False
     return array
 
 
-def _int64(values: Sequence[int]) -> IntArray:
-    try:
-        array: IntArray = np.array(values, dtype=np.int64)
-    except OverflowError as error:
-        raise ProtocolError(f"an index is above {MAX_INDEX}") from error
-    if len(array) and not (array.min() >= -1 and array.max() <= MAX_INDEX):
-        raise ProtocolError(f"an index is outside -1..{MAX_INDEX}")
+def _int64(values: Sequence[int], least: int) -> IntArray:
+    """Return the numbers, none of which may be below `least` or above MAX_INDEX."""
+    numbers = list(values)  # of a few numbers, Python finds the least sooner than numpy
+    if numbers and (min(numbers) < least or max(numbers) > MAX_INDEX):
+        raise ProtocolError(f"an index is outside {least}..{MAX_INDEX}")
+    array: IntArray = np.array(numbers, dtype=np.int64)
     return array
 
 

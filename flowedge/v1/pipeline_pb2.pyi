@@ -20,6 +20,26 @@ DTYPE_FLOAT32: DType
 DTYPE_FLOAT16: DType
 DTYPE_BFLOAT16: DType
 
+class LinkRequest(_message.Message):
+    __slots__ = ("pipeline", "device", "route")
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    device: str
+    route: int
+    def __init__(self, pipeline: _Optional[str] = ..., device: _Optional[str] = ..., route: _Optional[int] = ...) -> None: ...
+
+class LinkOffer(_message.Message):
+    __slots__ = ("device", "port", "token")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    port: int
+    token: bytes
+    def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
 class Frame(_message.Message):
     __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "departed")
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -49,14 +69,12 @@ class Open(_message.Message):
     def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "data")
+    __slots__ = ("dtype", "shape")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
     dtype: DType
     shape: _containers.RepeatedScalarFieldContainer[int]
-    data: bytes
-    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("session", "number", "epoch", "committed", "first_row", "positions", "parents", "payload", "padding")
@@ -77,8 +95,8 @@ class Segment(_message.Message):
     positions: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     payload: Tensor
-    padding: bytes
-    def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[bytes] = ...) -> None: ...
+    padding: int
+    def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[int] = ...) -> None: ...
 
 class Prune(_message.Message):
     __slots__ = ("session", "epoch", "source_len", "context", "accepted", "retained")

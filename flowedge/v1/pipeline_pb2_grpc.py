@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class PipelineStub:
-    """Missing associated documentation comment in .proto file."""
+    """Each call opens a link and lasts as long as the link; its caller asks for nothing more. The frames of the link
+    travel on a connection of their own, which the caller makes to the port of the offer.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -34,30 +36,32 @@ class PipelineStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.InBand = channel.stream_stream(
+        self.InBand = channel.unary_stream(
                 '/flowedge.v1.Pipeline/InBand',
-                request_serializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
-                response_deserializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
+                request_serializer=flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.FromString,
                 _registered_method=True)
-        self.Express = channel.stream_stream(
+        self.Express = channel.unary_stream(
                 '/flowedge.v1.Pipeline/Express',
-                request_serializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
-                response_deserializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
+                request_serializer=flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.FromString,
                 _registered_method=True)
 
 
 class PipelineServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Each call opens a link and lasts as long as the link; its caller asks for nothing more. The frames of the link
+    travel on a connection of their own, which the caller makes to the port of the offer.
+    """
 
-    def InBand(self, request_iterator, context):
-        """Opens, segments, prunes and closes, in order. The caller is the upstream device; the replies are credits.
+    def InBand(self, request, context):
+        """For opens, segments, prunes and closes, in order. The caller is the upstream device; the replies are credits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Express(self, request_iterator, context):
-        """Prunes and closes from the draft node directly to a stage, which answers with heartbeats.
+    def Express(self, request, context):
+        """For prunes and closes from the draft node directly to a stage, which answers with heartbeats.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -66,15 +70,15 @@ class PipelineServicer:
 
 def add_PipelineServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'InBand': grpc.stream_stream_rpc_method_handler(
+            'InBand': grpc.unary_stream_rpc_method_handler(
                     servicer.InBand,
-                    request_deserializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
-                    response_serializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
+                    request_deserializer=flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.SerializeToString,
             ),
-            'Express': grpc.stream_stream_rpc_method_handler(
+            'Express': grpc.unary_stream_rpc_method_handler(
                     servicer.Express,
-                    request_deserializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
-                    response_serializer=flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
+                    request_deserializer=flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -85,10 +89,12 @@ def add_PipelineServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Pipeline:
-    """Missing associated documentation comment in .proto file."""
+    """Each call opens a link and lasts as long as the link; its caller asks for nothing more. The frames of the link
+    travel on a connection of their own, which the caller makes to the port of the offer.
+    """
 
     @staticmethod
-    def InBand(request_iterator,
+    def InBand(request,
             target,
             options=(),
             channel_credentials=None,
@@ -98,12 +104,12 @@ class Pipeline:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
+        return grpc.experimental.unary_stream(
+            request,
             target,
             '/flowedge.v1.Pipeline/InBand',
-            flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
-            flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
+            flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.SerializeToString,
+            flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.FromString,
             options,
             channel_credentials,
             insecure,
@@ -115,7 +121,7 @@ class Pipeline:
             _registered_method=True)
 
     @staticmethod
-    def Express(request_iterator,
+    def Express(request,
             target,
             options=(),
             channel_credentials=None,
@@ -125,12 +131,12 @@ class Pipeline:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
+        return grpc.experimental.unary_stream(
+            request,
             target,
             '/flowedge.v1.Pipeline/Express',
-            flowedge_dot_v1_dot_pipeline__pb2.Frame.SerializeToString,
-            flowedge_dot_v1_dot_pipeline__pb2.Frame.FromString,
+            flowedge_dot_v1_dot_pipeline__pb2.LinkRequest.SerializeToString,
+            flowedge_dot_v1_dot_pipeline__pb2.LinkOffer.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 from flowedge import Client
-from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
+from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.messages import (
     CONTEXT,
-    GRPC_MESSAGE_BYTES,
+    MAX_FRAME_BYTES,
     Close,
     Credit,
     Fault,
@@ -26,11 +25,10 @@ from flowedge.core.messages import (
     Prune,
     Segment,
 )
-from flowedge.live.transport.link import PIPELINE_KEY, SERVICE
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
-from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
+from tests.support.links import RawLink, frame_of
 from tests.support.processes import AgentProcess, agents, become_pipeline
 
 pytestmark = [
@@ -90,33 +88,15 @@ GARBAGE: dict[str, Sequence[Message]] = {
 }
 
 
-class Stranger:
+class Stranger(RawLink):
     """A peer that writes any bytes on its own in-band stream."""
-
-    def __init__(self, address: str, method: str = "InBand", pipeline: str = "test") -> None:
-        options = [*LinkSettings().channel_options, ("grpc.max_send_message_length", -1)]
-        self._channel = grpc.aio.insecure_channel(address, options=options)
-        self._call: Any = self._channel.stream_stream(f"/{SERVICE}/{method}")(
-            metadata=((PIPELINE_KEY, pipeline),)
-        )
-
-    async def __aenter__(self) -> Stranger:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._call.cancel()
-        await self._channel.close()
-
-    async def write(self, *data: bytes) -> None:
-        for frame in data:
-            await self._call.write(frame)
 
     async def fault(self) -> Fault:
         """The next fault among the replies."""
 
         async def read() -> Fault:
             while True:
-                reply = wire.decode(await self._call.read())
+                reply = await self.read()
                 if isinstance(reply, Fault):
                     return reply
 
@@ -126,7 +106,7 @@ class Stranger:
         """The error that the stream is ended with."""
 
         async def read() -> None:
-            while await self._call.read() is not grpc.aio.EOF:
+            while await self.call.read() is not grpc.aio.EOF:
                 pass
             raise AssertionError("the stream ended well")
 
@@ -153,12 +133,12 @@ def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[Agen
             for index, (what, messages) in enumerate(GARBAGE.items()):
                 session = f"garbage{index}"
                 renamed = [replace(message, session=session) for message in messages]  # type: ignore[type-var]
-                await stranger.write(*(wire.encode(message) for message in renamed))
+                await stranger.write(*(wire.to_bytes(message) for message in renamed))
                 fault = await stranger.fault()
                 code = "capacity" if what == "capacity too large" else "protocol"
                 assert (fault.session, fault.code, fault.device) == (session, code, "v1"), what
                 if isinstance(messages[0], Open):
-                    await stranger.write(wire.encode(Close(session)))
+                    await stranger.write(wire.to_bytes(Close(session)))
 
     other.start()
     asyncio.run(send_all())
@@ -169,10 +149,9 @@ def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[Agen
 
 def test_bytes_that_are_no_frame_do_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
     async def test() -> None:
-        short = wire.to_frame(segment())
-        short.segment.payload.data = b"12"
+        head = wire.to_head(segment()).SerializeToString()
         async with Stranger(pipeline[1].address) as stranger:
-            await stranger.write(b"\xff\xff", b"\x0a\x05abc", short.SerializeToString())
+            await stranger.write(frame_of(b"\xff\xff"), frame_of(b"\x0a\x05abc"), frame_of(head, b"12"))
             faults = [await stranger.fault() for _ in range(3)]
             assert [fault.session for fault in faults] == ["?", "?", "g"]
             assert {fault.code for fault in faults} == {"protocol"}
@@ -184,22 +163,21 @@ def test_a_session_belongs_to_the_stream_that_opened_it(pipeline: list[AgentProc
     async def test() -> None:
         address = pipeline[1].address
         async with Stranger(address) as owner, Stranger(address) as thief:
-            await owner.write(wire.encode(Open("mine", 64)))
+            await owner.write(wire.to_bytes(Open("mine", 64)))
             await asyncio.sleep(1)
             for message in (segment(session="mine"), prune(session="mine"), Close("mine")):
-                await thief.write(wire.encode(message))
+                await thief.write(wire.to_bytes(message))
                 assert "not opened on this stream" in (await thief.fault()).reason
 
     asyncio.run(test())
 
 
-def test_an_oversized_frame_ends_only_its_stream(pipeline: list[AgentProcess]) -> None:
+def test_an_oversized_frame_does_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
     async def test() -> None:
         async with Stranger(pipeline[1].address) as stranger:
-            # The agent may end the stream while the frame is still being written.
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await stranger.write(bytes(GRPC_MESSAGE_BYTES + 1))
-            assert isinstance(await stranger.refusal(), CapacityError | DeviceLostError)
+            await stranger.write(frame_of(b"", bytes(2 * MAX_FRAME_BYTES)), frame_of(b"\xff\xff"))
+            assert "at most" in (await stranger.fault()).reason
+            assert "are not the head of a frame" in (await stranger.fault()).reason
 
     asyncio.run(test())
 

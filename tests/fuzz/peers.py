@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import grpc.aio
+import numpy as np
 
-from flowedge.core.messages import MAX_FRAME_BYTES, Message, Open
-from flowedge.live.transport.link import DEVICE_KEY, PIPELINE_KEY, SERVICE
-from flowedge.live.transport.server import InStream, StreamServer
+from flowedge.core.messages import MAX_FRAME_BYTES, Message, Open, Segment
+from flowedge.live.transport.server import InStream
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as pb
@@ -22,6 +22,7 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.v1 import weights_pb2
 from flowedge.v1.weights_pb2_grpc import WeightsServicer, add_WeightsServicer_to_server
 from flowedge.version import PROTOCOL_VERSION
+from tests.support.links import RawLink, serving_streams
 
 # Nobody is lost because the machine that runs the tests is busy.
 DEADLINES = {"silence_s": 120.0, "upstream_silence_s": 120.0, "connect_s": 10.0}
@@ -78,32 +79,29 @@ class FakeStage(rpc.AgentServicer, WeightsServicer):
 @contextlib.asynccontextmanager
 async def serving(peer: Peer, stage: FakeStage | None = None) -> AsyncIterator[str]:
     """The address at which a peer takes streams."""
-    server = grpc.aio.server(options=SETTINGS.channel_options)
-    server.add_generic_rpc_handlers((StreamServer("fake", lambda _: peer, SETTINGS).handler(),))
-    stage = stage or FakeStage()
-    rpc.add_AgentServicer_to_server(stage, server)
-    add_WeightsServicer_to_server(stage, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
+    fake = stage or FakeStage()
+
+    def add_services(server: grpc.aio.Server) -> None:
+        rpc.add_AgentServicer_to_server(fake, server)
+        add_WeightsServicer_to_server(fake, server)
+
+    async with serving_streams("fake", lambda _: peer, SETTINGS, add_services=add_services) as address:
+        yield address
 
 
 class RawStream:
     """A stream to an agent, of frames as bytes; `replies` are the messages that come back."""
 
     def __init__(self, address: str, method: str, pipeline: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=SETTINGS.channel_options)
-        metadata = ((PIPELINE_KEY, pipeline), (DEVICE_KEY, b"fuzzer"))
-        self._call: Any = self._channel.stream_stream(f"/{SERVICE}/{method}")(metadata=metadata)
+        self._link = RawLink(address, method, pipeline)
+        self._opening = asyncio.create_task(self._link.open())
         self._marks: dict[str, asyncio.Event] = {}
         self.faults = 0
         self._reader = asyncio.create_task(self._read())
 
     async def write(self, data: bytes) -> None:
-        await self._call.write(data)
+        await self._opening
+        await self._link.write(data)
 
     async def answered(self, name: str, frame: Message, deadline_s: float) -> None:
         """Send what the agent has to answer with a Fault of session `name`, and wait for that.
@@ -111,7 +109,7 @@ class RawStream:
         TimeoutError when it does not come; whatever else ends the stream is raised.
         """
         mark = self._marks[name] = asyncio.Event()
-        await self.write(wire.encode(frame))
+        await self.write(wire.to_bytes(frame))
         waiting = asyncio.ensure_future(mark.wait())
         done, _ = await asyncio.wait(
             {waiting, self._reader}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -126,12 +124,13 @@ class RawStream:
     async def close(self) -> None:
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
-        self._call.cancel()
-        await self._channel.close()
+        await asyncio.gather(self._opening, return_exceptions=True)
+        await self._link.close()
 
     async def _read(self) -> None:
-        while isinstance(data := await self._call.read(), bytes):
-            session = getattr(wire.decode(data), "session", "")
+        await self._opening
+        while True:
+            session = getattr(await self._link.read(), "session", "")
             self.faults += 1
             if session in self._marks:
                 self._marks.pop(session).set()
@@ -139,10 +138,7 @@ class RawStream:
 
 def mark(name: str, *, express: bool) -> Message:
     """A message that an agent answers with a Fault: of an unknown session, or on the wrong kind of link."""
-    frame = wire.to_frame(Open(name, 1))
     if express:
         return Open(name, 1)
-    frame.segment.session = name
-    frame.segment.payload.dtype = 1
-    frame.segment.payload.shape.append(0)
-    return wire.from_frame(frame)
+    none = np.zeros(0, np.int64)
+    return Segment(name, 0, 0, False, 0, none, none, np.zeros(0, np.int32))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
 
+from flowedge.core import messages as core
 from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Prune, Segment, StageReport
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as agent
@@ -17,7 +19,14 @@ from flowedge.v1 import weights_pb2 as weights
 from flowedge.version import PROTOCOL_VERSION
 
 
-def session_frames(session: str, width: int | None) -> list[pipeline.Frame]:
+class SeedFrame(NamedTuple):
+    """The head and the tail of a valid frame."""
+
+    head: pipeline.Frame
+    tail: bytes
+
+
+def session_frames(session: str, width: int | None) -> list[SeedFrame]:
     """The life of a session on an in-band link: opened, prefilled, drafted, pruned, closed.
 
     width: of hidden states; None for token ids.
@@ -39,10 +48,14 @@ def session_frames(session: str, width: int | None) -> list[pipeline.Frame]:
         Heartbeat(9),
         Close(session, (StageReport("v0", 3, 6, 1, 1, 0, 0.5, 99),)),
     ]
-    return [wire.to_frame(message) for message in messages]
+    return _frames(messages)
 
 
-def express_frames(session: str) -> list[pipeline.Frame]:
+def _frames(messages: Iterable[core.Message]) -> list[SeedFrame]:
+    return [SeedFrame(wire.to_head(message), bytes(wire.encode(message).tail)) for message in messages]
+
+
+def express_frames(session: str) -> list[SeedFrame]:
     """Messages that a draft node sends straight to a stage."""
     messages = (
         Prune(session, 1, 6, 3, 1, np.array([3, 5])),
@@ -50,10 +63,10 @@ def express_frames(session: str) -> list[pipeline.Frame]:
         Heartbeat(3),
         Close(session),
     )
-    return [wire.to_frame(message) for message in messages]
+    return _frames(messages)
 
 
-def result_frames(session: str, width: int) -> list[pipeline.Frame]:
+def result_frames(session: str, width: int) -> list[SeedFrame]:
     """Messages that the last stage sends to the draft node, and replies of the first stage."""
     messages = (
         Segment(session, 0, 0, True, 0, np.arange(3), np.arange(3) - 1, np.full((3, width), 0.5, np.float32)),
@@ -63,7 +76,7 @@ def result_frames(session: str, width: int) -> list[pipeline.Frame]:
         Close(session, (StageReport("v1", 3, 6, 1, 1, 0, 0.5, 99),)),
         Open(session, 64),
     )
-    return [wire.to_frame(message) for message in messages]
+    return _frames(messages)
 
 
 def generate_requests() -> list[Message]:

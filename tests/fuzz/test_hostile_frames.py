@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc.aio
 import psutil
 import pytest
 
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.messages import PIECE_BYTES, Fault, Open
-from flowedge.live.transport.link import PIPELINE_KEY, SERVICE
+from flowedge.core.messages import Fault, Open
 from flowedge.protocol import wire
 from tests.fuzz.peers import RawStream, mark
 from tests.protocol.test_frame_bounds import HOSTILE, body, field
+from tests.support.links import RawLink, frame_of
 from tests.support.processes import AgentProcess, agents, become_pipeline
 
 MIB = 1 << 20
@@ -42,22 +40,14 @@ def peak_bytes(agent: AgentProcess) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) << 10
 
 
-def pieces(total: int, data: bytes) -> list[bytes]:
-    """The pieces of a frame, with a total that may be a lie."""
-    return [
-        struct.pack("<BII", 0, total, place) + data[place : place + PIECE_BYTES]
-        for place in range(0, len(data), PIECE_BYTES)
-    ]
-
-
 EMPTY_REPORTS = body(4, field(2, b"") * (8 << 20))
 ATTACKS = {
-    **{name: [data] for name, data in HOSTILE.items() if len(data) < 2 * MIB},
-    "1 MiB of empty reports": [body(4, field(2, b"") * (MIB // 2 - 64))] * 20,
-    "empty reports in pieces": pieces(len(EMPTY_REPORTS), EMPTY_REPORTS),
-    "a frame of 64 MiB in pieces": pieces(64 * MIB, bytes(64 * MIB)),
-    "a frame of 4 GiB, announced": pieces(0xFFFFFFFF, bytes(4 * MIB)),
-    "the first piece again and again": [pieces(3 * MIB, bytes(PIECE_BYTES))[0]] * 64,
+    **{name: [frame_of(data)] for name, data in HOSTILE.items() if len(data) < 2 * MIB},
+    "1 MiB of empty reports": [frame_of(body(4, field(2, b"") * (MIB // 2 - 64)))] * 20,
+    "16 MiB of empty reports": [frame_of(EMPTY_REPORTS)],
+    "a tail of 64 MiB": [frame_of(b"", bytes(64 * MIB))],
+    "a head of 64 MiB": [frame_of(bytes(64 * MIB))],
+    "junk of the largest size": [frame_of(b"", bytes(MIB))] * 20,
 }
 
 
@@ -84,21 +74,16 @@ def test_hostile_frames_cost_a_stage_neither_memory_nor_time(pipeline: list[Agen
         assert client.generate("Hello", max_new_tokens=4).result().token_ids
 
 
-def test_sixteen_megabytes_in_one_message_end_their_stream(pipeline: list[AgentProcess]) -> None:
-    """The frame that took 0.8 to 1.6 GiB when it was parsed."""
+def test_frames_that_are_announced_and_never_come_cost_nothing(pipeline: list[AgentProcess]) -> None:
+    """Lengths of up to 8 GiB, and then nothing, or a byte now and then."""
     stage = pipeline[2]
 
     async def attack() -> None:
         before = peak_bytes(stage)
-        for _ in range(4):
-            options = [("grpc.max_send_message_length", -1)]
-            async with grpc.aio.insecure_channel(stage.address, options=options) as channel:
-                call = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, PIPELINE),))
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await call.write(EMPTY_REPORTS)
-                    while await call.read() is not grpc.aio.EOF:
-                        pass
-        assert peak_bytes(stage) - before < GROWTH_MIB * MIB
+        for lengths in ((0, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (10, MIB), (MIB, 10)):
+            async with RawLink(stage.address, pipeline=PIPELINE) as link:
+                await link.write(wire.LENGTHS.pack(*lengths), *[b"x"] * 5)
+                assert (peak_bytes(stage) - before) / MIB < GROWTH_MIB
 
     asyncio.run(asyncio.wait_for(attack(), 120))
     with Client(pipeline[0].address) as client:
@@ -111,14 +96,12 @@ def test_a_session_beyond_the_models_positions_is_refused(pipeline: list[AgentPr
 
     async def attack() -> list[Fault]:
         before = peak_bytes(stage)
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(stage.address, options=options) as channel:
-            call = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, PIPELINE),))
+        async with RawLink(stage.address, pipeline=PIPELINE) as link:
             faults = []
             for number in range(64):
-                await call.write(wire.encode(Open(f"s{number}", 1 << 20)))
+                await link.write(wire.to_bytes(Open(f"s{number}", 1 << 20)))
             while len(faults) < 64:
-                reply = wire.decode(await call.read())
+                reply = await link.read()
                 if isinstance(reply, Fault):
                     faults.append(reply)
         assert peak_bytes(stage) - before < GROWTH_MIB * MIB

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 import sys
 import time
 import zlib
@@ -23,17 +22,18 @@ import numpy as np
 import pytest
 
 from flowedge import Client
-from flowedge.core.messages import PIECE_BYTES, Close, Message, Segment
+from flowedge.core.messages import Close, Message, Segment
 from flowedge.live.transport.server import InStream
 from flowedge.net.grpc_status import ERROR_KEY
 from flowedge.protocol import wire
-from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, pipeline_pb2, weights_pb2
+from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, weights_pb2
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.peers import DEADLINES, FakeStage, Peer, RawStream, mark, serving
 from tests.fuzz.seeds import (
+    SeedFrame,
     calls,
     express_frames,
     generate_requests,
@@ -41,6 +41,7 @@ from tests.fuzz.seeds import (
     session_frames,
     streamed_calls,
 )
+from tests.support.links import frame_of
 from tests.support.processes import LOAD_S, AgentProcess, agents, become_pipeline
 
 TIMEOUT_S = 590
@@ -113,7 +114,7 @@ class LinkFuzzer:
         while self._run.is_open(self._part):
             await self._batch(stream, express_frames)
 
-    async def _batch(self, stream: RawStream, life: Callable[[str], list[pipeline_pb2.Frame]]) -> None:
+    async def _batch(self, stream: RawStream, life: Callable[[str], list[SeedFrame]]) -> None:
         self._lives += 1
         # Names that the other lane has too, if it is about as far.
         lives = [life(f"life{self._lives}-{number}") for number in range(4)]
@@ -121,21 +122,26 @@ class LinkFuzzer:
         for frame in islice(cycle(together), BATCH):
             if self._mutator.random.random() < 0.02:
                 if self._run.more(self._part):
-                    await stream.write(self._piece())
+                    await stream.write(self._junk())
             elif self._mutator.random.random() < 0.25:
-                await stream.write(frame.SerializeToString())
+                await stream.write(frame_of(frame.head.SerializeToString(), frame.tail))
             elif self._run.more(self._part):
-                await stream.write(self._mutator.mutate(frame))
+                await stream.write(self._mutated(frame))
         name = f"mark{self._lives}"
         await stream.answered(name, mark(name, express=life is express_frames), REPLY_S)
 
-    def _piece(self) -> bytes:
-        """A piece of a frame that never was (see live/transport/pieces.py)."""
+    def _mutated(self, frame: SeedFrame) -> bytes:
+        head, tail = self._mutator.mutate(frame.head), frame.tail
+        if self._mutator.random.random() < 0.1:
+            tail = tail[: self._mutator.random.randint(0, len(tail))] or b"x"
+        return frame_of(head, tail)
+
+    def _junk(self) -> bytes:
+        """A frame of junk, some of which is larger than the stage takes."""
         random = self._mutator.random
-        total = random.choice((0, 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 0xFFFFFFFF))
-        place = random.choice((0, 1, PIECE_BYTES, 2 * PIECE_BYTES))
-        size = random.choice((0, 1, 50, PIECE_BYTES))
-        return struct.pack("<BII", 0, total, place) + random.randbytes(size)
+        return frame_of(
+            random.randbytes(random.choice((0, 1, 50))), bytes(random.choice((0, 1, 100, 8 << 20)))
+        )
 
 
 async def fuzz_calls(run: Run, agent: AgentProcess, downstream: str, worker: int) -> None:
@@ -214,10 +220,11 @@ class LastStage:
                 for _ in range(8):
                     if chance.random() < 0.5 and self._run.more("results"):
                         frame = chance.choice(result_frames(session, self._width))
-                        await self._stream.write(self._mutator.mutate(frame))
+                        head = self._mutator.mutate(frame.head)
+                        await self._stream.write(frame_of(head, frame.tail))
                 payload = np.full((message.num_rows, self._width), 0.5, dtype=np.float32)
                 message = replace(message, payload=payload)
-            await self._stream.write(wire.encode(message))
+            await self._stream.write(wire.to_bytes(message))
 
 
 async def stages(address: str, plan: Sequence[tuple[AgentProcess, int]]) -> None:

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
@@ -26,13 +25,14 @@ from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
-from flowedge.live.transport.server import StreamOwner, StreamServer
+from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.net.link_settings import LinkSettings
 from flowedge.placement.split import even_split, layer_ranges
 from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
+from tests.support.links import serving_streams
 
 # Generous: the machine that runs the tests may be busy with other things.
 SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
@@ -80,11 +80,8 @@ async def live_pipeline(
         addresses: list[str] = []
 
         async def serve(name: str, owner: StreamOwner) -> None:
-            server = grpc.aio.server(options=SETTINGS.channel_options)
-            server.add_generic_rpc_handlers((StreamServer(name, lambda _: owner, SETTINGS).handler(),))
-            addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-            await server.start()
-            stack.push_async_callback(server.stop, 0)
+            serving = serving_streams(name, lambda _: owner, SETTINGS)
+            addresses.append(await stack.enter_async_context(serving))
 
         def timing(name: str) -> RealTime:
             compute = ComputeThread(name)

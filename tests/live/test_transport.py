@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -17,29 +16,23 @@ import pytest
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
 from flowedge.core.messages import (
     MAX_FRAME_BYTES,
-    PIECE_BYTES,
     Close,
     Credit,
     Fault,
-    Heartbeat,
     Message,
     Open,
     Segment,
 )
-from flowedge.live.transport.link import (
-    DEVICE_KEY,
-    PIPELINE_KEY,
-    SERVICE,
-    STREAM_METHODS,
-    LinkEvents,
-    LinkKind,
-    OutLink,
-)
-from flowedge.live.transport.server import InStream, StreamServer
+from flowedge.live.observer import UNOBSERVED, LiveObserver
+from flowedge.live.transport.connecting import connect
+from flowedge.live.transport.link import SERVICE, STREAM_METHODS, LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.listener import UNPROVEN_PER_ADDRESS, LinkListener
+from flowedge.live.transport.server import InStream
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
-from tests.support.seams import writing_lock
+from flowedge.v1 import pipeline_pb2 as pb
+from tests.support.links import RawLink, frame_of, serving_streams
 
 SETTINGS = LinkSettings(heartbeat_s=0.1, silence_s=20.0, upstream_silence_s=20.0, connect_s=20.0)
 BRISK = LinkSettings(heartbeat_s=0.05, silence_s=1.0, upstream_silence_s=1.0, connect_s=20.0)
@@ -97,15 +90,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def serving(owner: Owner, settings: LinkSettings = SETTINGS) -> AsyncIterator[str]:
-    server = grpc.aio.server(options=settings.channel_options)
-    server.add_generic_rpc_handlers((StreamServer("bob", lambda pipeline: owner, settings).handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
+async def serving(
+    owner: Owner, settings: LinkSettings = SETTINGS, observer: LiveObserver = UNOBSERVED
+) -> AsyncIterator[str]:
+    async with serving_streams("bob", lambda pipeline: owner, settings, observer) as address:
+        yield address
 
 
 async def open_link(
@@ -129,7 +118,7 @@ def test_messages_go_in_order_and_replies_come_back() -> None:
             link = await open_link(address, client)
             assert link.peer == "bob"
             assert owner.streams[0].peer == "älice"
-            sizes = [await link.send(Open(f"s{i}", i)) for i in range(100)]
+            sizes = [link.send(Open(f"s{i}", i)) for i in range(100)]
             assert min(sizes) > 0
             owner.streams[0].reply(Credit("s1"))
             await until(lambda: len(owner.messages) == 100 and client.messages)
@@ -148,49 +137,10 @@ def test_a_segment_of_ten_megabytes_arrives_whole() -> None:
         segment = big_segment(640, 4096)
         async with serving(owner) as address:
             link = await open_link(address, client)
-            await link.send(segment)
+            link.send(segment)
             await until(lambda: owner.messages)
             await link.close()
         received = owner.messages[0]
-        assert isinstance(received, Segment)
-        assert np.array_equal(received.payload, segment.payload)
-
-    run(test)
-
-
-def test_a_heartbeat_passes_between_the_pieces_of_a_segment() -> None:
-    class Sizes:
-        """An observer that notes the sizes of the messages that are received."""
-
-        def __init__(self) -> None:
-            self.sizes: list[int] = []
-
-        def received(self, kind: str, size: int) -> None:
-            self.sizes.append(size)
-
-        def sent(self, kind: str, size: int) -> None: ...
-
-    async def test() -> None:
-        owner, observer = Owner(), Sizes()
-        server = grpc.aio.server(options=SETTINGS.channel_options)
-        streams = StreamServer("bob", lambda _: owner, SETTINGS, observer)  # type: ignore[arg-type]
-        server.add_generic_rpc_handlers((streams.handler(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        link = await open_link(f"127.0.0.1:{port}", Client())
-        segment = big_segment(2500, 4096)
-        sending = asyncio.ensure_future(link.send(segment))
-        await asyncio.sleep(0)
-        await link.send(Heartbeat(7))
-        assert not sending.done()
-        assert await sending > 8 * PIECE_BYTES
-        await until(lambda: owner.messages)
-        await link.close()
-        await server.stop(0)
-        large = [place for place, size in enumerate(observer.sizes) if size > PIECE_BYTES // 2]
-        assert len(large) > 8 and max(observer.sizes) < PIECE_BYTES + 64
-        assert any(size < 64 for size in observer.sizes[large[0] : large[-1]])
-        (received,) = owner.messages
         assert isinstance(received, Segment)
         assert np.array_equal(received.payload, segment.payload)
 
@@ -211,28 +161,6 @@ def test_heartbeats_keep_idle_links_open() -> None:
     run(test)
 
 
-def test_kinds_of_link_use_connections_of_their_own() -> None:
-    async def test() -> None:
-        owner, peers = Owner(), set()
-        server = grpc.aio.server(options=SETTINGS.channel_options)
-
-        class Recording(StreamServer):
-            async def _run(self, stream: InStream, owner: Any, context: Any) -> None:
-                peers.add(context.peer())
-                await super()._run(stream, owner, context)
-
-        server.add_generic_rpc_handlers((Recording("bob", lambda pipeline: owner, SETTINGS).handler(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        links = [await open_link(f"127.0.0.1:{port}", Client(), kind) for kind in STREAM_METHODS]
-        for link in links:
-            await link.close()
-        await server.stop(0)
-        assert len(peers) == 2
-
-    run(test)
-
-
 def test_reading_does_not_wait_for_writing() -> None:
     """Two devices send each other more than any buffer holds before either is asked to read."""
 
@@ -241,9 +169,13 @@ def test_reading_does_not_wait_for_writing() -> None:
         async with serving(owners[0]) as one, serving(owners[1]) as other:
             links = [await open_link(one, clients[0]), await open_link(other, clients[1])]
             segment = big_segment(512, 4096)
-            await asyncio.gather(*(link.send(segment) for link in links for _ in range(8)))
+            for _ in range(8):
+                for link in links:
+                    link.send(segment)
+            assert not all(link.ready for link in links)
             await until(lambda: all(len(owner.messages) == 8 for owner in owners))
             for link in links:
+                assert link.ready
                 await link.close()
 
     run(test)
@@ -289,7 +221,7 @@ def test_a_server_that_stops_is_lost_by_name() -> None:
         await until(lambda: client.lost)
         assert client.lost[0].device == "bob"
         with pytest.raises(DeviceLostError):
-            await link.send(Open("s", 1))
+            link.send(Open("s", 1))
         await link.close()
         assert len(client.lost) == 1
 
@@ -298,57 +230,69 @@ def test_a_server_that_stops_is_lost_by_name() -> None:
 
 @asynccontextmanager
 async def deaf_server() -> AsyncIterator[str]:
-    """Accepts streams, then neither reads nor writes, as a stopped process does."""
-    release = asyncio.Event()
+    """Accepts links, then neither reads nor writes, as a stopped process does."""
+    taken: list[socket.socket] = []
 
-    async def serve(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        await context.send_initial_metadata(((DEVICE_KEY, b"deaf"),))
-        await release.wait()
+    async def serve(request: pb.LinkRequest, context: Any) -> AsyncIterator[pb.LinkOffer]:
+        async with listener.offering(None) as offered:
+            yield pb.LinkOffer(device="deaf", port=listener.port, token=offered.token)
+            taken.append(await offered.connected(DEADLINE_S))
+        await asyncio.sleep(DEADLINE_S)
 
+    listener = LinkListener("deaf", None)
+    listener.listen("127.0.0.1", 0)
     server = grpc.aio.server(options=SETTINGS.channel_options)
-    methods = {kind.value: grpc.stream_stream_rpc_method_handler(serve) for kind in STREAM_METHODS}
+    methods = {
+        kind.value: grpc.unary_stream_rpc_method_handler(
+            serve, pb.LinkRequest.FromString, pb.LinkOffer.SerializeToString
+        )
+        for kind in STREAM_METHODS
+    }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        release.set()
         await server.stop(0)
+        await listener.close()
+        for each in taken:
+            each.close()
 
 
-def test_a_silent_peer_is_lost_even_while_a_send_waits_for_it() -> None:
+def test_a_silent_peer_is_lost_even_while_messages_wait_for_it() -> None:
     async def test() -> None:
         client = Client()
         async with deaf_server() as address:
             link = await open_link(address, client, settings=BRISK)
             started = asyncio.get_running_loop().time()
+            for _ in range(20):
+                link.send(big_segment(512, 4096))
+            assert link.num_waiting > 10
+            await until(lambda: client.lost)
+            assert str(client.lost[0]) == "device deaf: no sign of life for 1 s"
             with pytest.raises(DeviceLostError, match="deaf: no sign of life"):
-                for _ in range(100):
-                    await link.send(big_segment(512, 4096))
+                link.send(Open("s", 1))
             assert asyncio.get_running_loop().time() - started < 10 * BRISK.silence_s
-            assert [error.device for error in client.lost] == ["deaf"]
             await link.close()
+            assert len(client.lost) == 1
 
     run(test)
 
 
-def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
-    def is_sending() -> bool:
-        return any("OutLink.send" in repr(task.get_coro()) for task in asyncio.all_tasks())
+def test_a_peer_that_takes_no_data_is_lost() -> None:
+    """It lives, as its heartbeats show, but reads nothing for longer than a message may take."""
 
     async def test() -> None:
-        complaints: list[str] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
-        async with serving(Owner()) as address:
-            link = await open_link(address, Client())
-            async with writing_lock(link):
-                await until(is_sending)
-                await link.close()
-            await until(lambda: not is_sending())
-        gc.collect()
-        assert complaints == []
+        client = Client()
+        settings = LinkSettings(heartbeat_s=0.05, silence_s=30.0, upstream_silence_s=30.0, send_s=0.5)
+        async with deaf_server() as address:
+            link = await open_link(address, client, settings=settings)
+            for _ in range(4):
+                link.send(big_segment(512, 4096))
+            await until(lambda: client.lost)
+            assert str(client.lost[0]) == "device deaf: it took no data for 0.5 s"
+            await link.close()
 
     run(test)
 
@@ -357,14 +301,12 @@ def test_a_heartbeat_that_is_being_sent_ends_with_the_link() -> None:
 def test_a_client_that_goes_silent_is_let_go(kind: LinkKind) -> None:
     async def test() -> None:
         owner = Owner()
-        async with serving(owner, BRISK) as address, grpc.aio.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(f"/{SERVICE}/{kind.value}")(metadata=((PIPELINE_KEY, "p"),))
-            await call.initial_metadata()
+        async with serving(owner, BRISK) as address, RawLink(address, kind.value) as link:
+            await link.open()
             await until(lambda: owner.ends)
             assert "no sign of life" in owner.ends[0]
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                while await call.read() is not grpc.aio.EOF:
-                    pass
+                await link.call.read()
             assert "no sign of life" in str(from_status(caught.value, address))
 
     run(test)
@@ -373,26 +315,106 @@ def test_a_client_that_goes_silent_is_let_go(kind: LinkKind) -> None:
 def test_bad_frames_are_answered_and_the_stream_goes_on() -> None:
     async def test() -> None:
         owner = Owner()
-        bad = wire.to_frame(big_segment(2, 2))
-        bad.segment.payload.data = b"short"
-        async with serving(owner) as address, grpc.aio.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, "p"),))
-            for data in (b"\xff\xff\xff", bad.SerializeToString(), wire.encode(Close("other"))):
-                await call.write(data)
-            await until(lambda: owner.messages)
-            assert owner.messages == [Close("other")]
-            assert [error.session for error in owner.bad] == ["", "s"]
+        bad = wire.to_head(big_segment(2, 2)).SerializeToString()
+        async with serving(owner) as address, RawLink(address, "InBand") as link:
+            await link.open()
+            await link.write(frame_of(b"\xff\xff\xff"), frame_of(bad, b"short"), wire.to_bytes(Close("a")))
+            await link.write(frame_of(b"", bytes(MAX_FRAME_BYTES)), wire.to_bytes(Close("b")))
+            await until(lambda: len(owner.messages) == 2)
+            assert owner.messages == [Close("a"), Close("b")]
+            assert [error.session for error in owner.bad] == ["", "s", ""]
             faults: list[Fault] = []
-            while len(faults) < 2:
-                reply = wire.decode(await call.read())
+            while len(faults) < 3:
+                reply = await link.read()
                 if isinstance(reply, Fault):
                     faults.append(reply)
             assert [(fault.session, fault.device, fault.code) for fault in faults] == [
                 ("?", "bob", "protocol"),
                 ("s", "bob", "protocol"),
+                ("?", "bob", "protocol"),
             ]
-            call.cancel()
+            assert f"at most {MAX_FRAME_BYTES} are allowed" in faults[2].reason
+        await until(lambda: owner.ends)
+
+    run(test)
+
+
+def test_frames_come_whole_however_the_bytes_are_cut() -> None:
+    async def test() -> None:
+        owner = Owner()
+        sent: list[Message] = [Open("s", 9), big_segment(3, 5), Close("s"), big_segment(40, 900), Credit("s")]
+        data = b"".join(wire.to_bytes(message) for message in sent)
+        async with serving(owner) as address, RawLink(address, "InBand") as link:
+            await link.write(*(data[place : place + 997] for place in range(0, len(data), 997)))
+            await link.write(*(data[:2000][place : place + 1] for place in range(100)))
+            await until(lambda: len(owner.messages) >= len(sent) + 1)
+        for message, received in zip(sent, owner.messages, strict=False):
+            assert wire.to_bytes(message) == wire.to_bytes(received)
+
+    run(test)
+
+
+def test_a_peer_that_closes_its_half_has_ended_the_stream() -> None:
+    async def test() -> None:
+        owner = Owner()
+        async with serving(owner) as address, RawLink(address, "InBand") as link:
+            await link.write(wire.to_bytes(Open("s", 9)), wire.to_bytes(Close("s"))[:-1])
+            link.end_writing()
             await until(lambda: owner.ends)
+            assert owner.ends == ["it closed the connection"]
+            assert owner.messages == [Open("s", 9)]
+
+    run(test)
+
+
+def test_a_token_is_good_for_one_connection_of_its_caller() -> None:
+    async def test() -> None:
+        owner = Owner()
+        async with serving(owner) as address, RawLink(address, "InBand") as link:
+            await link.open()
+            for token in (link.offer.token, bytes(32)):
+                with pytest.raises(OSError, match="closed"):
+                    await connect("127.0.0.1", link.offer.port, token, None, None)
+            await link.write(wire.to_bytes(Open("s", 9)))
+            await until(lambda: owner.messages)
+
+    run(test)
+
+
+def test_connections_without_a_token_are_closed_for_others() -> None:
+    async def test() -> None:
+        owner = Owner()
+        async with serving(owner) as address, RawLink(address, "InBand") as link:
+            link.offer = await link.call.read()
+            silent = [
+                await asyncio.open_connection("127.0.0.1", link.offer.port)
+                for _ in range(UNPROVEN_PER_ADDRESS + 8)
+            ]
+            for reader, _ in silent[:8]:
+                assert await asyncio.wait_for(reader.read(1), DEADLINE_S) == b""
+            connected = await connect("127.0.0.1", link.offer.port, link.offer.token, None, None)
+            await until(lambda: owner.streams)
+            connected.close()
+            for _, writer in silent:
+                writer.close()
+            await until(lambda: owner.ends)
+
+    run(test)
+
+
+def test_many_links_at_once() -> None:
+    async def test() -> None:
+        owner, clients = Owner(), [Client() for _ in range(40)]
+        async with serving(owner) as address:
+            links = await asyncio.gather(*(open_link(address, client) for client in clients))
+            for number, link in enumerate(links):
+                link.send(Open(f"s{number}", 1))
+            await until(lambda: len(owner.messages) == 40)
+            for stream in owner.streams:
+                stream.reply(Credit("s"))
+            await until(lambda: all(client.messages for client in clients))
+            await asyncio.gather(*(link.close() for link in links))
+            await until(lambda: len(owner.ends) == 40)
 
     run(test)
 
@@ -405,11 +427,11 @@ def test_a_peer_that_reads_no_replies_is_dropped() -> None:
             max_replies: ClassVar[int] = 4
 
         settings = FewReplies(heartbeat_s=0.05)
-        async with serving(owner, settings) as address, grpc.aio.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(f"/{SERVICE}/InBand")(metadata=((PIPELINE_KEY, "p"),))
-            await call.initial_metadata()
-            for _ in range(5):
-                owner.streams[0].reply(Credit("s"))
+        async with serving(owner, settings) as address, RawLink(address, "InBand") as link:
+            await link.open()
+            large = Fault("s", "bob", "device", "x" * 4096)
+            for _ in range(5000):
+                owner.streams[0].reply(large)
             await until(lambda: owner.ends)
             assert owner.ends == ["the other side reads no replies"]
 

@@ -76,6 +76,8 @@ PACKAGES_ELSEWHERE = {
     "flowedge.cli": "names dtypes, and computes nothing",
     "flowedge.models.check": "runs transformers' own model",
     "flowedge.models.checkpoint": "reads files to the host",
+    "flowedge.models.native": "serves CPUs",
+    "flowedge.models.products": "serves CPUs",
     "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
     "flowedge.models.stored_quant": "reads files to the host",
     "flowedge.profiling": "times a real device, and waits for it",

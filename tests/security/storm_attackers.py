@@ -5,6 +5,7 @@ Arguments: the JSON of a Target, and the name of an attack, which begins anew wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,18 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.core.messages import Close, Open
-from flowedge.live.transport.link import PIPELINE_KEY
+from flowedge.core.messages import Close
 from flowedge.protocol import wire
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.credentials.member import authority_name
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc, generation_pb2
+from flowedge.v1.pipeline_pb2 import LinkOffer, LinkRequest
 from flowedge.version import PROTOCOL_VERSION
 from tests.discovery.packets import MALFORMED, announcement, sender
 from tests.security.floods import attacker_context, handshake, silent_connections
 from tests.security.impostor import call_as
 from tests.security.raw_caller import half_send_many, raw_caller
+from tests.support.links import frame_of, send_frames
 
 HANDSHAKERS, SILENT = "127.0.0.2", "127.0.0.3"  # addresses that the attackers call from
 PAUSE_S = 0.5  # between two attacks of a process
@@ -166,14 +168,13 @@ class Attackers:
             self.done["packets"] += 40 + len(MALFORMED)
 
     def hostile_agent(self) -> None:
-        """Streams into the pipeline, and 64 sessions."""
-        opens = [wire.encode(Open(f"s{number}", 1 << 20)) for number in range(64)]
+        """Streams into the pipeline, and connections to the port of links."""
         for name in self._target.agents:
-            self._stream("garage", name, "InBand", opens)
+            self._stream("garage", name, "InBand")
 
     def hostile_draft_node(self) -> None:
         for name in self._target.agents:
-            self._stream("rival", name, "Express", [wire.encode(Close("s1"))])
+            self._stream("rival", name, "Express")
             with self._channel("rival", name) as channel:
                 agent = agent_pb2_grpc.AgentStub(channel)
                 role = agent_pb2.StageRole(
@@ -216,7 +217,7 @@ class Attackers:
 
     def junk_frames(self) -> None:
         """Frames of millions of empty parts, from a stage that is a member of the pipeline."""
-        close = wire.to_frame(Close("s1"))
+        close = wire.to_head(Close("s1"))
         close.close.reports.add()
         empty = close.SerializeToString()
         frames = [
@@ -224,8 +225,8 @@ class Attackers:
             b"\x12\xff\xff\xff\x7f" + os.urandom(64 << 10),
             self._random.randbytes(64 << 10),
         ]
-        self._stream("v1", "v2", "InBand", frames)
-        self._stream("garage", "d0", "InBand", frames)
+        self._stream("v1", "v2", "InBand", [frame_of(frame) for frame in frames])
+        self._stream("garage", "d0", "InBand")
 
     def joins(self) -> None:
         """Guessed tokens, and signing requests that are none."""
@@ -242,13 +243,22 @@ class Attackers:
                     stub.Join(request, timeout=ANSWER_S)
             self.done["guessed tokens"] += 10
 
-    def _stream(self, caller: str, device: str, lane: str, frames: list[bytes]) -> None:
+    def _stream(self, caller: str, device: str, lane: str, frames: Sequence[bytes] = ()) -> None:
+        """Open a link; if it is offered, send frames on it, and bytes without its token beside it."""
+        address = self._target.agents[device]
         with self._channel(caller, device) as channel:
-            opened: Any = channel.stream_stream(f"/flowedge.v1.Pipeline/{lane}")
-            metadata = ((PIPELINE_KEY, self._target.pipeline),)
+            opened: Any = channel.unary_stream(f"/flowedge.v1.Pipeline/{lane}")
+            request = LinkRequest(pipeline=self._target.pipeline).SerializeToString()
             with contextlib.suppress(grpc.RpcError):
-                for _ in opened(iter(frames), metadata=metadata, timeout=ANSWER_S):
-                    pass
+                for reply in opened(request, timeout=ANSWER_S):
+                    offer = LinkOffer.FromString(reply)
+                    store = CredentialStore.open(self._target.state(caller))
+                    uri = CredentialStore.open(self._target.state(device)).member.uri
+                    for token, sent in ((bytes(32), [b"x"]), (offer.token, frames)):
+                        with contextlib.suppress(OSError, FlowEdgeError, asyncio.TimeoutError):
+                            made = LinkOffer(port=offer.port, token=token)
+                            sending = send_frames(address, made, store, uri, sent)
+                            asyncio.run(asyncio.wait_for(sending, ANSWER_S))
         self.done["hostile streams"] += 1
 
     @contextlib.contextmanager

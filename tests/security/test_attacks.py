@@ -75,8 +75,8 @@ def describe(channel: grpc.Channel) -> agent_pb2.Device:
 
 def frames(channel: grpc.Channel, lane: str) -> Any:
     """A stream of the Pipeline service."""
-    stream: Any = channel.stream_stream(f"/flowedge.v1.Pipeline/{lane}")
-    return stream(iter([b""]), timeout=ANSWER_S)
+    stream: Any = channel.unary_stream(f"/flowedge.v1.Pipeline/{lane}")
+    return stream(b"", timeout=ANSWER_S)
 
 
 def refused(

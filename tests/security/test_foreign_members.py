@@ -14,15 +14,13 @@ import pytest
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import AccessError
-from flowedge.core.messages import Close, Message, Open
-from flowedge.live.transport.link import PIPELINE_KEY, ROUTE_KEY
-from flowedge.protocol import wire
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.security.process import Security
 from flowedge.security.tls.channels import open_channel
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
+from flowedge.v1.pipeline_pb2 import LinkRequest
 from flowedge.version import PROTOCOL_VERSION
 from tests.security.clusters import Cluster, members
 from tests.security.impostor import call_as
@@ -82,12 +80,11 @@ def pipeline_of(agents: list[AgentProcess]) -> str:
     return assemble(PipelineSpec(d0, tuple(stages), "bundled", ("bundled",)), lambda *_: None)
 
 
-def stream(channel: grpc.Channel, lane: str, pipeline: str, *messages: Message, route: int = 0) -> None:
-    """Open a stream of the Pipeline service, send messages, and read what comes until the stream ends."""
-    opened: Any = channel.stream_stream(f"/flowedge.v1.Pipeline/{lane}")
-    metadata = ((PIPELINE_KEY, pipeline), (ROUTE_KEY, str(route)))
-    frames = [wire.encode(message) for message in messages]
-    for _ in opened(iter(frames), metadata=metadata, timeout=ANSWER_S):
+def stream(channel: grpc.Channel, lane: str, pipeline: str, route: int = 0) -> None:
+    """Open a link of the Pipeline service, and read what comes until it ends."""
+    opened: Any = channel.unary_stream(f"/flowedge.v1.Pipeline/{lane}")
+    request = LinkRequest(pipeline=pipeline, route=route).SerializeToString()
+    for _ in opened(request, timeout=ANSWER_S):
         pass
 
 
@@ -101,12 +98,11 @@ def denied(attempt: Callable[[], object]) -> str:
 
 
 def test_another_agent_opens_no_in_band_stream(home: Home) -> None:
-    """64 sessions on a stage, and results in the place of the last stage."""
+    """To a stage, and in the place of the last stage."""
     garage = home.caller("garage", CertificateRole.AGENT)
-    opens = [Open(f"s{number}", 64) for number in range(64)]
     for device in ("v1", "v2", "d0"):
         with home.attack(garage, device) as channel:
-            told = denied(lambda channel=channel: stream(channel, "InBand", home.pipeline, *opens))
+            told = denied(lambda channel=channel: stream(channel, "InBand", home.pipeline))
             assert home.pipeline not in told
     home.agents[1].line("a stream of garage was refused", "is not the device before v1")
     home.answers()
@@ -116,7 +112,7 @@ def test_a_stage_sends_on_to_its_neighbour_only(home: Home) -> None:
     """V1 is a member of the pipeline, but not the last stage; nor is V2 in front of V1."""
     for attacker, device in (("v1", "d0"), ("v2", "v1"), ("v2", "v2")):
         with home.attack(home.credentials(attacker), device) as channel:
-            denied(lambda channel=channel: stream(channel, "InBand", home.pipeline, Open("s", 8)))
+            denied(lambda channel=channel: stream(channel, "InBand", home.pipeline))
     home.answers()
 
 
@@ -135,7 +131,7 @@ def test_another_draft_node_takes_nothing_over(home: Home) -> None:
     for device in ("v1", "v2"):
         with home.attack(rival, device) as channel:
             agent = rpc.AgentStub(channel)
-            denied(lambda channel=channel: stream(channel, "Express", home.pipeline, Close("s")))
+            denied(lambda channel=channel: stream(channel, "Express", home.pipeline))
             denied(lambda agent=agent: list(agent.BecomeStage(role, timeout=ANSWER_S)))
             for pipeline in ("", home.pipeline):
                 request = pb.ReleaseRequest(pipeline=pipeline)
@@ -205,7 +201,7 @@ def test_refusals_do_not_fill_the_log(home: Home) -> None:
     prowler = home.caller("prowler", CertificateRole.AGENT)
     with home.attack(prowler, "v2") as channel:
         for _ in range(50):
-            denied(lambda: stream(channel, "InBand", home.pipeline, Open("s", 8)))
+            denied(lambda: stream(channel, "InBand", home.pipeline))
     home.agents[2].line("a stream of prowler was refused")
     lines = [line for line in home.agents[2].lines if "a stream of prowler was refused" in line]
     assert len(lines) == 1

@@ -91,11 +91,6 @@ def set_own_security(patch: pytest.MonkeyPatch, security: Security | None) -> No
     patch.setattr(process, "_current", security)
 
 
-def writing_lock(link: Any) -> Any:
-    """Return the lock that a link holds while it sends: held by a test, a heartbeat stays in mid-send."""
-    return link._writing
-
-
 def template_worker(renderer: TemplateRenderer) -> subprocess.Popen[bytes]:
     assert renderer._process is not None
     return renderer._process

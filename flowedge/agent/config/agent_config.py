@@ -50,6 +50,10 @@ class DeviceSettings(SettingsGroup):
         examples=["192.168.1.20"],
     )
     port: Port = setting(0, "Port to listen on; 0 chooses a free port.")
+    links_port: Port = setting(
+        0,
+        "Second port, for the data of pipelines; 0 chooses a free port. Firewalls must let both in.",
+    )
     name: Name | None = setting(None, "Name of the device. Default: the host name.", examples=["kitchen"])
     device_kind: Name | None = setting(
         None, "What the device is. Default: detected.", examples=["Jetson Orin Nano"]

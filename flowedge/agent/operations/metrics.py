@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector
@@ -17,7 +17,7 @@ from flowedge.core.request import DecodeCounters
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.observer import LiveObserver
+from flowedge.live.observer import CountBytes, LiveObserver
 from flowedge.system.memory import read_available_memory
 from flowedge.system.temperature import temperatures
 from flowedge.v1 import agent_pb2 as pb
@@ -49,6 +49,7 @@ class AgentMetrics(LiveObserver):
         self._compute = histogram(
             "flowedge_compute_seconds", "Jobs of the compute thread.", ["activity"], buckets=SECONDS
         )
+        self._compute_of = cache(self._compute.labels)  # looking a label up takes longer than counting
         self._transfer = histogram(
             "flowedge_transfer_seconds", "Handing an in-band message to the transport.", buckets=SECONDS
         )
@@ -79,18 +80,15 @@ class AgentMetrics(LiveObserver):
         self._segments.labels("done").inc(counts.work["segments"] - aborted)
 
     def computed(self, activity: str, seconds: float, rows: int) -> None:
-        self._compute.labels(activity).observe(seconds)
+        self._compute_of(activity).observe(seconds)
         if activity == ABORTED:
             self._rows.labels("aborted").inc(rows)
 
     def transferred(self, seconds: float) -> None:
         self._transfer.observe(seconds)
 
-    def sent(self, link: str, num_bytes: int) -> None:
-        self._link.labels(link, "sent").inc(num_bytes)
-
-    def received(self, link: str, num_bytes: int) -> None:
-        self._link.labels(link, "received").inc(num_bytes)
+    def of_link(self, link: str) -> tuple[CountBytes, CountBytes]:
+        return self._link.labels(link, "sent").inc, self._link.labels(link, "received").inc
 
     def decoded(self, counters: DecodeCounters) -> None:
         for length in counters.accepted_per_segment:

@@ -13,6 +13,7 @@ from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
@@ -54,6 +55,7 @@ class Agent:
         compute: the thread in which everything runs that uses torch.
         roles: holds the device's role; local_weights: the weights that the device can give to others.
         observer: is told of the work of live drivers.
+        listener: where the connections of links are made; to be closed at the end.
         member: URI in the device's certificate (see Member.uri); None without a certificate.
     """
 
@@ -62,6 +64,7 @@ class Agent:
     compute: ComputeThread
     roles: RoleHolder
     local_weights: LocalWeights
+    listener: LinkListener
     observer: LiveObserver = UNOBSERVED
     instruments: Instruments = field(default_factory=Instruments)
     member: str | None = None
@@ -84,9 +87,13 @@ class Agent:
         Raises:
             BadRequestError: when the cache cannot be used as the settings say.
             DeviceError: when the server cannot listen there.
+
+        To be called on the event loop.
         """
         address = join_address(security.listen_host(config.agent.host), config.agent.port)
         port = server.listen(address, device_name(config), _OTHER_PORT)
+        listener = LinkListener(device_name(config), security.store)
+        listener.listen(security.listen_host(config.agent.host), config.agent.links_port)
         info = DeviceInfo.of(config, port, compute, device_id)
         agent = cls(
             info,
@@ -94,13 +101,14 @@ class Agent:
             ComputeThread(info.name, config.deadlines.progress_s),
             RoleHolder(info.name),
             LocalWeights.configured(config.cache.dir, config.cache.gib),
+            listener,
             observer,
             instruments or Instruments(),
             None if security.store is None else security.store.credentials.holder.member.uri,
         )
         weights = WeightsService(info.name, agent.local_weights, config.weights)
         rpc.add_WeightsServicer_to_server(weights, server)
-        streams = StreamServer(info.name, agent.roles.streams_of, config.link, observer)
+        streams = StreamServer(info.name, agent.roles.streams_of, config.link, listener, observer)
         server.add_generic_rpc_handlers((streams.handler(),))
         return agent
 

@@ -117,6 +117,7 @@ class EmbeddedDraftNode:
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)
         self._release.push_async_callback(server.stop, STOP_GRACE_S)
+        self._release.push_async_callback(agent.listener.close)
         self._release.push_async_callback(agent.roles.release, "")
         await server.start()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,20 +13,14 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from flowedge.core.errors import AccessError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
 from flowedge.core.messages import Fault, Heartbeat, Message
-from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.link import (
-    DEVICE_KEY,
-    PIPELINE_KEY,
-    ROUTE_KEY,
-    SERVICE,
-    STREAM_METHODS,
-    LinkKind,
-)
-from flowedge.live.transport.pieces import PieceJoiner
+from flowedge.live.observer import UNOBSERVED, LiveObserver, ignore_bytes
+from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
+from flowedge.live.transport.link import SERVICE, STREAM_METHODS, LinkKind
+from flowedge.live.transport.listener import LinkListener
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
@@ -34,6 +29,7 @@ from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
 from flowedge.protocol.frame_error import FrameError
 from flowedge.security.tls.caller_member import certified_member
 from flowedge.security.tls.guard import certified_name
+from flowedge.v1 import pipeline_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +41,6 @@ class InStream:
         route: the route whose last stage the peer says it is (see OutLink.open).
         member: URI in the peer's certificate (see Member.uri); None in plaintext.
         max_frame_bytes: most bytes of a frame; its owner may set it when it accepts the stream.
-        replies: messages that wait to be sent back.
         ended: why this side ends the stream; None while it does not.
         error: the error that the peer is told when this side ends the stream; None for one that says `ended`.
         departed: when the latest message was due to leave its sender (see wire.encode).
@@ -59,10 +54,24 @@ class InStream:
         self.route = route
         self.member = member
         self.max_frame_bytes = CONTROL_BYTES
-        self.replies: asyncio.Queue[Message] = asyncio.Queue(max_replies)
         self.ended: str | None = None
         self.error: DeviceError | None = None
         self.departed = 0.0
+        self._max_replies = max_replies
+        self._lock = threading.Lock()
+        self._early: list[Message] = []  # replies before the connection was made
+        self._connection: FrameSocket | None = None
+        self._sent: Callable[[int], None] = ignore_bytes
+
+    def attach(self, connection: FrameSocket, sent: Callable[[int], None]) -> None:
+        """Send replies by a connection from now on.
+
+        sent: is told of the bytes of each reply.
+        """
+        with self._lock:
+            self._connection, self._sent = connection, sent
+        for message in self._early:
+            self.reply(message)
 
     def end(self, reason: str, error: DeviceError | None = None) -> None:
         """Have the stream ended when the waiting replies have been sent; `error` is told to the peer."""
@@ -70,15 +79,31 @@ class InStream:
             self.ended, self.error = reason, error
 
     def reply(self, message: Message) -> None:
-        """Have a message sent back, without waiting. The stream of a peer that reads no replies is ended."""
-        try:
-            self.replies.put_nowait(message)
-        except asyncio.QueueFull:
+        """Send a message back, without waiting. The stream of a peer that reads no replies is ended.
+
+        May be called in any thread. A reply on a stream that has ended is dropped.
+        """
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                self._early.append(message)
+        waiting = len(self._early) if connection is None else connection.num_waiting
+        if waiting > self._max_replies:
             self.end("the other side reads no replies")
+            return
+        if connection is None:
+            return
+        frame = wire.encode(message)
+        with contextlib.suppress(ConnectionError):
+            connection.send(frame)
+            self._sent(frame.num_bytes)
 
 
 class StreamOwner(Protocol):
-    """Takes the streams of one pipeline. Its methods are called on the event loop."""
+    """Takes the streams of one pipeline.
+
+    `opened` and `closed` are called on the event loop, `received` and `malformed` in the link thread.
+    """
 
     def opened(self, stream: InStream) -> None:
         """Accept a stream that a peer asks for, or refuse it by a FlowEdgeError."""
@@ -100,43 +125,60 @@ class StreamServer:
     A frame that cannot be read is answered with a Fault for the session it names. It does not end the stream.
 
     Attributes:
+        listener: where the connections of streams are made.
         find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError.
     """
 
     device: str
     find: Callable[[str], StreamOwner]
     settings: LinkSettings
+    listener: LinkListener
     observer: LiveObserver = UNOBSERVED
     refusals: LogRate = field(default_factory=LogRate)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler for a grpc.aio server. It takes frames as bytes, so that bad frames reach it."""
+        """Return the handler for a grpc.aio server."""
         methods: dict[str, Any] = {
-            kind.value: grpc.stream_stream_rpc_method_handler(self._serve(kind)) for kind in STREAM_METHODS
+            kind.value: grpc.unary_stream_rpc_method_handler(
+                self._serve(kind),
+                request_deserializer=pb.LinkRequest.FromString,
+                response_serializer=pb.LinkOffer.SerializeToString,
+            )
+            for kind in STREAM_METHODS
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _serve(self, kind: LinkKind) -> Callable[..., Any]:
-        async def serve(_: AsyncIterator[bytes], context: Context) -> None:
-            metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-            claimed = bytes(metadata.get(DEVICE_KEY) or b"unknown").decode("utf-8", "replace")
-            peer = (certified_name(context) or claimed)[:MAX_TEXT]
-            route = str(metadata.get(ROUTE_KEY) or "0")
-            pipeline = str(metadata.get(PIPELINE_KEY) or "")
-            stream = InStream(
-                kind,
-                peer,
-                self.settings.max_replies,
-                int(route) if route.isdecimal() and len(route) < 8 else -1,
-                certified_member(context),
-            )
+        async def serve(request: pb.LinkRequest, context: Context) -> AsyncIterator[pb.LinkOffer]:
+            peer = (certified_name(context) or request.device or "unknown")[:MAX_TEXT]
+            member = certified_member(context)
+            stream = InStream(kind, peer, self.settings.max_replies, request.route, member)
             try:
-                owner = self.find(pipeline)
+                owner = self.find(request.pipeline)
                 owner.opened(stream)
             except FlowEdgeError as error:
                 self._log_refusal(stream, error)
                 await abort(context, error)
-            await self._run(stream, owner, context)
+            reason = "the connection was closed"
+            serving: _Serving | None = None
+            try:
+                async with self.listener.offering(member) as offered:
+                    yield pb.LinkOffer(device=self.device, port=self.listener.port, token=offered.token)
+                    connected = await offered.connected(self.settings.connect_s)
+                most = min(stream.max_frame_bytes, self.settings.max_message_bytes)
+                serving = _Serving(self, stream, owner, FrameSocket(connected, most))
+                reason = await serving.run()
+            except DeviceLostError as error:
+                reason = error.reason
+            finally:
+                if serving is not None:
+                    serving.connection.close()
+                owner.closed(stream, reason)
+            fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
+            _log.info("a stream has ended", extra=fields)
+            if not context.done():
+                ended = DeviceError(self.device, f"the stream was ended: {reason}")
+                await abort(context, stream.error or ended)
 
         return serve
 
@@ -150,99 +192,86 @@ class StreamServer:
                 level, "a stream of %s was refused: %s%s", stream.peer, error, more(silent), extra=fields
             )
 
-    async def _run(self, stream: InStream, owner: StreamOwner, context: Context) -> None:
-        reason = "the connection was closed"
-        session = _Serving(self, stream, owner, context)
-        tasks: list[asyncio.Task[str]] = []
-        try:
-            await context.send_initial_metadata(((DEVICE_KEY, self.device.encode()),))
-            tasks = [asyncio.create_task(part) for part in (session.read(), session.write(), session.watch())]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            reason = next((task.result() for task in done if not task.cancelled()), reason)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            owner.closed(stream, reason)
-        fields = about(event="stream_ended", peer=stream.peer, lane=stream.kind.value, reason=reason)
-        _log.info("a stream has ended", extra=fields)
-        if not context.done():
-            await abort(context, stream.error or DeviceError(self.device, f"the stream was ended: {reason}"))
 
-
-@dataclass
 class _Serving:
-    """The three tasks of an open stream. Each returns the reason for which the stream has ended."""
+    """An open stream at work: reading in the link thread, the watch over it on the event loop."""
 
-    server: StreamServer
-    stream: InStream
-    owner: StreamOwner
-    context: Context
-    heard: float = field(default_factory=time.monotonic)
-    unreadable: int = 0
-    joiner: PieceJoiner = field(default_factory=PieceJoiner)
+    def __init__(
+        self, server: StreamServer, stream: InStream, owner: StreamOwner, connection: FrameSocket
+    ) -> None:
+        self.connection = connection
+        self._server = server
+        self._stream = stream
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[str] = self._loop.create_future()
+        self._unreadable = 0
+        sent, self._received = server.observer.of_link(stream.kind.label)
+        stream.attach(connection, sent)
 
-    async def read(self) -> str:
-        while True:
-            data: object = await self.context.read()
-            if not isinstance(data, bytes):
-                return "the other side closed it"
-            self.heard = time.monotonic()
-            self.server.observer.received(self.stream.kind.label, len(data))
-            try:
-                message = self._read_message(data)
-            except FrameError as error:
-                self._log_unreadable(error)
-                self.stream.reply(
-                    Fault(error.session or "?", self.server.device, ProtocolError.code, str(error))
-                )
-                self.owner.malformed(self.stream, error)
-                continue
-            if message is not None and not isinstance(message, Heartbeat):
-                self.owner.received(self.stream, message)
+    async def run(self) -> str:
+        """Serve the stream until it ends; return the reason."""
+        self.connection.start(SocketEvents(self._take, self._too_large, self._on_closed, _no_op))
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            done, _ = await asyncio.wait({watching, self._closed}, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
-    def _read_message(self, data: bytes) -> Message | None:
-        """Return the message that the bytes complete; None if more pieces of it are to come."""
-        most = min(self.stream.max_frame_bytes, self.server.settings.max_message_bytes)
-        frame = self.joiner.take(data, most)
-        if frame is None:
-            return None
-        message, departed = wire.read(frame)
-        if isinstance(message, Heartbeat):
-            return message
-        if self.joiner.waiting:
-            self.joiner.drop()
-            session = getattr(message, "session", "")
-            raise FrameError(session, "a message came between the pieces of another")
-        self.stream.departed = departed
-        return message
+    def _take(self, head: bytes, tail: bytearray) -> None:
+        self._received(len(head) + len(tail))
+        try:
+            message, self._stream.departed = wire.read(head, tail)
+        except FrameError as error:
+            self._refuse(error)
+            return
+        if not isinstance(message, Heartbeat):
+            self._owner.received(self._stream, message)
+
+    def _too_large(self, num_bytes: int) -> None:
+        most = self.connection.max_frame_bytes
+        self._refuse(FrameError("", f"a frame of {num_bytes} bytes; at most {most} are allowed"))
+
+    def _refuse(self, error: FrameError) -> None:
+        self._log_unreadable(error)
+        self._stream.reply(Fault(error.session or "?", self._server.device, ProtocolError.code, str(error)))
+        self._owner.malformed(self._stream, error)
 
     def _log_unreadable(self, error: FrameError) -> None:
         """Log the 1st, 10th, 100th frame and so on: a peer must not fill the log."""
-        self.unreadable += 1
-        if str(self.unreadable).strip("0") == "1":
-            fields = about(event="frame_refused", peer=self.stream.peer, session=error.session)
+        self._unreadable += 1
+        if str(self._unreadable).strip("0") == "1":
+            fields = about(event="frame_refused", peer=self._stream.peer, session=error.session)
             _log.warning(
-                "a frame cannot be read, the stream's number %d: %s", self.unreadable, error, extra=fields
+                "a frame cannot be read, the stream's number %d: %s", self._unreadable, error, extra=fields
             )
 
-    async def write(self) -> str:
-        while True:
-            message = await self.stream.replies.get()
-            data = wire.encode(message)
-            await self.context.write(data)
-            self.server.observer.sent(self.stream.kind.label, len(data))
+    def _on_closed(self, reason: str) -> None:
+        def tell() -> None:
+            if not self._closed.done():
+                self._closed.set_result(reason)
 
-    async def watch(self) -> str:
-        settings, express = self.server.settings, self.stream.kind is LinkKind.EXPRESS
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(tell)
+
+    async def _watch(self) -> str:
+        """Send heartbeats until the peer is silent, or this side ends the stream; return the reason."""
+        stream, settings, connection = self._stream, self._server.settings, self.connection
+        express = stream.kind is LinkKind.EXPRESS
         silence = settings.silence_s if express else settings.upstream_silence_s
         sequence = 0
-        while self.stream.ended is None:
+        while stream.ended is None:
             await asyncio.sleep(settings.heartbeat_s)
-            if time.monotonic() - self.heard > silence:
+            if connection.silent_s > silence:
                 return f"no sign of life for {silence:g} s"
-            if self.stream.replies.empty():
+            if not connection.num_waiting:
                 sequence += 1
-                self.stream.reply(Heartbeat(sequence))
+                stream.reply(Heartbeat(sequence))
         await asyncio.sleep(settings.heartbeat_s)  # so that the waiting replies are sent
-        return self.stream.ended
+        return stream.ended
+
+
+def _no_op() -> None:
+    return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
 from flowedge.models.lean.masked_attention import attend_masked
 
 MASKED = "flowedge"  # torch's own kernels, with a mask
@@ -71,6 +71,14 @@ def attend_ordered(
     return output.transpose(1, 2), None
 
 
+def register_in_transformers() -> None:
+    """Have transformers' own layers find the attention functions by their names."""
+    from transformers import AttentionInterface  # noqa: PLC0415 (its import takes seconds and 140 MiB)
+
+    for name, function in ATTENTION_FUNCTIONS.items():
+        AttentionInterface.register(name, function)
+
+
 def _check_arguments(dropout: float, others: dict[str, Any]) -> None:
     """Raise CheckpointError for an argument that would change the result."""
     unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
@@ -84,5 +92,5 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 # NVIDIA's containers set a variable by which products of float32 are rounded to 11 bits. The angles of
 # positions above 2,048, and the self-tests of exact blocks, need float32.
 torch.set_float32_matmul_precision("highest")
-AttentionInterface.register(MASKED, attend)
-AttentionInterface.register(ORDERED, attend_ordered)
+ATTENTION_FUNCTIONS[MASKED] = attend
+ATTENTION_FUNCTIONS[ORDERED] = attend_ordered

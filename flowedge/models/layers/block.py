@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
@@ -33,6 +34,8 @@ from flowedge.models.native.paths import row_paths
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 from flowedge.native.library import missing_reason
+
+_log = logging.getLogger(__name__)
 
 # The kernels compute any number of rows; a forward of more rows takes too much memory at once.
 NATIVE_EXACTNESS = Exactness(RowCounts(tuple(range(1, MOST_ROWS + 1))), AttentionSizes(1, None))
@@ -115,7 +118,7 @@ class LayerBlock:
             config,
             start,
             stop,
-            layers=[loader.load(index, index - start) for index in range(start, stop)],
+            layers=loader.load_all(start, stop),
             windows=layer_windows(checkpoint.family, config)[start:stop],
             rotary=rotary,
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
@@ -140,12 +143,18 @@ class LayerBlock:
 
     def _use_kernels(self) -> None:
         self.not_native_reason = missing_reason()
-        if self.not_native_reason:
-            return
-        try:
-            self.native = NativeBlock(self.layers, self.windows, self.rotary, self.dtype, self.norm)
-        except NotNativeError as error:
-            self.not_native_reason = str(error)
+        if not self.not_native_reason:
+            try:
+                self.native = NativeBlock(self.layers, self.windows, self.rotary, self.dtype, self.norm)
+            except NotNativeError as error:
+                self.not_native_reason = str(error)
+        if self.native is None:
+            _log.warning(
+                "layers %d to %d are computed by torch, which is slower than FlowEdge's kernels: %s",
+                self.start,
+                self.stop - 1,
+                self.not_native_reason,
+            )
 
     def _try_exactness(self) -> None:
         trial = try_exactness(self.layers, self.config, self.rotary, self.dtype, self.device)

@@ -155,7 +155,8 @@ def load_embedding(
     else:
         shape = (config.vocab_size, config.hidden_size)
         weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
-    embedding = nn.Embedding(config.vocab_size, config.hidden_size, device="meta")
+    # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
+    embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=weight, _freeze=True)
     embedding.weight = weight
     return embedding
 

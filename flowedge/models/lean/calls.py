@@ -34,19 +34,20 @@ def activation_call(module: nn.Module) -> Call:
 
 def norm_call(norm: Any, form: LayerForm) -> Call:
     """Return the norm of rows [..., width], with the rounding of the family."""
-    weight, shape = norm.weight, norm.weight.shape
-    if form.norm_plus_one:
-        return partial(_norm_plus_one, shape, 1.0 + weight.float(), form.norm_eps)
-    return partial(_norm, shape, weight, form.norm_eps)
+    return _norm_of(norm.weight, form)
 
 
 def head_norm_call(query_norm: Any, key_norm: Any, form: LayerForm) -> Call:
     """Return the norms of queries and keys together, for [rows, heads + kv_heads, head_size]."""
-    weight = torch.cat((query_norm.weight.expand(form.heads, -1), key_norm.weight.expand(form.kv_heads, -1)))
-    shape = weight.shape[1:]
+    weights = query_norm.weight.expand(form.heads, -1), key_norm.weight.expand(form.kv_heads, -1)
+    return _norm_of(torch.cat(weights), form)
+
+
+def _norm_of(weight: torch.Tensor, form: LayerForm) -> Call:
+    width, eps = weight.shape[-1], (form.norm_eps, torch.full((1,), form.norm_eps))
     if form.norm_plus_one:
-        return partial(_head_norm_plus_one, shape, 1.0 + weight.float(), form.norm_eps)
-    return partial(_head_norm, shape, weight, form.norm_eps)
+        return partial(_norm_plus_one, width, 1.0 + weight.float(), eps)
+    return partial(_norm, width, weight, eps)
 
 
 def _multiply(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -57,24 +58,29 @@ def _multiply_with_bias(bias: torch.Tensor, weight: torch.Tensor, rows: torch.Te
     return torch.addmm(bias, rows, weight)
 
 
-def _norm(shape: torch.Size, weight: torch.Tensor, eps: float, rows: torch.Tensor) -> torch.Tensor:
-    if rows.dtype == torch.float32:
-        return torch.rms_norm(rows, shape, weight, eps)
-    # torch would round after the product with the weight alone.
-    return torch.rms_norm(rows, shape, None, eps).mul_(weight)
-
-
-def _norm_plus_one(shape: torch.Size, factor: torch.Tensor, eps: float, rows: torch.Tensor) -> torch.Tensor:
-    if rows.dtype == torch.float32:
-        return torch.rms_norm(rows, shape, factor, eps)
-    return torch.rms_norm(rows.float(), shape, factor, eps).to(rows.dtype)
-
-
-def _head_norm(shape: torch.Size, weight: torch.Tensor, eps: float, heads: torch.Tensor) -> torch.Tensor:
-    return torch.rms_norm(heads, shape, None, eps).mul_(weight)
-
-
-def _head_norm_plus_one(
-    shape: torch.Size, factor: torch.Tensor, eps: float, heads: torch.Tensor
+def _norm(
+    width: int, weight: torch.Tensor, eps: tuple[float, torch.Tensor], rows: torch.Tensor
 ) -> torch.Tensor:
-    return torch.rms_norm(heads.float(), shape, None, eps).mul_(factor).to(heads.dtype)
+    """Norm the last dimension, and round before the product with the weight."""
+    if not rows.is_cpu:
+        return torch.rms_norm(rows, (width,), None, eps[0]).mul_(weight)
+    normed = _normed(width, eps, rows)
+    return (normed if normed.dtype == rows.dtype else normed.to(rows.dtype)).mul_(weight)
+
+
+def _norm_plus_one(
+    width: int, factor: torch.Tensor, eps: tuple[float, torch.Tensor], rows: torch.Tensor
+) -> torch.Tensor:
+    """Norm the last dimension, and round after the product with the float32 factor."""
+    normed = _normed(width, eps, rows).mul_(factor)
+    return normed if normed.dtype == rows.dtype else normed.to(rows.dtype)
+
+
+def _normed(width: int, eps: tuple[float, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Divide rows [..., width] by the roots of their mean squares; float32."""
+    floats = rows if rows.dtype == torch.float32 else rows.float()
+    if not rows.is_cpu:
+        return torch.rms_norm(floats, (width,), None, eps[0])
+    # torch's own norm is seven loops on CPUs, of which the mean alone takes as long as this length.
+    length = torch.linalg.vector_norm(floats, 2, -1, True)
+    return torch.mul(floats, torch.addcmul(eps[1], length, length, value=1 / width).rsqrt_())

@@ -98,6 +98,8 @@ def layer_form(layer: nn.Module, config: Any) -> LayerForm | str:
     family = FAMILIES.get(config.model_type)
     if family is None:
         return f"the model type {config.model_type!r} is not known"
+    if type(layer) is not family.decoder_layer:
+        family = family.in_transformers
     for reason in _oddities(layer, family):
         return reason
     return _form(layer, config, family)
@@ -194,7 +196,7 @@ def _unknown(title: str, module: nn.Module, modules: set[str], attributes: set[s
 
 
 def _other_class(module: nn.Module, family: Family, *kinds: str) -> Iterator[str]:
-    known = [f"{family.prefix}{kind}" for kind in kinds]
+    known = [f"{'Dense' if family.dense else family.prefix}{kind}" for kind in kinds]
     own = type(module)
     if own.__name__ not in known or own.__module__ != family.decoder_layer.__module__:
         yield f"it has a {own.__name__}, not transformers' {' or '.join(known)}"

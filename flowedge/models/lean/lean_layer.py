@@ -12,7 +12,7 @@ from torch import nn
 
 from flowedge.models.lean.calls import Call, activation_call, head_norm_call, norm_call, product_call
 from flowedge.models.lean.form import LayerForm, layer_form, mlp_activation
-from flowedge.models.lean.fusing import fuse
+from flowedge.models.lean.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.lean.masked_attention import attend_masked
 from flowedge.models.lean.rotation import HeadRotation
 
@@ -20,16 +20,17 @@ _CALLS = "calls"
 _log = logging.getLogger(__name__)
 
 
-def lean_layer(layer: nn.Module, config: Any) -> nn.Module:
+def lean_layer(layer: nn.Module, config: Any, *, fused: bool = True) -> nn.Module:
     """Return a LeanLayer with the weights of a loaded transformers layer, or the layer itself if it is odd.
 
     A layer that becomes lean is taken apart, and cannot be used afterwards.
 
     Args:
         config: the transformers config that the layer was made with.
+        fused: whether linear layers that read the same rows are joined, which saves calls of torch.
     """
     form = layer_form(layer, config)
-    return layer if isinstance(form, str) else LeanLayer(layer, form).eval()
+    return layer if isinstance(form, str) else LeanLayer(layer, form, fused).eval()
 
 
 def warn_of_odd_layers(layers: Sequence[nn.Module], start: int, config: Any) -> None:
@@ -75,23 +76,24 @@ class LeanAttention(_Prepared):
         layer_idx: the layer of the session's cache.
     """
 
-    def __init__(self, attention: Any, form: LayerForm) -> None:
-        """Take the projections and norms of a transformers attention."""
+    def __init__(self, attention: Any, form: LayerForm, fused: bool) -> None:
+        """Take the projections and norms of a transformers attention; `fused` as in `lean_layer`."""
         super().__init__()
         self.form = form
         self.layer_idx = int(attention.layer_idx)
-        _take_fused(self, attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
+        _take(self, attention, QUERY_KEY_VALUE, "qkv_proj", fused)
         self.o_proj = attention.o_proj
         if form.query_key_norms:
             self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         size = form.head_size
-        self._sizes = (size, form.heads, form.heads + form.kv_heads, form.heads * size)
+        self._widths = (form.heads, 2 * form.kv_heads)  # of queries, and of keys and values, in heads
+        self._sizes = (size, form.kv_heads, form.heads + form.kv_heads, form.heads * size)
 
     @cached_property
     def calls(self) -> tuple[list[Call], Call, Call | None]:
         """The projections to queries, keys and values, the projection of the output, the norm of heads."""
         norm = head_norm_call(self.q_norm, self.k_norm, self.form) if self.form.query_key_norms else None
-        return _fused_calls(self, ("q_proj", "k_proj", "v_proj"), "qkv_proj"), product_call(self.o_proj), norm
+        return _fused_calls(self, QUERY_KEY_VALUE, "qkv_proj"), product_call(self.o_proj), norm
 
     def forward(self, rows: torch.Tensor, mask: Any, cache: Any, rotation: HeadRotation) -> torch.Tensor:
         """Return [rows, hidden] for the normed `rows` of this shape.
@@ -101,9 +103,10 @@ class LeanAttention(_Prepared):
             cache: the cache, which stores the keys and values of the rows.
         """
         projections, project_output, norm = self.calls
-        form, (size, queries, rotated, width) = self.form, self._sizes
-        heads = _beside(projections, rows).view(len(rows), -1, size)
-        own = heads[:, :rotated]
+        form, (size, kv_heads, rotated, width) = self.form, self._sizes
+        count = rows.shape[0]
+        heads = _beside(projections, rows).view(count, -1, size)
+        own = heads.narrow(1, 0, rotated)
         normed = own if norm is None else norm(own)
         if form.rotates:
             turned = rotation.cos.shape[2]
@@ -115,13 +118,15 @@ class LeanAttention(_Prepared):
             rotation.rotate(normed, own)
         elif normed is not own:
             own.copy_(normed)
-        by_head = heads.transpose(0, 1).unsqueeze(0)
-        query = by_head[:, :queries]
-        keys, values = cache.update(by_head[:, queries:rotated], by_head[:, rotated:], self.layer_idx)
+        by_head, index = heads.transpose(0, 1), self.layer_idx
+        query, keys_values = by_head.split_with_sizes(self._widths)
+        query = query.unsqueeze(0)
+        cache.store_rows(keys_values.view(2, kv_heads, count, size), index)
         if type(mask) is tuple:
             reading, store = mask
-            attended = reading.attend(query, store, self.layer_idx, form.kv_heads, form.scaling, form.softcap)
+            attended = reading.attend(query, store, index, kv_heads, form.scaling, form.softcap)
         else:
+            keys, values = cache.views(index)
             attended = attend_masked(query, keys, values, mask, form.scaling, form.softcap)
         return project_output(attended.transpose(1, 2).reshape(-1, width))
 
@@ -129,17 +134,17 @@ class LeanAttention(_Prepared):
 class GatedMlp(_Prepared):
     """An MLP whose hidden values are multiplied by an activated gate."""
 
-    def __init__(self, mlp: Any) -> None:
-        """Take the projections and the activation of a transformers MLP."""
+    def __init__(self, mlp: Any, fused: bool) -> None:
+        """Take the projections and the activation of a transformers MLP; `fused` as in `lean_layer`."""
         super().__init__()
         self.act_fn = mlp_activation(mlp)
-        _take_fused(self, mlp, ("gate_proj", "up_proj"), "gate_up_proj")
+        _take(self, mlp, GATE_UP, "gate_up_proj", fused)
         self.down_proj = mlp.down_proj
 
     @cached_property
     def calls(self) -> tuple[list[Call], Call, Call]:
         """The projections to gate and values, the activation, the projection back."""
-        own = _fused_calls(self, ("gate_proj", "up_proj"), "gate_up_proj")
+        own = _fused_calls(self, GATE_UP, "gate_up_proj")
         return own, activation_call(self.act_fn), product_call(self.down_proj)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -159,12 +164,12 @@ class LeanLayer(_Prepared):
         form: what the layer computes around its weights.
     """
 
-    def __init__(self, layer: Any, form: LayerForm) -> None:
-        """Take a transformers layer apart, whose form is `form`."""
+    def __init__(self, layer: Any, form: LayerForm, fused: bool = True) -> None:
+        """Take a transformers layer apart, whose form is `form`; `fused` as in `lean_layer`."""
         super().__init__()
         self.form = form
-        self.self_attn = LeanAttention(layer.self_attn, form)
-        self.mlp: nn.Module = layer.mlp if form.experts else GatedMlp(layer.mlp)
+        self.self_attn = LeanAttention(layer.self_attn, form, fused)
+        self.mlp: nn.Module = layer.mlp if form.experts else GatedMlp(layer.mlp, fused)
         self.input_layernorm = layer.input_layernorm
         self.post_attention_layernorm = layer.post_attention_layernorm
         if form.sandwich:
@@ -206,7 +211,8 @@ class LeanLayer(_Prepared):
             position_embeddings: the cosines and sines of the rows, [1, rows, size] each.
         """
         before, after, before_mlp, mlp, after_mlp, attend = self.calls
-        multiplier, rows = self.form.residual_multiplier, hidden[0]
+        (rows,) = hidden.unbind()
+        multiplier = self.form.residual_multiplier
         rotation = HeadRotation.of(position_embeddings)
         attended = attend(before(rows), attention_mask, past_key_values, rotation)
         if after is not None:
@@ -233,17 +239,17 @@ class _Mixture:
         return computed[0]
 
 
-def _take_fused(module: nn.Module, source: nn.Module, names: Sequence[str], fused_name: str) -> None:
-    """Move the projections `names` of `source` to `module`, as one layer where they can be fused."""
+def _take(module: nn.Module, source: nn.Module, names: Sequence[str], fused_name: str, fused: bool) -> None:
+    """Move the projections `names` of `source` to `module`, as one layer if `fused` and where that can be."""
     if fused_name in source._modules:
         setattr(module, fused_name, source.get_submodule(fused_name))
         return
     parts = [source.get_submodule(name) for name in names]
     for name in names:
         delattr(source, name)  # so that the parts are freed with this list
-    fused = fuse(parts)
-    if fused is not None:
-        setattr(module, fused_name, fused)
+    joined = fuse(parts) if fused else None
+    if joined is not None:
+        setattr(module, fused_name, joined)
         return
     for name, part in zip(names, parts, strict=True):
         setattr(module, name, part)

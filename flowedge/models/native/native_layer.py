@@ -99,8 +99,8 @@ class NativeLayer:
         if type(module) is nn.Linear and is_native_weight(module.weight):
             native = native_float(module)
         if not isinstance(native, NativeLinear):
-            weight: Any = module.weight
-            raise NotNativeError(f"there are no kernels for a {type(module).__name__} of {weight.dtype}")
+            dtype = next(module.parameters()).dtype
+            raise NotNativeError(f"there are no kernels for a {type(module).__name__} of {dtype}")
         if native.width != native.in_features:
             raise NotNativeError(f"{native.in_features} inputs are no multiple of a group")
         self._kept.append(native)

@@ -38,6 +38,7 @@ def row_paths(context: int, tail_parents: IntArray, positions: IntArray) -> RowP
     Raises:
         ProtocolError: when a parent does not come before its child, or a position is not a row's depth.
     """
+    positions = np.ascontiguousarray(positions)
     tail, rows = tail_parents.size, positions.size
     depths = tail_depths(tail_parents, context)[tail - rows :]
     if (context + depths != positions).any():

@@ -11,12 +11,19 @@ from flowedge.models.products.native_linear import NativeLinear
 from flowedge.models.products.packing import packed_int8, packed_scales, padded_outputs
 from flowedge.models.products.structures import INT8
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.w8a16 import UNPACKED, GroupedW8A16Linear
+from flowedge.models.quant.w8a16 import GroupedW8A16Linear, Int8Kernel, multiply_unpacked
 from flowedge.native.library import missing_reason
 
 GROUP = 128  # weights of a row that share a scale
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
 _LARGEST = 127
+
+
+def _multiply_padded(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return multiply_unpacked(pad(rows, (0, weight.shape[1] - rows.shape[1])), weight, scales)
+
+
+_UNPACKED = Int8Kernel(torch.float32, _multiply_padded)
 
 
 def padded_width(in_features: int) -> tuple[int, int]:
@@ -64,12 +71,7 @@ class Int8:
         if device.type == "cpu" and not missing_reason():
             packed, scales = packed_int8(weight), packed_scales(scale.bfloat16())
             return NativeLinear(like, packed, INT8, scales=scales, group=group, width=width).eval()
-        if width != like.in_features:
-            raise CheckpointError(
-                f"int8 rows of {like.in_features} numbers are no multiple of {SMALL_GROUP}; without kernels "
-                "for this device choose w8a16"
-            )
-        return GroupedW8A16Linear(like, UNPACKED, weight.to(device), scale.to(device)).eval()
+        return GroupedW8A16Linear(like, _UNPACKED, weight.to(device), scale.to(device)).eval()
 
     def weight_bytes(self, out_features: int, in_features: int) -> int:
         """The bytes of an encoded weight in memory, scales included."""

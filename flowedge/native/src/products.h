@@ -101,14 +101,13 @@ struct FloatKernel {
             for (int n = 0; n < N; n++) own[n] = rest(weight + n * in + whole, depth - whole);
             add(whole);
         }
-        constexpr int BATCH = M * N;
-        Floats flat[(BATCH + W - 1) / W * W] = {};
-        for (int i = 0; i < BATCH; i++) flat[i] = acc[i / N][i % N];
-        float added[(BATCH + W - 1) / W * W];
-        for (int i = 0; i < BATCH; i += W) store(added + i, sums(flat + i));
-        for (int i = 0; i < BATCH; i++) {
-            float* to = output + i / N * output_stride + i % N;
-            *to = first ? added[i] : *to + added[i];
+        float added[M * N + LANES];
+        write_sums<M * N>(&acc[0][0], added);
+        if (first) {
+            for (int m = 0; m < M; m++) std::memcpy(output + m * output_stride, added + m * N, N * sizeof(float));
+        } else {
+            for (int m = 0; m < M; m++)
+                for (int n = 0; n < N; n++) output[m * output_stride + n] += added[m * N + n];
         }
     }
 

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include <unistd.h>
+
 namespace flowedge {
 
 struct Range {
@@ -71,6 +73,10 @@ class Pool {
             work(Team{0, 1, nullptr});
             return;
         }
+        if (process_ != getpid()) {  // a process that was forked has none of its parent's threads
+            process_ = getpid();
+            threads_ = 0;
+        }
         while (threads_ < members - 1) {
             const int member = ++threads_, seen = call_.load(std::memory_order_relaxed);
             std::thread([this, member, seen] { serve(member, seen); }).detach();
@@ -103,6 +109,7 @@ class Pool {
 
     std::mutex busy_;
     int threads_ = 0;  // beside the calling thread
+    pid_t process_ = 0;
     const Work* work_ = nullptr;
     std::atomic<int> members_{0}, done_{0}, call_{0};
     Barrier barrier_;

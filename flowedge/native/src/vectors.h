@@ -126,34 +126,88 @@ inline float largest(Floats value) {
     return most;
 }
 
-// The sums of W vectors, in a vector; each is added in the same tree.
-inline Floats sums(Floats* parts) {
 #if defined(__AVX512F__)
-    auto halve = [&](int count, auto low, auto high) {
-        for (int i = 0; i < count; i++)
-            parts[i] = low(parts[i], parts[i + count]) + high(parts[i], parts[i + count]);
-    };
-    // Each step adds the halves (quarters, ...) of two vectors and keeps the results of both in one vector.
-    halve(
-        8, [](Floats a, Floats b) { return (Floats)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44); },
-        [](Floats a, Floats b) { return (Floats)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee); });
-    halve(
-        4, [](Floats a, Floats b) { return (Floats)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x88); },
-        [](Floats a, Floats b) { return (Floats)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xdd); });
-    halve(
-        2, [](Floats a, Floats b) { return (Floats)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x44); },
-        [](Floats a, Floats b) { return (Floats)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xee); });
-    halve(
-        1, [](Floats a, Floats b) { return (Floats)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88); },
-        [](Floats a, Floats b) { return (Floats)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd); });
+
+// Adds the halves of each of 2 N vectors; vector i of the result has the sums of vectors i and i + N.
+template <int N>
+inline void add_halves(Floats* parts) {
+    for (int i = 0; i < N; i++) {
+        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
+        parts[i] = (Floats)_mm512_shuffle_f32x4(a, b, 0x44) + (Floats)_mm512_shuffle_f32x4(a, b, 0xee);
+    }
+}
+
+template <int N>
+inline void add_quarters(Floats* parts) {
+    for (int i = 0; i < N; i++) {
+        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
+        parts[i] = (Floats)_mm512_shuffle_f32x4(a, b, 0x88) + (Floats)_mm512_shuffle_f32x4(a, b, 0xdd);
+    }
+}
+
+template <int N>
+inline void add_pairs(Floats* parts) {
+    for (int i = 0; i < N; i++) {
+        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
+        parts[i] = (Floats)_mm512_shuffle_ps(a, b, 0x44) + (Floats)_mm512_shuffle_ps(a, b, 0xee);
+    }
+}
+
+template <int N>
+inline void add_neighbours(Floats* parts) {
+    for (int i = 0; i < N; i++) {
+        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
+        parts[i] = (Floats)_mm512_shuffle_ps(a, b, 0x88) + (Floats)_mm512_shuffle_ps(a, b, 0xdd);
+    }
+}
+
+// The sums of 16 vectors, in a vector; each is added in the tree of sum(). The vectors are overwritten.
+inline Floats sums(Floats* parts) {
+    add_halves<8>(parts);
+    add_quarters<4>(parts);
+    add_pairs<2>(parts);
+    add_neighbours<1>(parts);
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     return (Floats)_mm512_permutexvar_ps(order, (__m512)parts[0]);
+}
+
+// The sums of 8 vectors, in the first half of a vector.
+inline Floats half_sums(Floats* parts) {
+    add_halves<4>(parts);
+    add_quarters<2>(parts);
+    add_pairs<1>(parts);
+    const __m512 pairs = (__m512)parts[0];
+    const __m512 added = (__m512)((Floats)pairs + (Floats)_mm512_permute_ps(pairs, 0xb1));
+    const __m512i order = _mm512_setr_epi32(0, 2, 8, 10, 4, 6, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    return (Floats)_mm512_permutexvar_ps(order, added);
+}
+
+// Writes the sums of N vectors, which are overwritten, to the first of at least N + 15 floats.
+template <int N>
+inline void write_sums(Floats* parts, float* to) {
+    constexpr int WHOLE = N / 16 * 16, REST = N - WHOLE;
+    for (int i = 0; i < WHOLE; i += 16) store(to + i, sums(parts + i));
+    if constexpr (REST > 0) {
+        Floats rest[REST > 8 ? 16 : 8] = {};
+        for (int i = 0; i < REST; i++) rest[i] = parts[WHOLE + i];
+        store(to + WHOLE, REST > 8 ? sums(rest) : half_sums(rest));
+    }
+}
+
 #else
+
+inline Floats sums(Floats* parts) {
     Floats result;
     for (int i = 0; i < W; i++) result[i] = sum(parts[i]);
     return result;
-#endif
 }
+
+template <int N>
+inline void write_sums(Floats* parts, float* to) {
+    for (int i = 0; i < N; i++) to[i] = sum(parts[i]);
+}
+
+#endif
 
 // Functions -----------------------------------------------------------------------------------------------
 

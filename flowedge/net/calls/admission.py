@@ -72,7 +72,7 @@ class CallAdmission(grpc.aio.ServerInterceptor):
         try:
             caller = self._check.caller(context)
             self._check.check(method, context)
-            call = CountedCall(method, caller, rule, streaming)
+            call = CountedCall(method, caller, rule, streaming or rule.lasts)
             self._count(call, context)
         except FlowEdgeError as error:
             self._refusals.refused(method, caller, error)

@@ -18,12 +18,14 @@ class MethodRule:
         per_caller: most calls that one caller may have going on; None for no limit of its own.
         of_clients: most calls of all callers that may not use the reserve; None for no limit of its own.
         for_pipelines: whether pipelines need the method, so that devices' calls of it may use the reserve.
+        lasts: whether a call lasts as long as the link that it opens; it counts as a stream.
     """
 
     request_bytes: int = 4 * KIB
     per_caller: int | None = None
     of_clients: int | None = None
     for_pipelines: bool = False
+    lasts: bool = False
 
 
 _UNKNOWN = MethodRule()
@@ -41,9 +43,8 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Measure/MeasureLink": MethodRule(per_caller=4),
     "/flowedge.v1.Measure/Sink": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
     "/flowedge.v1.Measure/Ping": MethodRule(per_caller=4, for_pipelines=True),
-    # The frames of a pipeline are bounded by their kinds, in protocol/.
-    "/flowedge.v1.Pipeline/InBand": MethodRule(2 * MIB, for_pipelines=True),
-    "/flowedge.v1.Pipeline/Express": MethodRule(2 * MIB, for_pipelines=True),
+    "/flowedge.v1.Pipeline/InBand": MethodRule(for_pipelines=True, lasts=True),
+    "/flowedge.v1.Pipeline/Express": MethodRule(for_pipelines=True, lasts=True),
     "/flowedge.v1.Weights/Have": MethodRule(1 * MIB, per_caller=8, for_pipelines=True),
     "/flowedge.v1.Weights/Read": MethodRule(per_caller=4, for_pipelines=True),
     "/flowedge.v1.Weights/Catalogue": MethodRule(per_caller=2),

@@ -6,15 +6,18 @@ Times are seconds of time.monotonic(). The schedule is absolute: a late event de
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, StageJob
-from flowedge.live.compute_thread import ComputeThread, Span
+from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.link import LinkKind, OutLink
 from flowedge.simulate.virtual_pipeline import abort_time
 from flowedge_testbed.paced.precise_timer import PreciseTimer
@@ -115,17 +118,34 @@ class EmulatedTime:
         self._running: _Running | None = None
         self._event = time.monotonic()  # when the latest event was due
         self._due: float | None = None  # when the event that is being handled was due
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run_job(self, job: StageJob | DraftJob, work: Callable[[], T]) -> tuple[T | None, Span]:
-        cost = self._device.job(job)
-        running = _Running(job, self._jobs.slot(self._event, cost), asyncio.Event())
-        self._running = running
+    def run_job(
+        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+    ) -> None:
+        def begin() -> None:
+            cost = self._device.job(job)
+            slot = self._jobs.slot(self._event, cost)  # now, since the next event is another
+            running = self._running = _Running(job, slot, asyncio.Event())
+            self._spawn(self._run(running, cost, work, conclude))
+
+        self._on_loop(begin)
+
+    async def _run(
+        self, running: _Running, cost: float, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+    ) -> None:
+        job = running.job
         try:
             result, computed = await self._compute.run(work)
             self._set_end(running)
             await running.ended.wait()
-        finally:
+        except FlowEdgeError as error:
             self._running = None
+            conclude(Outcome(None, error, running.slot))
+            return
+        self._running = None
         slot = running.slot
         if cost > 0:
             overrun_s = max(computed.end - slot.end, 0.0)
@@ -133,24 +153,57 @@ class EmulatedTime:
             self._device.ran(JobTiming(slot.seconds, computed.seconds, overrun_s, late_s))
         self._due = slot.end
         # A forward counts as aborted if it died before its slot ended, though it may have been computed.
-        return (None if isinstance(job, Forward) and job.dead else result), slot
+        aborted = isinstance(job, Forward) and job.dead
+        conclude(Outcome(None if aborted else result, None, slot))
 
-    async def send(self, link: OutLink, message: Message) -> int:
-        slot = self._link.slot(self._event, self._device.transfer(message))
-        if self._device.shaped:
-            sent = await link.send(message, slot.end)
-            # The transport would take more messages, but a message that it has taken can be pruned no more.
-            await self._timer.sleep_until(slot.end)
-            return sent
-        await self._timer.sleep_until(slot.end)
-        return await link.send(message, slot.end)
+    def send(
+        self, link: OutLink, message: Message, sent: Callable[[int | DeviceLostError], None]
+    ) -> int | None:
+        def begin() -> None:
+            slot = self._link.slot(self._event, self._device.transfer(message))
+            self._spawn(self._send(link, message, slot, sent))
+
+        self._on_loop(begin)
+        return None
+
+    async def _send(
+        self, link: OutLink, message: Message, slot: Span, sent: Callable[[int | DeviceLostError], None]
+    ) -> None:
+        try:
+            if self._device.shaped:
+                size = link.send(message, slot.end)
+                # The link would take more messages, but a message that it has taken can be pruned no more.
+                await self._timer.sleep_until(slot.end)
+            else:
+                await self._timer.sleep_until(slot.end)
+                size = link.send(message, slot.end)
+        except DeviceLostError as error:
+            sent(error)
+        else:
+            sent(size)
 
     def arrive(self, kind: LinkKind, departed: float, deliver: Callable[[], None]) -> None:
+        self._on_loop(lambda: self._arrive(kind, departed, deliver))
+
+    def _arrive(self, kind: LinkKind, departed: float, deliver: Callable[[], None]) -> None:
         now = time.monotonic()
         # A latency includes the software on both ends: the time that took is not waited for again.
         left = min(departed, now + MAX_EARLY_S) if departed > 0 else now
         due = max(left + self._device.latency(kind), now)
         self._lines[kind].put(due, lambda at: self._deliver(at, deliver))
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        """Call a function on the event loop, at once if this is its thread: all times are kept there."""
+        if threading.get_ident() == self._thread:
+            function()
+            return
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(function)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def changed(self) -> None:
         self._event = time.monotonic() if self._due is None else self._due
@@ -165,6 +218,8 @@ class EmulatedTime:
 
     def stop(self) -> None:
         self._timer.stop()
+        for task in self._tasks:
+            task.cancel()
 
     def _set_end(self, running: _Running) -> None:
         if running.slot.end <= time.monotonic():

@@ -22,7 +22,7 @@ PARTS = ("hop", "draft-node", "start", "memory")
 def report_hop(hops: int) -> None:
     times = measure_hop(ROWS, WIDTH, hops)
     print(f"hop: serialise, send, receive, deserialise {ROWS} x {WIDTH} float16 between two processes")
-    print(f"     over loopback gRPC, {times.frame_bytes} bytes a frame, {hops} hops one after the other:")
+    print(f"     over loopback TCP, {times.frame_bytes} bytes a frame, {hops} hops one after the other:")
     print(f"     p50 {times.quantile(0.5) * 1e3:.2f} ms   p99 {times.quantile(0.99) * 1e3:.2f} ms")
 
 

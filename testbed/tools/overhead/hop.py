@@ -1,25 +1,26 @@
-"""The time of one hop: a segment from one process's memory to another's over loopback gRPC."""
+"""The time of one hop: a segment from one process's memory to another's over loopback TCP."""
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
+import queue
+import socket
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import grpc
-import grpc.aio
 import numpy as np
 
-from flowedge.core.messages import Heartbeat, Segment
-from flowedge.net.link_settings import LinkSettings
+from flowedge.core.messages import MAX_FRAME_BYTES, Heartbeat, Message, Segment
+from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.protocol import wire
 
-_METHOD = "/flowedge.overhead.Hop/Send"
+MOST_BYTES = 2 * MAX_FRAME_BYTES
 _START_TIMEOUT_S = 60.0
+_LIFE_S = 600.0  # of the receiving process
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ def measure_hop(rows: int, width: int, hops: int, warm_up: int = 20) -> HopTimes
         if not ours.poll(_START_TIMEOUT_S):
             raise TimeoutError(f"the receiving process did not start within {_START_TIMEOUT_S:g} s")
         segment = _segment(rows, width)
-        times = asyncio.run(_send(ours.recv(), segment, warm_up + hops))
+        times = _send(ours.recv(), segment, warm_up + hops)
     finally:
         receiver.terminate()
         receiver.join(5)
-    return HopTimes(np.array(times[warm_up:]), len(wire.encode(segment)))
+    return HopTimes(np.array(times[warm_up:]), wire.encode(segment).num_bytes)
 
 
 def _segment(rows: int, width: int) -> Segment:
@@ -64,41 +65,40 @@ def _segment(rows: int, width: int) -> Segment:
     )
 
 
-async def _send(port: int, segment: Segment, hops: int) -> list[float]:
+def _send(port: int, segment: Segment, hops: int) -> list[float]:
+    answers: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    link = FrameSocket(socket.create_connection(("127.0.0.1", port)), MOST_BYTES)
+    link.start(_events(answers.put))
     times = []
-    async with grpc.aio.insecure_channel(
-        f"127.0.0.1:{port}", options=LinkSettings().channel_options
-    ) as channel:
-        call: Any = channel.stream_stream(_METHOD)()
-        for _ in range(hops):
-            started = time.monotonic_ns()
-            await call.write(wire.encode(segment))
-            reply = wire.decode(await asyncio.wait_for(call.read(), 30))
-            assert isinstance(reply, Heartbeat)
-            times.append((reply.sequence - started) * 1e-9)
-        await call.done_writing()
+    for _ in range(hops):
+        started = time.monotonic_ns()
+        link.send(wire.encode(segment))
+        reply = answers.get(timeout=30)
+        assert isinstance(reply, Heartbeat)
+        times.append((reply.sequence - started) * 1e-9)
+    link.close()
     return times
 
 
 def _receive_forever(parent: Connection) -> None:
-    asyncio.run(_receive(parent))
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        parent.send(listening.getsockname()[1])
+        link = FrameSocket(listening.accept()[0], MOST_BYTES)
+
+    def take(message: Message) -> None:
+        assert isinstance(message, Segment)
+        # The monotonic clock is the machine's: both processes read the same one.
+        link.send(wire.encode(Heartbeat(time.monotonic_ns())))
+
+    link.start(_events(take, ended.set))
+    ended.wait(_LIFE_S)
 
 
-async def _receive(parent: Connection) -> None:
-    async def take(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
-        async for data in requests:
-            segment = wire.decode(data)
-            assert isinstance(segment, Segment)
-            # The monotonic clock is the machine's: both processes read the same one.
-            yield wire.encode(Heartbeat(time.monotonic_ns()))
-
-    server = grpc.aio.server(options=LinkSettings().channel_options)
-    service, method = _METHOD.strip("/").split("/")
-    handler = grpc.method_handlers_generic_handler(
-        service, {method: grpc.stream_stream_rpc_method_handler(take)}
+def _events(take: Callable[[Message], None], ended: Callable[[], None] = lambda: None) -> SocketEvents:
+    return SocketEvents(
+        on_frame=lambda head, tail: take(wire.read(head, tail)[0]),
+        on_too_large=lambda _: None,
+        on_closed=lambda _: ended(),
+        on_ready=lambda: None,
     )
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    parent.send(port)
-    await server.wait_for_termination()

@@ -47,7 +47,8 @@ def test_the_table_lists_what_there_is(metrics: AgentMetrics, readings: MetricsR
 
 def test_labels_are_those_of_the_table(metrics: AgentMetrics) -> None:
     metrics.computed("forward", 0.01, 3)
-    metrics.sent("in_band", 5)
+    sent, _ = metrics.of_link("in_band")
+    sent(5)
     described = {
         name: set(re.findall(r"`(\w+)`", labels))
         for name, _, labels in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.config.loading import load_config
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
@@ -32,13 +33,16 @@ async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
     owner = Owner()
     server = grpc.aio.server(options=SETTINGS.channel_options, interceptors=[CallAdmission(None, limits)])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
-    server.add_generic_rpc_handlers((StreamServer("bob", lambda _: owner, SETTINGS).handler(),))
+    listener = LinkListener("bob", None)
+    listener.listen("127.0.0.1", 0)
+    server.add_generic_rpc_handlers((StreamServer("bob", lambda _: owner, SETTINGS, listener).handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         yield f"127.0.0.1:{port}", owner
     finally:
         await server.stop(0)
+        await listener.close()
 
 
 def test_calls_beyond_the_limit_are_refused() -> None:

@@ -46,10 +46,10 @@ class LayerPair:
 
         The rows of the tree go through all layers together, and each through a cache of its own kind.
         """
-        sizes = self._sizes() if ordered else None
+        sizes = self.sizes() if ordered else None
         return self._computed(self.theirs, sizes), self._computed(self.ours, sizes)
 
-    def _sizes(self) -> AttentionSizes:
+    def sizes(self) -> AttentionSizes:
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         sizes = attention_sizes(CPU, kv_heads, heads // kv_heads, head_size(self.config))
         assert sizes is not None
@@ -108,13 +108,19 @@ def layer_pair(
     family, layer_config = FAMILIES[model_type], copy.deepcopy(config)
     kind = attention.ORDERED if ordered else attention.MASKED
     layer_config._attn_implementation = kind  # noqa: SLF001 (there is no public way)
+    attention.register_in_transformers()
     torch.manual_seed(11)
     theirs, ours = [], []
     for index in range(config.num_hidden_layers):
-        layer = family.decoder_layer(layer_config, index)
+        layer = family.in_transformers.decoder_layer(layer_config, index)
         _start(layer, config.initializer_range)
-        layer = quantize_block(split_experts(layer).to(dtype), quant, dtype).requires_grad_(False).eval()
-        lean = lean_layer(copy.deepcopy(layer), config)
+        held = family.decoder_layer(layer_config, index)  # what a block makes a lean layer of
+        held.load_state_dict(layer.state_dict())
+        layer, held = (
+            quantize_block(split_experts(each).to(dtype), quant, dtype).requires_grad_(False).eval()
+            for each in (layer, held)
+        )
+        lean = lean_layer(held, config)
         assert isinstance(lean, LeanLayer)
         if ordered:
             align_activations(layer)

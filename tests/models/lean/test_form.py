@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
 from flowedge.models.checkpoint.families import FAMILIES
+from flowedge.models.dense.layer import DenseLayer
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.lean.form import LayerForm, layer_form
@@ -64,7 +65,8 @@ def tiny_config(name: str, **changes: Any) -> Any:
 
 
 def tiny_layer(config: Any, index: int = 1) -> Any:
-    layer = FAMILIES[config.model_type].decoder_layer(config, index)
+    """Return transformers' layer of a config."""
+    layer = FAMILIES[config.model_type].in_transformers.decoder_layer(config, index)
     return split_experts(layer.requires_grad_(False)).eval()
 
 
@@ -78,6 +80,14 @@ def form_of(config: Any, index: int = 1) -> LayerForm:
 def test_every_family_has_its_form(name: str) -> None:
     form = form_of(tiny_config(name))
     assert {field.name: getattr(form, field.name) for field in fields(form)} == PLAIN | FORMS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if FAMILIES[TINY[name][0]].dense])
+def test_a_dense_layer_has_the_form_of_transformers(name: str) -> None:
+    config = tiny_config(name)
+    layer = FAMILIES[config.model_type].decoder_layer(config, 1).eval()
+    assert isinstance(layer, DenseLayer)
+    assert layer_form(layer, config) == form_of(config)
 
 
 def test_forms_are_known_for_all_families() -> None:
