@@ -35,6 +35,7 @@ from flowedge.drafting.heads.head_files import (
     llama_config,
 )
 from flowedge.drafting.heads.head_store import HeadSizes
+from flowedge.drafting.heads.native_eagle import quantise
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
@@ -156,6 +157,7 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     else:
         taps = ()
         head = load_eagle_head(directory, target.dtype, target.device)
+        quantise(head)
     check_sizes(head, config, directory)
     embedding = head.embed_tokens
     if embedding is None:

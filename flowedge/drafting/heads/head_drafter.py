@@ -84,15 +84,15 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self.taps = taps
         self._lm_head = lm_head
         self._embedding = embedding
-        first = next(head.parameters())
-        self._sizes = HeadSizes.of(head.config, first.dtype, first.device, recalls)
-        self.device = first.device
+        norm = next(parameter for parameter in head.parameters() if parameter.ndim == 1)  # never quantised
+        self._sizes = HeadSizes.of(head.config, norm.dtype, norm.device, recalls)
+        self.device = norm.device
         vocabulary = head.vocabulary
         self._columns = None if vocabulary is None else to_device(self.device, vocabulary)[0]
         self._decoding: HeadDecoding | None = None
         self._native: NativeEagle | None = None
         if isinstance(head, EagleHead) and not not_native_reason(head):
-            self._native = NativeEagle(head)
+            self._native = NativeEagle(head, lm_head)
 
     def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
         """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
@@ -114,7 +114,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def weight_bytes(self) -> int:
         shared = {id(parameter) for parameter in (*self.head.parameters(), self._lm_head.weight)}
         own = 0 if id(self._embedding.weight) in shared else module_bytes(self._embedding)
-        return module_bytes(self.head) + own
+        copied = 0 if self._native is None else self._native.copied_bytes
+        return module_bytes(self.head) + own + copied
 
     @cached_property
     def fingerprint(self) -> str:
@@ -164,6 +165,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         state.root = GrownNode(rows.stop - 1, rows.stop + 1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self._native is not None:
+            return self._native.logits(hidden)
         return self.head.draft_logits(hidden, self._lm_head)
 
     @property

@@ -78,14 +78,15 @@ class LMHead:
         native = self._native
         if native is None:
             return self.row_counts.apply(self.differentiable_logits, hidden)
-        return self._scaled(product(native.structure, hidden.to(device="cpu", dtype=self.weight.dtype)))
+        return self.scaled(product(native.structure, hidden.to(device="cpu", dtype=self.weight.dtype)))
 
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
         rows = hidden.to(device=self.weight.device, dtype=self.weight.dtype)
-        return self._scaled(linear(rows, self.weight).float())
+        return self.scaled(linear(rows, self.weight).float())
 
-    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+    def scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return products [n, vocab] with the weight as logits."""
         if self.divisor != 1:
             logits = logits / self.divisor
         if self.softcap is not None:
@@ -101,7 +102,7 @@ class LMHead:
         if self._native is not None:
             self.exact = True
             return
-        linear_head = self._linear()
+        linear_head = self.linear()
         counts = product_counts([linear_head], self.weight.dtype, self.weight.device, _MOST_ROWS)
         if counts is None:
             raise BadRequestError(
@@ -115,9 +116,10 @@ class LMHead:
         """The head's product by the kernels, which is exact; None where they do not run."""
         if missing_reason() or not is_native_weight(self.weight):
             return None
-        return native_float(self._linear())
+        return native_float(self.linear())
 
-    def _linear(self) -> nn.Linear:
+    def linear(self) -> nn.Linear:
+        """Return the head's product as a linear layer with the head's memory."""
         own = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
         own.weight = self.weight
         return own
