@@ -29,8 +29,8 @@ stamp() {
     if [[ -n $wheels ]]; then
         (cd "$wheels" && find . -name '*.whl' -printf '%f %s\n' | sort && cat flowedge-*.whl | sha256sum)
     else
-        (cd "$checkout" && printf '%s\n' "$index" &&
-            find pyproject.toml constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
+        (cd "$checkout" && printf '%s\n' "$index" "$(command -v "${CXX:-g++}")" &&
+            find pyproject.toml setup.py constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
             sort -z | xargs -0 sha256sum)
     fi | sha256sum
 }
@@ -69,6 +69,8 @@ install_package() {
         constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
         mkdir "$work/source"
         copy_source "$checkout" "$work/source"
+        command -v "${CXX:-g++}" >/dev/null || say "no C++ compiler: torch will compute layers, two to four times slower than" \
+            "FlowEdge's kernels; apt-get install g++, and run this again"
         "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
     fi
     # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.

@@ -52,6 +52,8 @@ version=${wheel#*torch-}
 version=${version%%-*}
 sed "s/^torch==[^ ]*/torch==$version/" "$checkout/constraints.txt" >"$work/constraints.txt"
 say "getting the rest"
+command -v "${CXX:-g++}" >/dev/null || say "no C++ compiler: torch will compute layers, two to four times slower than FlowEdge's" \
+    "kernels; apt-get install g++, and run this again"
 rm -f "$target"/flowedge-*.whl
 "${pip[@]}" wheel --wheel-dir "$target" --find-links "$target" --constraint "$work/constraints.txt" "$work/source"
 say "$(find "$target" -name '*.whl' | wc -l) wheels in $target"

@@ -36,7 +36,7 @@ pick_python() {
 # copy_source CHECKOUT DIRECTORY: what the package is built from, where a build may write.
 copy_source() {
     local file
-    for file in pyproject.toml README.md LICENSE flowedge testbed; do
+    for file in pyproject.toml setup.py README.md LICENSE flowedge testbed; do
         [[ -e $1/$file ]] || die "$1 is no checkout of FlowEdge: $file is missing"
         cp -R "$1/$file" "$2/"
     done

@@ -94,22 +94,33 @@ class DraftTree:
         fresh: list[int] = []  # the arguments that are new nodes
         size = len(self)
         for i, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
-            node = self._children.setdefault((int(parent), int(token)), size + len(fresh))
+            node = self._children.setdefault((parent, token), size + len(fresh))
             if node == size + len(fresh):
                 fresh.append(i)
             elif node < size:
                 self.scores[node] = scores[i]
             nodes.append(node)
         if fresh:
-            depths = self.depths.tolist()
-            for i in fresh:
-                depths.append(depths[parents[i]] + 1)
-            self.depths = np.array(depths, dtype=np.int64)
-            self.tokens = np.append(self.tokens, [tokens[i] for i in fresh])
-            self.parents = np.append(self.parents, [parents[i] for i in fresh])
-            self.scores = np.append(self.scores, [scores[i] for i in fresh])
-            self.rows = np.append(self.rows, [UNSENT] * len(fresh))
+            below = np.array([parents[i] for i in fresh], dtype=np.int64)
+            self.depths = np.concatenate((self.depths, self._depths_below(below)))
+            self.tokens = np.concatenate((self.tokens, np.array([tokens[i] for i in fresh], dtype=np.int64)))
+            self.parents = np.concatenate((self.parents, below))
+            self.scores = np.concatenate(
+                (self.scores, np.array([scores[i] for i in fresh], dtype=np.float64))
+            )
+            self.rows = np.concatenate((self.rows, np.full(len(fresh), UNSENT, dtype=np.int64)))
         return nodes
+
+    def _depths_below(self, parents: IntArray) -> IntArray:
+        """The depths of new nodes with these parents, which may be new nodes before them."""
+        size = len(self)
+        if int(parents.max()) < size:
+            own: IntArray = self.depths[parents] + 1
+            return own
+        depths: list[int] = []
+        for parent in parents.tolist():
+            depths.append((int(self.depths[parent]) if parent < size else depths[parent - size]) + 1)
+        return np.array(depths, dtype=np.int64)
 
     def effective_scores(self) -> FloatArray:
         """Return min(own score, parent's effective score): float64 [n].
@@ -117,6 +128,8 @@ class DraftTree:
         A new score of a parent can therefore never rank a child before it.
         """
         effective: FloatArray = self.scores.copy()
+        if (effective[1:] <= effective[self.parents[1:]]).all():
+            return effective
         for depth in range(1, int(self.depths.max()) + 1):
             layer = np.flatnonzero(self.depths == depth)
             effective[layer] = np.minimum(effective[layer], effective[self.parents[layer]])

@@ -18,7 +18,9 @@ import torch
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.models.copies import to_device, to_host
+from flowedge.models.native.likeliest import likeliest
 from flowedge.models.sampling.device_noise import near_noise
+from flowedge.native.library import missing_reason
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree
 # best with the draws (docs/drafters.md).
@@ -43,6 +45,8 @@ def ranked(
         ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
             token ids.
     """
+    if _kernels_rank(logits, noise):
+        return _ranked_by_kernels(logits, min(width, logits.shape[-1]), noise, positions, ids)
     if noise is None:
         scores = torch.log_softmax(logits, dim=-1)
     else:
@@ -66,8 +70,7 @@ def drawn_scores(
 
     With this the first child is the drawn token if q equals p.
     """
-    device, columns = logits.device, logits.shape[-1]
-    noises = {position: _noise(noise.seed, position, columns, ids, device) for position in positions}
+    noises = _noises(logits, noise, positions, ids)
     # Nodes of one depth share a position, and so the noise.
     rows = [noises[position] for position in (positions if len(noises) > 1 else noises)]
     drawn = torch.add(logits, torch.stack(rows), alpha=min(noise.temperature, _NOISIEST))
@@ -76,6 +79,38 @@ def drawn_scores(
         best = torch.where(lacking == 0, drawn, -torch.inf).amax(dim=-1, keepdim=True)
         drawn = torch.minimum(drawn, best) - lacking
     return torch.log_softmax(drawn.div_(ERROR_SCALE), dim=-1)
+
+
+def _kernels_rank(logits: torch.Tensor, noise: SamplingParams | None) -> bool:
+    """Whether the kernels can rank logits: they know nothing of filters."""
+    filtered = noise is not None and (noise.top_k or noise.top_p < 1)
+    return not filtered and logits.is_cpu and logits.dtype == torch.float32 and not missing_reason()
+
+
+def _ranked_by_kernels(
+    logits: torch.Tensor,
+    width: int,
+    noise: SamplingParams | None,
+    positions: Sequence[int],
+    ids: torch.Tensor | None,
+) -> DraftLayer:
+    if noise is None:
+        columns, scores = likeliest(logits, width)
+    else:
+        by_position = _noises(logits, noise, positions, ids)
+        rows = [by_position[position] for position in positions]
+        columns, scores = likeliest(logits, width, rows, min(noise.temperature, _NOISIEST), ERROR_SCALE)
+    return DraftLayer(columns if ids is None else ids.numpy()[columns], scores)
+
+
+def _noises(
+    logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: torch.Tensor | None
+) -> dict[int, torch.Tensor]:
+    """The noise of all columns at each position."""
+    columns, device = logits.shape[-1], logits.device
+    return {
+        position: _noise(noise.seed, position, columns, ids, device) for position in dict.fromkeys(positions)
+    }
 
 
 def best_drawn_of(

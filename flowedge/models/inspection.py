@@ -11,7 +11,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
 from flowedge.models.kv.store import kv_row_bytes
-from flowedge.models.layers.loading import checkpoint_quant, layer_bytes
+from flowedge.models.layers.loading import checkpoint_quant, layer_bytes, layer_oddity
 from flowedge.models.layers.tensors import DTYPES
 from flowedge.models.quant.quantize import QUANTISATIONS
 
@@ -29,6 +29,7 @@ class ModelSizes:
         embedding_bytes, norm_bytes: bytes in `dtype`.
         head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
         kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
+        odd_layers: why a layer is computed by transformers' own code; "" when all layers are lean.
     """
 
     model_type: str
@@ -46,6 +47,7 @@ class ModelSizes:
     norm_bytes: int
     head_bytes: int
     kv_bytes: dict[str, int]
+    odd_layers: str
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str]) -> ModelSizes:
@@ -82,6 +84,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
             **{name: kv_row_bytes(config, kv) for name, kv in DTYPES.items()},
             "int8": kv_row_bytes(config, dtype, "int8"),
         },
+        odd_layers=_odd_layers(checkpoint),
     )
 
 
@@ -89,6 +92,14 @@ def _count(checkpoint: Checkpoint) -> int:
     """The number of the decoder's parameters; a checkpoint may hold other models beside it."""
     own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD)
     return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names if name.startswith(own))
+
+
+def _odd_layers(checkpoint: Checkpoint) -> str:
+    """The index of the first odd layer and why it is odd; empty when no layer is."""
+    for index in range(checkpoint.config.num_hidden_layers):
+        if reason := layer_oddity(checkpoint, index):
+            return f"layer {index}: {reason}"
+    return ""
 
 
 def _layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> list[int]:

@@ -6,7 +6,7 @@ import gc
 import importlib
 from functools import cache
 
-_LIBRARIES = ("torch", "transformers.modeling_utils")
+_LIBRARIES = ("torch", "transformers.configuration_utils", "transformers.modeling_rope_utils")
 
 
 @cache  # only once: frozen objects are never collected, so each further freeze would keep garbage for good

@@ -20,8 +20,12 @@ NO_NAME = -1  # of a node whose parent was not drafted in the present growth
 
 def padded(array: npt.NDArray[_Scalar], size: int, fill: float) -> npt.NDArray[_Scalar]:
     """Return the array [n, ...] with rows of `fill` behind it: [size, ...]."""
-    rows = np.full((size - len(array), *array.shape[1:]), fill, dtype=array.dtype)
-    return np.concatenate([array, rows])
+    count = len(array)
+    if count == size:
+        return array
+    longer = np.empty((size, *array.shape[1:]), dtype=array.dtype)
+    longer[:count], longer[count:] = array, fill
+    return longer
 
 
 class ProposalTree:
@@ -76,12 +80,14 @@ class ProposalTree:
 
     def take(self, layer: Layer) -> list[int]:
         """Store the proposals below nodes that are still in the tree; returns these nodes."""
-        nodes, width = self.living(layer.nodes), layer.tokens.shape[1]
-        found = np.isin(layer.nodes, self.names)
+        places = self._nodes_by_name()
+        living = [(row, places[name]) for row, name in enumerate(layer.nodes) if name in places]
+        rows, nodes = [row for row, _ in living], [node for _, node in living]
+        width = layer.tokens.shape[1]
         self.computed[nodes] = True
         self.proposed[nodes], self.log_probs[nodes] = -1, -np.inf
-        self.proposed[nodes, :width] = layer.tokens[found]
-        self.log_probs[nodes, :width] = layer.log_probs[found]
+        self.proposed[nodes, :width] = layer.tokens[rows]
+        self.log_probs[nodes, :width] = layer.log_probs[rows]
         return nodes
 
     def proposals(self, node: int) -> tuple[IntArray, FloatArray]:
@@ -102,10 +108,13 @@ class ProposalTree:
         self._parent_names = padded(self._parent_names, size, -1)
         self.drafted, self.computed = padded(self.drafted, size, False), padded(self.computed, size, False)
         self.proposed, self.log_probs = padded(self.proposed, size, -1), padded(self.log_probs, size, -np.inf)
-        for node, parent in zip(nodes, parents, strict=True):
-            if self.names[node] == NO_NAME and self.drafted[parent]:
-                self.names[node], self._next_name = self._next_name, self._next_name + 1
-                self._parent_names[node] = self.names[parent]
+        if nodes:
+            unnamed = (self.names[nodes] == NO_NAME) & self.drafted[list(parents)]
+            for place in np.flatnonzero(unnamed).tolist():
+                node = nodes[place]
+                if self.names[node] == NO_NAME:  # the first time that the node is put
+                    self.names[node], self._next_name = self._next_name, self._next_name + 1
+                    self._parent_names[node] = self.names[parents[place]]
         return nodes
 
     def reroot(self, node: int) -> IntArray:
@@ -133,8 +142,12 @@ class ProposalTree:
 
     def living(self, names: Sequence[int]) -> list[int]:
         """Return the nodes with these names that are still in the tree, in the same order."""
-        nodes = {name: node for node, name in enumerate(self.names.tolist())}
+        nodes = self._nodes_by_name()
         return [nodes[name] for name in names if name in nodes]
+
+    def _nodes_by_name(self) -> dict[int, int]:
+        named = np.flatnonzero(self.names != NO_NAME)
+        return dict(zip(self.names[named].tolist(), named.tolist(), strict=True))
 
     def unsent(self) -> list[int]:
         """Return the unsent nodes, in the order of their addition."""

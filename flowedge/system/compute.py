@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.native.library import missing_reason
 from flowedge.system.python_command import module_command
 
 AUTO, CPU = "auto", "cpu"
@@ -216,9 +217,13 @@ def has_gpu(root: Path = Path("/")) -> bool:
 
 
 def cpu_dtypes(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the dtypes that this CPU computes fast, the best first."""
+    """Return the dtypes that this CPU computes fast, the best first.
+
+    The kernels read weights of bfloat16 in half the time of float32 on every CPU that they run on.
+    """
     flags = _cpuinfo(root).get("flags", "").split()
-    return (BFLOAT16, FLOAT32) if _FAST_BFLOAT16.intersection(flags) else (FLOAT32,)
+    is_fast = not missing_reason() or _FAST_BFLOAT16.intersection(flags)
+    return (BFLOAT16, FLOAT32) if is_fast else (FLOAT32,)
 
 
 def processor_name(root: Path = Path("/")) -> str:

@@ -1,12 +1,20 @@
-"""Blocking work in a worker thread."""
+"""Blocking work in worker threads."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+MOST_HASHING = 4  # threads that hash at once; each holds a buffer of storage.digest.READ_BYTES or a tensor
+
+
+def hashing_threads() -> int:
+    """Return the number of threads that hash files at once."""
+    return min(MOST_HASHING, os.cpu_count() or 1)
 
 
 async def finish_in_thread(function: Callable[[], T]) -> T:

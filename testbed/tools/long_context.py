@@ -21,7 +21,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
 
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
@@ -31,6 +30,7 @@ from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, Forward, StageExecutor, Verify
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
 from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
@@ -148,22 +148,21 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
     )
     sampling = SamplingParams(temperature=1.0, seed=1)  # at temperature 0 the text would soon repeat itself
     request = Request("long", models.encode("Tell a long story."), sampling, tokens, strategy=strategy)
-    functions: dict[str, Callable[..., Any]] = {
-        attention.MASKED: attention.attend,
-        attention.ORDERED: attention.attend_ordered,
-    }
-    for name, function in functions.items():
-        AttentionInterface.register(name, work.timed(ATTENTION, function))
+    functions = ATTENTION_FUNCTIONS
+    timed = {name: work.timed(ATTENTION, function) for name, function in functions.items()}
     timed_attend = work.timed(DRAFTER, CachedAttention.attend)
     try:
-        with mock.patch.object(CachedAttention, "attend", timed_attend):
+        with (
+            mock.patch.object(CachedAttention, "attend", timed_attend),
+            mock.patch.dict(functions, timed),
+        ):
+            attention.register_in_transformers()
             pipeline.start(request)
             step = work.timed(MACHINES, pipeline.step)
             while step():
                 pass
     finally:
-        for name, function in functions.items():
-            AttentionInterface.register(name, function)
+        attention.register_in_transformers()
     finished = pipeline.outputs[-1].output
     assert isinstance(finished, Finished), finished
     return work, SessionCache.bytes_per_row(checkpoint.config, layers, dtype)

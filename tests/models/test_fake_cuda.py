@@ -58,12 +58,14 @@ REFUSALS = (
 )
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
+    "flowedge.drafting.heads.native_eagle": "serves CPUs",
     "flowedge.models.compute_trial": "tries a real device",
     "flowedge.models.exact.aligned_activation": "serves CPUs",
     "flowedge.models.exact.attention_test": "compares the bits of a real device",
     "flowedge.models.exact.product_test": "compares the bits of a real device",
     "flowedge.models.exact.rows_alone": "compares the bits of a real device",
     "flowedge.models.layers.decoding": "declares what the package of graphs does",
+    "flowedge.models.lean.form": "reads a layer's names and numbers",
     "flowedge.models.layers.exactness": "compares the bits of a real device",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.models.memory_errors": "reads the messages of errors",
@@ -74,6 +76,8 @@ PACKAGES_ELSEWHERE = {
     "flowedge.cli": "names dtypes, and computes nothing",
     "flowedge.models.check": "runs transformers' own model",
     "flowedge.models.checkpoint": "reads files to the host",
+    "flowedge.models.native": "serves CPUs",
+    "flowedge.models.products": "serves CPUs",
     "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
     "flowedge.models.stored_quant": "reads files to the host",
     "flowedge.profiling": "times a real device, and waits for it",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from flowedge.cli.main import run
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -15,6 +16,7 @@ from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quantize import QUANTISATIONS
 from tests.models.conftest import Make
+from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_multimodal, make_tiny
 
 
@@ -97,7 +99,24 @@ def test_the_tables(directory: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert text in shown
     assert shown.count("\nfloat32") == 3  # a row of each table: layers, keys and values, devices needed
     assert run(["inspect", "bundled"]) == 0
-    assert "the same tensor" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "the same tensor" in shown and "\nlayers: lean\n" in shown
+
+
+def test_odd_layers(
+    make_checkpoint: Make, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their model runs by transformers' own layers."""
+    checkpoint = Checkpoint(make_checkpoint(hidden_act="relu"))
+    reason = "the activation ReLU is not known"
+    assert inspect_checkpoint(checkpoint, "float32", ["none"]).odd_layers == f"layer 0: {reason}"
+    assert run(["inspect", str(checkpoint.place)]) == 0
+    assert f"\nlayers: transformers' (layer 0: {reason})\n" in capsys.readouterr().out
+    pipeline = Pipeline(checkpoint, 1)
+    assert [record.getMessage().count(reason) for record in caplog.records] == [1]
+    got = pipeline.commit([5, 3, 7])
+    reference = LlamaForCausalLM.from_pretrained(checkpoint.place)
+    torch.testing.assert_close(got, reference(torch.tensor([[5, 3, 7]])).logits[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.native.library import missing_reason
 from flowedge.system import compute
 from flowedge.system.compute import (
     NOT_TRIED,
@@ -22,6 +23,7 @@ from flowedge.system.compute import (
     processor_name,
     try_device,
 )
+from tests.support.kernels import without_kernels
 
 GPU = DeviceTrial("cuda:0", "Orin", ("bfloat16", "float16", "float32"))
 PI = ComputeChoice("cpu", "Cortex-A76", ("float32",))
@@ -40,15 +42,24 @@ def write(root: Path, file: str, content: str) -> None:
         ("fpu sse avx2 avx512f avx512_vnni", ("float32",)),
     ],
 )
-def test_dtypes_follow_from_the_processor(tmp_path: Path, flags: str, dtypes: tuple[str, ...]) -> None:
+def test_without_kernels_dtypes_follow_from_the_processor(
+    tmp_path: Path, flags: str, dtypes: tuple[str, ...]
+) -> None:
     write(tmp_path, "proc/cpuinfo", f"processor : 0\nmodel name : Chip 1\nflags : {flags}\n\nprocessor : 1\n")
-    assert cpu_dtypes(tmp_path) == dtypes
-    assert find_compute("auto", root=tmp_path).best == ComputeChoice("cpu", "Chip 1", dtypes)
+    with without_kernels():
+        assert cpu_dtypes(tmp_path) == dtypes
+        assert find_compute("auto", root=tmp_path).best == ComputeChoice("cpu", "Chip 1", dtypes)
+
+
+def test_with_kernels_every_processor_computes_bfloat16_fast(tmp_path: Path) -> None:
+    assert not missing_reason()
+    assert cpu_dtypes(tmp_path) == ("bfloat16", "float32")
 
 
 def test_a_processor_that_says_nothing_computes_in_float32(tmp_path: Path) -> None:
     write(tmp_path, "proc/cpuinfo", "processor : 0\nFeatures : fp asimd asimddp\n")
-    assert cpu_dtypes(tmp_path) == cpu_dtypes(tmp_path / "nothing") == ("float32",)
+    with without_kernels():
+        assert cpu_dtypes(tmp_path) == cpu_dtypes(tmp_path / "nothing") == ("float32",)
     assert processor_name(tmp_path / "nothing")
 
 

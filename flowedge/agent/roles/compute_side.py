@@ -36,6 +36,7 @@ from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
+from flowedge.system.allocator import release_freed_memory
 from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
 from flowedge.system.memory import gib, read_memory_of
 from flowedge.v1 import agent_pb2 as pb
@@ -116,6 +117,7 @@ class ComputeSide:
             raise CheckpointError(f"device {self._device}: {error}") from error
         if self._config.agent.cuda_graphs:
             capture_decoding(executor.block)
+        release_freed_memory()  # of reading, quantising and the trials of exactness
         return executor
 
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int, checkpoint: Checkpoint) -> StageSpec:
@@ -231,6 +233,7 @@ class ComputeSide:
         )
         if target.exact:
             models.make_exact(required=request.exact == ON)
+        release_freed_memory()
         return models
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:

@@ -105,6 +105,8 @@ def _print(
         f"{sizes.num_layers} layers of width {sizes.hidden_size}, {sizes.vocab_size} tokens, "
         f"at most {sizes.max_positions} positions"
     )
+    own = f"transformers' ({sizes.odd_layers})" if sizes.odd_layers else "lean"
+    console.print(line(f"layers: {own}"))
     tied = ", the same tensor" if sizes.tied else ""
     console.print(
         f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "

@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.layers.attention import attend_packed
+from flowedge.models.dense.config import DenseLlamaConfig
+from flowedge.models.dense.rotary import DenseRotary, rotate_heads
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
+from flowedge.models.lean.masked_attention import attend_packed
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,13 @@ class DraftHead(nn.Module, ABC):
         embed_tokens: the head's own embedding; None where it is the target's.
     """
 
-    def __init__(self, config: LlamaConfig, own_embedding: bool) -> None:
+    def __init__(self, config: DenseLlamaConfig, own_embedding: bool) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size) if own_embedding else None
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+        sizes = config.vocab_size, config.hidden_size
+        # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
+        self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
+        self.rotary_emb = DenseRotary(config)
 
     @property
     @abstractmethod
@@ -129,7 +132,7 @@ class DraftHead(nn.Module, ABC):
 class EagleAttention(nn.Module):
     """The projections of grouped-query attention."""
 
-    def __init__(self, config: LlamaConfig, input_width: int | None = None) -> None:
+    def __init__(self, config: DenseLlamaConfig, input_width: int | None = None) -> None:
         """Take rows of `input_width`, which is the hidden size by default."""
         super().__init__()
         width = config.hidden_size if input_width is None else input_width
@@ -147,7 +150,8 @@ class EagleAttention(nn.Module):
         queries, keys, values = map(
             self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
         )
-        queries, keys = apply_rotary_pos_emb(queries, keys, *context.rotation, unsqueeze_dim=-3)
+        cos, sin = (angles.unsqueeze(-3) for angles in context.rotation)
+        queries, keys = rotate_heads(queries, cos, sin), rotate_heads(keys, cos, sin)
         attended = context.attend(queries, keys, values)
         projected: Tensor = self.o_proj(attended.transpose(-2, -3).reshape(*hidden.shape[:-1], -1))
         return projected

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
 from flowedge.drafting.heads.head_files import (
@@ -19,6 +17,9 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.models.checkpoint.json_object import read_json_object, reading
+from flowedge.models.dense.config import DenseLlamaConfig
+from flowedge.models.dense.layer import DenseMLP
+from flowedge.models.dense.norm import DenseNorm
 from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-1/2"
@@ -27,11 +28,11 @@ KIND = "EAGLE-1/2"
 class EagleLayer(nn.Module):
     """A Llama decoder layer without its input norm."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: DenseLlamaConfig) -> None:
         super().__init__()
         self.self_attn = EagleAttention(config)
-        self.mlp = LlamaMLP(config)  # type: ignore[no-untyped-call]
-        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = DenseMLP(config)
+        self.post_attention_layernorm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for `hidden` of the same shape."""
@@ -43,7 +44,7 @@ class EagleLayer(nn.Module):
 class EagleHead(DraftHead):
     """A head whose states are the target's hidden states after the final norm, called features."""
 
-    def __init__(self, config: LlamaConfig, fc_bias: bool, own_embedding: bool = False) -> None:
+    def __init__(self, config: DenseLlamaConfig, fc_bias: bool, own_embedding: bool = False) -> None:
         super().__init__(config, own_embedding)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=fc_bias)
         self.layers = nn.ModuleList([EagleLayer(config)])

@@ -15,9 +15,11 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
+from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_decoding import HeadDecoding
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
+from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
 from flowedge.models.checkpoint.config_support import fixed_rope_length
@@ -88,6 +90,9 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         vocabulary = head.vocabulary
         self._columns = None if vocabulary is None else to_device(self.device, vocabulary)[0]
         self._decoding: HeadDecoding | None = None
+        self._native: NativeEagle | None = None
+        if isinstance(head, EagleHead) and not not_native_reason(head):
+            self._native = NativeEagle(head)
 
     def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
         """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
@@ -195,27 +200,42 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _extend(self, store: HeadStore, rows: TrueRows) -> None:
         """Compute true rows, and store what they predict."""
         features, tokens = to_device(self.device, rows.given, rows.tokens)
-        positions = torch.arange(rows.first, rows.stop, device=self.device)
-        mask = torch.arange(rows.stop, device=self.device)[None] <= positions[:, None]
         given = self.head.true_states(features.to(self._sizes.dtype))
-        predicted = self._forward(store, tokens, given, positions, mask)
+        if self._native is not None:
+            predicted = self._native.predict(self._embedded(tokens), given, rows, store)
+        else:
+            positions = torch.arange(rows.first, rows.stop, device=self.device)
+            mask = torch.arange(rows.stop, device=self.device)[None] <= positions[:, None]
+            predicted = self._forward(store, tokens, given, positions, mask)
         if store.recall is not None:
             predicted = store.recall.extend(rows.first, given, predicted)
         store.states[rows.first : rows.stop] = predicted
 
     def _grow(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
         """Compute rows of a growth, store what they predict, and return that: [n, hidden]."""
+        if self._native is not None:
+            tokens, before = to_device(self.device, rows.tokens, rows.before)
+            states = store.states.index_select(0, before)
+            predicted = self._native.predict(self._embedded(tokens), states, rows, store)
+        else:
+            predicted = self._masked(store, rows)
+        if store.recall is not None:
+            predicted = store.recall.corrected(predicted, rows.true_rows - 1)
+        store.states[rows.first : rows.stop] = predicted
+        return predicted
+
+    def _masked(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
+        """Compute rows of a growth by torch."""
         tokens, positions, before, seen = to_device(
             self.device, rows.tokens, rows.positions, rows.before, rows.seen
         )
         mask = torch.ones((rows.count, rows.stop), dtype=torch.bool, device=self.device)
         mask[:, rows.true_rows :] = seen
-        features = store.states.index_select(0, before)
-        predicted = self._forward(store, tokens, features, positions, mask)
-        if store.recall is not None:
-            predicted = store.recall.corrected(predicted, rows.true_rows - 1)
-        store.states[rows.first : rows.stop] = predicted
-        return predicted
+        return self._forward(store, tokens, store.states.index_select(0, before), positions, mask)
+
+    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        embedded: torch.Tensor = self._embedding(tokens)
+        return embedded.to(self._sizes.dtype)
 
     def _forward(
         self,
@@ -225,9 +245,10 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         positions: torch.Tensor,
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        embedded = self._embedding(tokens).to(self._sizes.dtype)
         keys, values = store.kv[0, :, :, : mask.shape[1]]
-        predicted: torch.Tensor = self.head(embedded, features, positions, KeyValueViews(keys, values), mask)
+        predicted: torch.Tensor = self.head(
+            self._embedded(tokens), features, positions, KeyValueViews(keys, values), mask
+        )
         return predicted
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
@@ -21,6 +19,8 @@ from flowedge.models.checkpoint.config_support import check_config
 from flowedge.models.checkpoint.families import family_of
 from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.dense.config import DenseLlamaConfig
+from flowedge.models.dense.rotary import DenseRotary
 
 CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"
@@ -30,7 +30,7 @@ UNUSED_SETTINGS = ("bias", "architectures", "model_type")
 IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
 
 
-def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaConfig:
+def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> DenseLlamaConfig:
     """The config of a head's layer; `kind` is the name of the head in errors."""
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
@@ -39,7 +39,7 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaC
     path = directory / CONFIG_NAME
     check_values(settings, path)
     with reading(path, "is not a usable Llama config"):
-        config = LlamaConfig(**known)
+        config = DenseLlamaConfig(**known)
         check_config(family_of("llama"), config)
     return config
 
@@ -86,12 +86,12 @@ def fill_head(
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
     with reading(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
-        head.rotary_emb = LlamaRotaryEmbedding(head.config).to(device)
+        head.rotary_emb = DenseRotary(head.config).to(device)
     head.requires_grad_(False).eval()
 
 
 def write_head(
-    directory: Path, config: LlamaConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
+    directory: Path, config: DenseLlamaConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Write config.json, from `config` and then `settings`, and model.safetensors, each in one step."""
     directory.mkdir(parents=True, exist_ok=True)

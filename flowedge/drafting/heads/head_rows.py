@@ -10,6 +10,7 @@ import numpy as np
 
 from flowedge.core.arrays import BoolArray, IntArray, Payload
 from flowedge.models.exact.reading_plan import CachedPaths
+from flowedge.models.native.paths import RowPaths
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,12 @@ class HeadRows(ABC):
     @property
     @abstractmethod
     def paths(self) -> CachedPaths:
-        """What the rows see."""
+        """What the rows see, for a mask."""
+
+    @property
+    @abstractmethod
+    def slots_read(self) -> RowPaths:
+        """What the rows see, for the kernels."""
 
     @property
     def stop(self) -> int:
@@ -61,6 +67,10 @@ class TrueRows(HeadRows):
         seen = np.tri(self.count, dtype=np.bool_)
         return CachedPaths(self.first, self.positions, seen, self.positions)
 
+    @property
+    def slots_read(self) -> RowPaths:
+        return RowPaths(self.positions, self.positions + 1, np.zeros_like(self.positions), _NO_SLOTS)
+
 
 @dataclass(frozen=True, eq=False)
 class GrownRows(HeadRows):
@@ -69,33 +79,44 @@ class GrownRows(HeadRows):
     Attributes:
         true_rows: the number of true rows, whose slots come first.
         before: int64 [n], the slot of the row that predicts the state before each row.
-        seen: bool [n, stop - true_rows], the rows of the tree that each row sees.
+        ancestors: the slots of each row's ancestors, from the root's child on.
     """
 
     true_rows: int
     before: IntArray
-    seen: BoolArray
+    ancestors: Sequence[tuple[int, ...]]
 
     @classmethod
     def below(
-        cls, first: int, true_rows: int, parents: Sequence[tuple[int, ...]], tokens: Sequence[int]
+        cls, first: int, true_rows: int, ancestors: Sequence[tuple[int, ...]], tokens: Sequence[int]
     ) -> GrownRows:
-        """Rows from slot `first` on.
-
-        Args:
-            parents: the slots of each row's ancestors, from the root's child on.
-        """
-        rows = range(first, first + len(parents))
-        seen = np.zeros((len(parents), rows.stop - true_rows), dtype=np.bool_)
-        for own, row, path in zip(seen, rows, parents, strict=True):
-            own[[slot - true_rows for slot in (*path, row)]] = True
+        """Rows from slot `first` on; `ancestors` as in the attribute."""
         # A node's row has the RoPE position of its token's predecessor; the root is no row of the tree.
-        depths = np.array([len(path) for path in parents])
-        before = np.array([path[-1] if path else true_rows - 1 for path in parents])
-        return cls(first, np.array(tokens, dtype=np.int64), true_rows + depths, true_rows, before, seen)
+        positions = np.array([true_rows + len(path) for path in ancestors])
+        before = np.array([path[-1] if path else true_rows - 1 for path in ancestors])
+        return cls(first, np.array(tokens, dtype=np.int64), positions, true_rows, before, ancestors)
+
+    @property
+    def seen(self) -> BoolArray:
+        """The rows of the tree that each row sees, [n, stop - true_rows]."""
+        seen = np.zeros((self.count, self.stop - self.true_rows), dtype=np.bool_)
+        for own, row, path in zip(seen, range(self.first, self.stop), self.ancestors, strict=True):
+            own[[slot - self.true_rows for slot in (*path, row)]] = True
+        return seen
 
     @property
     def paths(self) -> CachedPaths:
         # Without a window, the positions of the tail decide nothing.
-        tail_positions = np.full(self.seen.shape[1], self.true_rows)
-        return CachedPaths(self.true_rows, tail_positions, self.seen, self.positions)
+        seen = self.seen
+        tail_positions = np.full(seen.shape[1], self.true_rows)
+        return CachedPaths(self.true_rows, tail_positions, seen, self.positions)
+
+    @property
+    def slots_read(self) -> RowPaths:
+        slots = [slot for row, path in enumerate(self.ancestors, self.first) for slot in (*path, row)]
+        linear = np.full_like(self.positions, self.true_rows)
+        lengths = self.positions - self.true_rows + 1
+        return RowPaths(self.positions, linear, np.cumsum(lengths) - lengths, np.array(slots))
+
+
+_NO_SLOTS = np.zeros(0, dtype=np.int64)

@@ -36,7 +36,7 @@ def load_gguf_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str) 
     tensors: dict[str, ReaderTensor] = {
         tensor.name: tensor for path in checkpoint.gguf for tensor in GGUFReader(path).tensors
     }
-    causal_lm, config = checkpoint.family.causal_lm, checkpoint.config
+    causal_lm, config = checkpoint.family.causal_lm, checkpoint.transformers_config
     with torch.device("meta"):
         names = list(causal_lm(config).state_dict())
     weights = dict(_weights(checkpoint, names, tensors, dtype))

@@ -217,7 +217,7 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
         return load_plain_model(checkpoint, dtype, attention).eval()
     return causal_lm.from_pretrained(
         checkpoint.directory,
-        config=checkpoint.config,
+        config=checkpoint.transformers_config,
         key_mapping=dict(checkpoint.family.renames) if checkpoint.family.multimodal else None,
         dtype=dtype,
         attn_implementation=attention,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
 from flowedge.models.checkpoint.stored_tensors import StoredTensor
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.checkpoint.tensor_names import name_tensors, stored_layers
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, drop_cached_pages
+from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
 
 
 class Checkpoint:
@@ -30,7 +31,7 @@ class Checkpoint:
     Attributes:
         directory: the directory of the config; for a GGUF model, one of this process.
         place: the path to name in messages: the directory, or the GGUF file.
-        family: the model's family; config: its decoder's config, from transformers.
+        family: the model's family; config: its decoder's config, of the family's class.
         gguf: the GGUF files that hold the tensors; empty for other models.
         tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
@@ -134,6 +135,11 @@ class Checkpoint:
         """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
         return f"{self.block_type(name)} {self._tensor(name).form}".strip()
 
+    def is_read_unchanged(self, name: str) -> bool:
+        """Return whether `tensor` reads the file's bytes straight into the memory of the result."""
+        stored = self._tensor(name)
+        return not stored.form and isinstance(self._files.handle(stored.name), WeightSlice)
+
     def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
         return self._read_stored(name, self._tensor(name), start, stop)
@@ -172,6 +178,11 @@ class Checkpoint:
     def raw(self, name: str, rows: slice | None = None) -> torch.Tensor:
         """Read a tensor of any dtype, or some of its rows, on the CPU."""
         return self._read(name, rows)
+
+    @cached_property
+    def transformers_config(self) -> Any:
+        """The decoder's config, read by transformers' own class: for the reference."""
+        return ModelConfig.read(self.directory, self.place, in_transformers=True).config
 
     @property
     def manifest_id(self) -> str | None:

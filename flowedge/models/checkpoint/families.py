@@ -31,9 +31,26 @@ def _class(module: str, kind: str, name: str) -> Any:
     return getattr(importlib.import_module(f"transformers.models.{module}.{kind}_{module}"), name)
 
 
+@functools.cache
+def _dense_class(module: str, name: str) -> Any:
+    # Imported when a checkpoint needs it: commands look families up before they import torch.
+    return getattr(importlib.import_module(f"flowedge.models.dense.{module}"), name)
+
+
 def _modeling(suffix: str) -> property:
     """A property of a family: its class in transformers whose name ends so."""
     return property(lambda family: _class(family.module, "modeling", f"{family.prefix}{suffix}"))
+
+
+def _layer_part(suffix: str, module: str, name: str) -> property:
+    """A property of a family: our own class for a dense family, transformers' class for other families."""
+
+    def find(family: Family) -> Any:
+        if family.dense:
+            return _dense_class(module, name)
+        return _class(family.module, "modeling", f"{family.prefix}{suffix}")
+
+    return property(find)
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class Family:
     Attributes:
         module: the module in transformers.models; prefix: the prefix of its class names.
         text_prefix: the prefix of the config class, where that is another one.
+        dense: whether the package models/dense has the family's layers, so that transformers' model files are
+            imported for the reference alone.
         multimodal: whether a checkpoint holds other models beside the decoder; they are never read.
         windows: the layers that the config's `sliding_window` applies to.
         renames: (pattern, replacement) pairs that turn stored tensor names into names of the modules.
@@ -54,6 +73,7 @@ class Family:
     module: str
     prefix: str
     text_prefix: str = ""
+    dense: bool = False
     multimodal: bool = False
     windows: Literal["none", "every layer", "by layer type"] = "none"
     renames: tuple[tuple[str, str], ...] = ()
@@ -63,12 +83,20 @@ class Family:
 
     @property
     def config(self) -> Any:
+        """The class of the config; transformers' own, or a class of the same fields for a dense family."""
+        if self.dense:
+            return _dense_class("config", f"Dense{self.prefix}Config")
         return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
 
-    decoder_layer = _modeling("DecoderLayer")  # (config, layer_index) -> module
-    norm = _modeling("RMSNorm")  # (hidden_size, eps) -> module
-    rotary = _modeling("RotaryEmbedding")  # (config) -> module that returns (cos, sin) of positions
+    decoder_layer = _layer_part("DecoderLayer", "layer", "DenseLayer")  # (config, layer_index) -> module
+    norm = _layer_part("RMSNorm", "norm", "DenseNorm")  # (hidden_size, eps) -> module
+    rotary = _layer_part("RotaryEmbedding", "rotary", "DenseRotary")  # (config) -> module: (cos, sin)
     causal_lm = _modeling("ForCausalLM")  # the class of the whole model, which the reference runs
+
+    @property
+    def in_transformers(self) -> Family:
+        """The family with transformers' own classes."""
+        return replace(self, dense=False)
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""
@@ -112,8 +140,8 @@ FAMILIES: dict[str, Family] = {
         embedding_multiplier=lambda config, _dtype: float(config.embedding_multiplier),
         logits_divisor=lambda config: float(config.logits_scaling),
     ),
-    "llama": Family("llama", "Llama"),
-    "mistral": Family("mistral", "Mistral", windows="every layer"),
+    "llama": Family("llama", "Llama", dense=True),
+    "mistral": Family("mistral", "Mistral", dense=True, windows="every layer"),
     "mixtral": Family(
         "mixtral",
         "Mixtral",
@@ -126,8 +154,8 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "phi3": Family("phi3", "Phi3", windows="every layer"),
-    "qwen2": Family("qwen2", "Qwen2", windows="by layer type"),
-    "qwen3": Family("qwen3", "Qwen3", windows="by layer type"),
+    "qwen2": Family("qwen2", "Qwen2", dense=True, windows="by layer type"),
+    "qwen3": Family("qwen3", "Qwen3", dense=True, windows="by layer type"),
     "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", windows="every layer"),
     "smollm3": Family("smollm3", "SmolLM3", windows="by layer type"),
 }

@@ -30,7 +30,7 @@ class ModelConfig:
         family: the model's family.
         integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
         quant: the quantisation that holds the linear layers as they are stored, "none" for most models.
-        config: the decoder's config, of the family's class in transformers.
+        config: the decoder's config, of the family's class.
     """
 
     raw: Mapping[str, Any]
@@ -40,17 +40,20 @@ class ModelConfig:
     config: Any
 
     @classmethod
-    def read(cls, directory: Path, place: Path) -> ModelConfig:
+    def read(cls, directory: Path, place: Path, *, in_transformers: bool = False) -> ModelConfig:
         """Read and check the config in a directory.
 
         Args:
             place: the path of the model to name in errors.
+            in_transformers: use transformers' own classes, for dense families as well.
 
         Raises:
             CheckpointError: when the config cannot be read, or something in it is not supported.
         """
         raw = read_json_object(directory / CONFIG_NAME)
         family = family_of(str(raw.get("model_type")))
+        if in_transformers:
+            family = family.in_transformers
         _check_numbers(raw, place / CONFIG_NAME if place == directory else place, family)
         quantiser = quantiser_settings(raw, directory)
         stored = _integer_format(quantiser, directory)

@@ -42,7 +42,7 @@ def stored_quant(settings: dict[str, Any] | None, directory: Path) -> str:
     if eight == four:
         raise CheckpointError(f"{directory}: quantization_config is neither of 8 bits nor of 4 bits")
     if eight:
-        return "int8"
+        return "llm-int8"
     kind = settings.get("bnb_4bit_quant_type", "fp4")
     if kind not in TYPES:
         raise CheckpointError(f"{directory}: bnb_4bit_quant_type {kind!r} is not one of {', '.join(TYPES)}")
@@ -55,7 +55,7 @@ def part_names(quant: str, name: str) -> dict[str, str]:
     A layer that was left out of the quantisation stores the tensor `name` alone.
     """
     layer = name.removesuffix("weight")
-    if quant == "int8":
+    if quant == "llm-int8":
         return {"weight": name, "SCB": f"{layer}SCB"}
     parts = ["weight", "weight.absmax", "weight.quant_map", state_name(quant.removesuffix("-dq"))]
     if quant.endswith("-dq"):
@@ -65,7 +65,7 @@ def part_names(quant: str, name: str) -> dict[str, str]:
 
 def marker(quant: str, name: str) -> str:
     """The tensor whose presence tells that the weight `name` is stored quantised."""
-    return name.removesuffix("weight") + ("SCB" if quant == "int8" else "weight.absmax")
+    return name.removesuffix("weight") + ("SCB" if quant == "llm-int8" else "weight.absmax")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class DirectoryTensors:
         self._place = gguf[0] if gguf else directory
         self._model = model
         self._open: dict[Path, Weights] = {}
+        self._opening = threading.Lock()
         self.paths: Mapping[str, Path] = self._locate_gguf(gguf) if gguf else self._locate()
 
     def handle(self, stored: str) -> StoredSlice | torch.Tensor:
@@ -138,9 +140,10 @@ class DirectoryTensors:
         return [self._tensors_of(path) for path in sorted(set(self.paths.values()))]
 
     def _tensors_of(self, path: Path) -> Weights:
-        if path not in self._open:
-            self._open[path] = open_weights(path)
-        return self._open[path]
+        with self._opening:
+            if path not in self._open:
+                self._open[path] = open_weights(path)
+            return self._open[path]
 
     def _locate_gguf(self, gguf: Sequence[Path]) -> dict[str, Path]:
         files = GGUFModel(gguf).files

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.chat_template.renderer import RENDERER
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -27,15 +25,27 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         CheckpointError: when there is no usable tokenizer, or its chat template exceeds a limit.
     """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (a stage needs no tokenizer)
+
     directory = checkpoint.tokenizer_directory()
     with reading(directory, _UNUSABLE):
         _check_files(directory)
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, config=_config_of(checkpoint), local_files_only=True, trust_remote_code=False
+        )
         template = chat_template(tokenizer)
         tokenizer.decode(tokenizer.encode(_PROBE))
     if template:
         RENDERER.check(template, str(directory))
     return tokenizer
+
+
+def _config_of(checkpoint: Checkpoint) -> Any | None:
+    """The config that tells transformers the class of a tokenizer; None for a tokenizer of another model.
+
+    Given the config, transformers does not make one of its own, whose import takes 140 MiB.
+    """
+    return checkpoint.config if checkpoint.family.dense and checkpoint.tokenizer is None else None
 
 
 def chat_template(tokenizer: Any) -> str:

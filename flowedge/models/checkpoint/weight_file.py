@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,9 @@ DTYPES = {
 }
 _TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _SAFE_PICKLES = (2, 6)  # the first release of torch whose weights_only runs no code of the file
+_PIECE_BYTES = (
+    256 << 10
+)  # read at a time where each byte is used at once, while it is in the processor's cache
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
@@ -98,6 +101,18 @@ class WeightSlice:
     dtype: torch.dtype
     offset: int
 
+    def read(self, on_bytes: Callable[[memoryview], object]) -> torch.Tensor:
+        """Read the whole tensor; call `on_bytes` with its bytes, a few at a time and in order.
+
+        Raises:
+            OSError: when the file ends too early.
+        """
+        tensor = torch.empty(self.shape, dtype=self.dtype)
+        for start, piece in _pieces(tensor):
+            self.file.read_into(piece, self.offset + start)
+            on_bytes(byte_view(piece))
+        return tensor
+
     def __getitem__(self, index: Any) -> torch.Tensor:
         leading, *inner = index if isinstance(index, tuple) else (index,)
         if self.shape and isinstance(leading, int):
@@ -136,6 +151,13 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
     """A view of the bytes of a contiguous CPU tensor, in row order."""
     array: Any = tensor.view(-1).view(torch.uint8).numpy()
     return memoryview(array)
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (first byte, uint8 view) of the parts of a contiguous tensor, in order."""
+    flat = tensor.view(-1).view(torch.uint8)
+    for start in range(0, len(flat), _PIECE_BYTES):
+        yield start, flat[start : start + _PIECE_BYTES]
 
 
 class TensorFile(Mapping[str, StoredSlice]):

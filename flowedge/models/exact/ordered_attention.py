@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -23,11 +24,10 @@ import torch
 from torch.nn.functional import pad
 
 from flowedge.models.copies import HostArray, to_device
+from flowedge.models.exact.joint_attention import LEAST_SCORE, ONES, attend_jointly, can_be_joint
 from flowedge.models.exact.reading_plan import CHUNK, Bools, Ints, ReadingPlan, TailGroup
 
 _HIDDEN = -1e30  # added to the score of a key that is not read, so that the largest score is of another key
-_LEAST = -87.0  # of a score below the largest; below that, exponentials are denormal, which takes CPUs long
-_ONES = 16  # columns of the product that adds up weights; a single column would be another kernel
 
 Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # largest score, weights, weighted values
 
@@ -139,7 +139,9 @@ class OrderedReading:
         softcap: float | None = None,
     ) -> torch.Tensor:
         """The attention's output [1, heads, rows, head_size] of queries of this shape, in their dtype."""
-        _, _, rows, size = query.shape
+        _, heads, rows, size = query.shape
+        if self._is_joint and can_be_joint(rows, heads // kv_heads * rows, self.least_queries):
+            return self._attend_jointly(query, cached, layer, kv_heads, scaling, softcap)
         folded = (query.float() * scaling).view(kv_heads, -1, rows, size)
         scorer = _Scorer(cached, layer, softcap, self.least_queries, self._room(folded))
         parts = [scorer.tail(folded[:, :, tail.first : tail.stop], tail) for tail in self.tails]
@@ -149,11 +151,42 @@ class OrderedReading:
         _, weights, values = sums
         return values.div_(weights).to(query.dtype).reshape(query.shape)
 
+    @cached_property
+    def _is_joint(self) -> bool:
+        """Whether all rows are one tail group, and their heads one head group."""
+        joint_tail = len(self.tails) == 1 and self.tails[0].groups == 1
+        return joint_tail and (not self.heads or (len(self.heads) == 1 and self.heads[0].rows is None))
+
+    def _attend_jointly(
+        self,
+        query: torch.Tensor,
+        cached: CachedKeysValues,
+        layer: int,
+        kv_heads: int,
+        scaling: float,
+        softcap: float | None,
+    ) -> torch.Tensor:
+        tail, room = self.tails[0], self._room_of(query, kv_heads)
+        if len(self._rooms) == 1:
+            self._rooms.append(room.new_ones((1, len(tail.slots), ONES)))
+        return attend_jointly(
+            query,
+            (cached.take(layer, tail.slots), tail.mask),
+            self._rooms[1],
+            (_read(cached, layer, chunk, room) for chunk in self.heads[0].chunks) if self.heads else None,
+            scaling,
+            softcap,
+            self.least_queries,
+        )
+
     def _room(self, folded: torch.Tensor) -> torch.Tensor:
+        return self._room_of(folded, len(folded))
+
+    def _room_of(self, query: torch.Tensor, kv_heads: int) -> torch.Tensor:
         """Memory for a chunk. It is kept for all layers, because CPUs take long to allocate megabytes."""
-        kv_heads, _, _, size = folded.shape
         if not self._rooms:
-            self._rooms.append(folded.new_empty((2, kv_heads, CHUNK, size)))
+            shape = (2, kv_heads, CHUNK, query.shape[3])
+            self._rooms.append(torch.empty(shape, device=query.device))
         return self._rooms[0]
 
 
@@ -182,7 +215,7 @@ class _Scorer:
         scores = self._scores(queries, keys, tail.mask, group)
         largest = scores.amax(-1, keepdim=True)
         weights = _weights(scores.sub_(largest), tail.mask, group)
-        ones = torch.ones((1, width, _ONES), device=weights.device).expand(len(weights), -1, -1)
+        ones = torch.ones((1, width, ONES), device=weights.device).expand(len(weights), -1, -1)
         total = torch.bmm(weights, ones)[..., :1]
         weighted = torch.bmm(weights, values)
 
@@ -198,7 +231,7 @@ class _Scorer:
         queries = self._padded(query.reshape(kv_heads, -1, size))
         sums: Sums | None = None
         for chunk in chunks:
-            keys, values = self._chunk(chunk)
+            keys, values = _read(self.cached, self.layer, chunk, self.room)[0]
             scores = self._scores(queries, keys, chunk.mask, group)
             largest = scores.amax(-1, keepdim=True)
             if sums is None:
@@ -218,11 +251,6 @@ class _Scorer:
         )
         return largest, total, weighted
 
-    def _chunk(self, chunk: _Chunk) -> torch.Tensor:
-        if chunk.slots is not None:
-            return self.cached.take(self.layer, chunk.slots)
-        return self.cached.read(self.layer, chunk.start, self.room)
-
     def _scores(
         self, queries: torch.Tensor, keys: torch.Tensor, mask: _Mask | None, group: int
     ) -> torch.Tensor:
@@ -239,6 +267,15 @@ class _Scorer:
         return pad(queries, (0, 0, 0, missing)) if missing > 0 else queries
 
 
+def _read(
+    cached: CachedKeysValues, layer: int, chunk: _Chunk, room: torch.Tensor
+) -> tuple[torch.Tensor, _Mask | None]:
+    """The keys and values of a chunk, which may be in `room`, and its mask."""
+    slots = chunk.slots
+    stored = cached.read(layer, chunk.start, room) if slots is None else cached.take(layer, slots)
+    return stored, chunk.mask
+
+
 def _own(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
     """A view of scores [batch, queries, keys] without padding: [.., groups or none, group, rows, keys]."""
     *groups, rows, keys = mask.shape
@@ -247,7 +284,7 @@ def _own(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
 
 def _weights(scores: torch.Tensor, mask: _Mask | None, group: int) -> torch.Tensor:
     """The weights of scores [batch, queries, keys] below the largest score; exactly 0 for hidden keys."""
-    weights = scores.clamp_(min=_LEAST).exp_()
+    weights = scores.clamp_(min=LEAST_SCORE).exp_()
     if mask is not None:
         _own(weights, mask.factor, group).mul_(mask.factor[..., None, :, :])
     return weights

@@ -152,8 +152,9 @@ def _heads(paths: CachedPaths, lows: Ints, borders: Ints) -> Iterator[HeadGroup]
         draft = np.flatnonzero(paths.seen[row] & (paths.tail_positions < borders[row]))
         if (draft != np.arange(len(draft))).any():
             elsewhere.setdefault(draft.tobytes(), []).append(int(row))
-    in_place = np.setdiff1d(np.arange(len(borders)), [row for rows in elsewhere.values() for row in rows])
-    in_place = in_place[lows[in_place] < borders[in_place]]
+    is_in_place = lows < borders
+    is_in_place[[row for rows in elsewhere.values() for row in rows]] = False
+    in_place = np.flatnonzero(is_in_place)
     if len(in_place):
         group = None if len(in_place) == len(borders) else in_place
         yield HeadGroup(group, _chunks(lows[in_place], borders[in_place], None))
@@ -166,7 +167,11 @@ def _heads(paths: CachedPaths, lows: Ints, borders: Ints) -> Iterator[HeadGroup]
 def _chunks(lows: Ints, borders: Ints, slots: Ints | None) -> list[HeadChunk]:
     """The chunks between the first and the last position that any row reads; `slots` by position."""
     chunks = []
-    for start in range(int(lows.min()) // CHUNK * CHUNK, int(borders.max()), CHUNK):
+    first, seen_by_all = int(lows.min()) // CHUNK * CHUNK, (int(lows.max()), int(borders.min()))
+    for start in range(first, int(borders.max()), CHUNK):
+        if slots is None and seen_by_all[0] <= start and start + CHUNK <= seen_by_all[1]:
+            chunks.append(HeadChunk(start, None, None))
+            continue
         positions = np.arange(start, start + CHUNK)
         hidden = (positions < lows[:, None]) | (positions >= borders[:, None])
         own = None

@@ -46,6 +46,9 @@ class StaticReading(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What a layer's attention function is given, after new keys and values were stored."""
 
+    def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that a layer's attention with a mask reads."""
+
 
 class MaskedStaticReading:
     """Gives attention views of the first columns of a cache, and masks that are made on the device."""
@@ -98,6 +101,9 @@ class MaskedStaticReading:
         keys: torch.Tensor,  # noqa: ARG002
         values: torch.Tensor,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.views(layer)
+
+    def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._store.view(layer, 0, self._shape.columns)
 
 
@@ -144,6 +150,9 @@ class OrderedStaticReading:
         values: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return keys, values
+
+    def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise TypeError(f"ordered attention reads layer {layer} without views")
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -64,6 +64,14 @@ class StaticCache:
         self._store.put(layer, self._slots, keys[0], values[0])
         return self._reading.keys_values(layer, keys, values)
 
+    def store_rows(self, keys_values: torch.Tensor, layer: int) -> None:
+        """Store a layer's keys and values [2, kv_heads, rows, head_size]."""
+        self._store.put_both(layer, self._slots, keys_values)
+
+    def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values [1, kv_heads, columns, head_size] for a layer's attention with a mask."""
+        return self._reading.views(layer)
+
 
 @dataclass(frozen=True, eq=False)
 class StaticInputs:

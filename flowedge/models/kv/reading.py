@@ -45,6 +45,9 @@ class CacheReader(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What a layer's attention function is given, after new keys and values were stored before `stop`."""
 
+    def views(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that a layer's attention with a mask reads, up to slot `stop`."""
+
 
 class MaskedReader:
     """Gives attention views of all cached rows, and a mask."""
@@ -92,6 +95,9 @@ class MaskedReader:
         keys: torch.Tensor,  # noqa: ARG002
         values: torch.Tensor,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.views(layer, stop)
+
+    def views(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._store.view(layer, self._lows[layer], stop)
 
 
@@ -132,3 +138,6 @@ class OrderedReader:
         values: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return keys, values
+
+    def views(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise TypeError(f"ordered attention reads layer {layer} up to slot {stop} without views")

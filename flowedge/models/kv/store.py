@@ -79,8 +79,14 @@ class KeyValueStore(Protocol):
     def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [kv_heads, rows, head_size] from slot `start` on."""
 
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        """Store keys and values [2, kv_heads, rows, head_size] from slot `start` on."""
+
     def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [kv_heads, rows, head_size] in an index of slots [rows] on the device."""
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        """Store keys and values [2, kv_heads, rows, head_size] in an index of slots [rows] on the device."""
 
     def clear(self) -> None:
         """Fill all slots with zeros, as in a new store."""
@@ -107,6 +113,9 @@ class NativeStore:
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
         self.kv = torch.zeros(shape, dtype=dtype, device=device)
+        # Views of each layer, since making a view takes as long as writing a row.
+        self._layers = self.kv.unbind()
+        self._keys, self._values = self.kv[:, 0, None].unbind(), self.kv[:, 1, None].unbind()
 
     @property
     def nbytes(self) -> int:
@@ -117,27 +126,35 @@ class NativeStore:
         self.kv[layer, 0, :, start:stop] = keys
         self.kv[layer, 1, :, start:stop] = values
 
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        self._layers[layer].narrow(2, start, keys_values.shape[2]).copy_(keys_values)
+
     def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         self.kv[layer, 0].index_copy_(1, slots, keys)
         self.kv[layer, 1].index_copy_(1, slots, values)
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        self._layers[layer].index_copy_(2, slots, keys_values)
 
     def clear(self) -> None:
         self.kv.zero_()
 
     def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.kv[layer, :, None, :, start:stop]
-        return keys, values
+        slots = stop - start
+        return self._keys[layer].narrow(2, start, slots), self._values[layer].narrow(2, start, slots)
 
     def read(self, layer: int, start: int, room: torch.Tensor) -> torch.Tensor:
-        stored = self.kv[layer, :, :, start : start + room.shape[2]]
+        stored = self._layers[layer][:, :, start : start + room.shape[2]]
         if stored.dtype == room.dtype and stored.shape == room.shape:
             return stored
+        if stored.shape == room.shape:
+            return room.copy_(stored)
         room[:, :, : stored.shape[2]] = stored
         room[:, :, stored.shape[2] :] = 0
         return room
 
     def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
-        return self.kv[layer].index_select(2, slots).float()
+        return self._layers[layer].index_select(2, slots).float()
 
     def move(self, start: int, slots: torch.Tensor) -> None:
         # index_select copies the rows that move, so that overlapping moves are right.
@@ -160,13 +177,19 @@ class Int8Store:
         return self.kv.nbytes + self.scale.nbytes
 
     def write(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        encoded, scale = _encoded(keys, values)
-        stop = start + keys.shape[1]
+        self.write_both(layer, start, torch.stack((keys, values)))
+
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        encoded, scale = _encoded(keys_values)
+        stop = start + keys_values.shape[2]
         self.kv[layer, :, :, start:stop] = encoded
         self.scale[layer, :, :, start:stop] = scale
 
     def put(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        encoded, scale = _encoded(keys, values)
+        self.put_both(layer, slots, torch.stack((keys, values)))
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        encoded, scale = _encoded(keys_values)
         self.kv[layer].index_copy_(2, slots, encoded.to(torch.int8))
         self.scale[layer].index_copy_(2, slots, scale)
 
@@ -193,9 +216,9 @@ class Int8Store:
             stored[:, :, :, start : start + len(slots)] = stored.index_select(3, slots)
 
 
-def _encoded(keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _encoded(keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Whole numbers [2, kv_heads, rows, head_size] within int8, in float32, and their scale [.., 1]."""
-    rows = torch.stack((keys, values)).float()
+    rows = keys_values.to(torch.float32, copy=True)
     scale = rows.abs().amax(-1, keepdim=True) / _LARGEST
     scale.clamp_(min=torch.finfo(torch.float32).tiny)
     return rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST), scale

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
+from flowedge.models.lean.masked_attention import attend_masked
 
 MASKED = "flowedge"  # torch's own kernels, with a mask
 ORDERED = "flowedge-ordered"  # the keys of each row in the order of their positions
@@ -39,64 +39,8 @@ def attend(
         [1, rows, heads, head_size], and None for the attention weights.
     """
     _check_arguments(dropout, others)
-    if softcap is not None:
-        output = attend_capped(query, key, value, attention_mask, scaling, softcap)
-    elif query.device.type == "cpu" or query.shape[1] == key.shape[1]:
-        output = scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=attention_mask,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-    else:
-        output = attend_packed(query, key, value, attention_mask, scaling)
+    output = attend_masked(query, key, value, attention_mask, scaling, softcap)
     return output.transpose(1, 2), None
-
-
-def attend_packed(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None,
-) -> torch.Tensor:
-    """Grouped-query attention whose query heads with a common key head are folded into rows.
-
-    On CUDA, torch's kernels with a mask need as many key heads as query heads, and enable_gqa selects a
-    kernel that copies the keys and values. Shapes as in `attend`; returns [1, heads, rows, head_size].
-    """
-    folded = query.reshape(1, key.shape[1], -1, query.shape[3])
-    if attention_mask is not None:
-        attention_mask = attention_mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
-    output = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return output.reshape(query.shape)
-
-
-def attend_capped(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None,
-    softcap: float,
-) -> torch.Tensor:
-    """Attention with soft-capped scores, for which torch has no kernel; heads are folded as above.
-
-    Shapes as in `attend`; returns [1, heads, rows, head_size].
-    """
-    _, _, rows, size = query.shape
-    kv_heads = key.shape[1]
-    folded = query.reshape(1, kv_heads, -1, size)
-    scale = size**-0.5 if scaling is None else scaling
-    scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale / softcap).tanh_().mul_(softcap)
-    scores = scores.view(1, kv_heads, -1, rows, key.shape[2])
-    if attention_mask is not None:
-        scores.add_(attention_mask[:, None])
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    output = torch.matmul(weights.view(*folded.shape[:3], -1), value)
-    return output.reshape(query.shape)
 
 
 def attend_ordered(
@@ -127,6 +71,14 @@ def attend_ordered(
     return output.transpose(1, 2), None
 
 
+def register_in_transformers() -> None:
+    """Have transformers' own layers find the attention functions by their names."""
+    from transformers import AttentionInterface  # noqa: PLC0415 (its import takes seconds and 140 MiB)
+
+    for name, function in ATTENTION_FUNCTIONS.items():
+        AttentionInterface.register(name, function)
+
+
 def _check_arguments(dropout: float, others: dict[str, Any]) -> None:
     """Raise CheckpointError for an argument that would change the result."""
     unsupported = {name for name, value in others.items() if value is not None} - _WITHOUT_EFFECT
@@ -140,5 +92,5 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 # NVIDIA's containers set a variable by which products of float32 are rounded to 11 bits. The angles of
 # positions above 2,048, and the self-tests of exact blocks, need float32.
 torch.set_float32_matmul_precision("highest")
-AttentionInterface.register(MASKED, attend)
-AttentionInterface.register(ORDERED, attend_ordered)
+ATTENTION_FUNCTIONS[MASKED] = attend
+ATTENTION_FUNCTIONS[ORDERED] = attend_ordered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
@@ -17,6 +18,7 @@ from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.copies import moved, to_device, to_host
+from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
@@ -25,8 +27,18 @@ from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import warn_of_odd_layers
+from flowedge.models.native.native_block import MOST_ROWS, NativeBlock
+from flowedge.models.native.native_layer import NotNativeError
+from flowedge.models.native.paths import row_paths
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
+from flowedge.native.library import missing_reason
+
+_log = logging.getLogger(__name__)
+
+# The kernels compute any number of rows; a forward of more rows takes too much memory at once.
+NATIVE_EXACTNESS = Exactness(RowCounts(tuple(range(1, MOST_ROWS + 1))), AttentionSizes(1, None))
 
 
 @dataclass(eq=False, repr=False)
@@ -43,6 +55,8 @@ class LayerBlock:
         inexact_reason: why the block is not exact although that was asked for; empty otherwise.
         decoding: computes small forwards over static tensors; None where every forward is computed layer by
             layer.
+        native: computes the layers by the kernels of flowedge.native; None where torch computes them.
+        not_native_reason: why torch computes them; empty for a GPU.
     """
 
     config: Any
@@ -61,6 +75,8 @@ class LayerBlock:
     exactness: Exactness | None = None
     inexact_reason: str = ""
     decoding: StaticDecoding | None = None
+    native: NativeBlock | None = None
+    not_native_reason: str = ""
 
     @classmethod
     def load(
@@ -102,7 +118,7 @@ class LayerBlock:
             config,
             start,
             stop,
-            layers=[loader.load(index, index - start) for index in range(start, stop)],
+            layers=loader.load_all(start, stop),
             windows=layer_windows(checkpoint.family, config)[start:stop],
             rotary=rotary,
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
@@ -112,11 +128,35 @@ class LayerBlock:
             device=device,
             kv=kv,
         )
-        if exact:
-            block._make_exact()
+        warn_of_odd_layers(block.layers, start, config)
+        block.prepare(exact)
         return block
 
-    def _make_exact(self) -> None:
+    def prepare(self, exact: bool) -> None:
+        """Choose how the layers are computed; `exact` and what is raised as in `load`."""
+        if self.device.type == "cpu":
+            self._use_kernels()
+        if exact and self.native is not None:
+            self.exactness = NATIVE_EXACTNESS
+        elif exact:
+            self._try_exactness()
+
+    def _use_kernels(self) -> None:
+        self.not_native_reason = missing_reason()
+        if not self.not_native_reason:
+            try:
+                self.native = NativeBlock(self.layers, self.windows, self.rotary, self.dtype, self.norm)
+            except NotNativeError as error:
+                self.not_native_reason = str(error)
+        if self.native is None:
+            _log.warning(
+                "layers %d to %d are computed by torch, which is slower than FlowEdge's kernels: %s",
+                self.start,
+                self.stop - 1,
+                self.not_native_reason,
+            )
+
+    def _try_exactness(self) -> None:
         trial = try_exactness(self.layers, self.config, self.rotary, self.dtype, self.device)
         self.exactness, self.inexact_reason = trial.exactness, trial.reason
         if self.kv != "native" and self.exactness is None:
@@ -275,6 +315,8 @@ class LayerBlock:
 
     @property
     def _row_counts(self) -> RowCounts:
+        if self.native is not None:
+            return NATIVE_EXACTNESS.row_counts
         return ANY_COUNT if self.exactness is None else self.exactness.row_counts
 
     def _forward_part(
@@ -290,8 +332,13 @@ class LayerBlock:
     ) -> torch.Tensor | None:
         """Compute `forward` for rows that fit in a product, with padding up to an allowed number of rows."""
         rows = len(inputs)
-        padded = self._row_counts.padded(rows)
         cache.begin(cached, rows)
+        if self.native is not None:
+            paths = row_paths(context, tail_parents, positions)
+            hidden = inputs.clone() if self.embedding is None else self._embed(inputs)
+            own_taps = [tap - self.start for tap in taps]
+            return self.native.forward(hidden, paths, cache.store, cached, should_abort, own_taps)
+        padded = self._row_counts.padded(rows)
         masks = cache.prepare(context, tail_parents, positions, padded)
         hidden = self._embed(pad_rows(inputs, padded))[None]
         positions = np.pad(positions, (0, padded - rows), "edge")

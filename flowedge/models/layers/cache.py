@@ -116,6 +116,17 @@ class SessionCache:
         self.store.write(layer, self._start, keys[0, :, :rows], values[0, :, :rows])
         return self._reader.keys_values(layer, self._stop, keys, values)
 
+    def store_rows(self, keys_values: torch.Tensor, layer: int) -> None:
+        """Store a layer's keys and values [2, kv_heads, rows or more, head_size] without the padding."""
+        rows = self._stop - self._start
+        if keys_values.shape[2] != rows:
+            keys_values = keys_values.narrow(2, 0, rows)
+        self.store.write_both(layer, self._start, keys_values)
+
+    def views(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values [1, kv_heads, context, head_size] for a layer's attention with a mask."""
+        return self._reader.views(layer, self._stop)
+
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
         """Move row slots[i] to row base + i, in all layers.
 

@@ -19,6 +19,7 @@ from flowedge.models.kv.store import head_size
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import ExpertLinears
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import LeanLayer
 
 _COMPARED_ROWS = (1, 3, 5, 16, 33)  # a layer is tested with, beside the most rows
 _MOST_COMPARED = 64
@@ -78,7 +79,8 @@ def try_exactness(
 
 
 def _configure(layer: Any, name: str, counts: RowCounts | None) -> None:
-    layer.self_attn.config._attn_implementation = name
+    if not isinstance(layer, LeanLayer):  # whose attention is that of its mask
+        layer.self_attn.config._attn_implementation = name
     for module in layer.modules():
         if isinstance(module, ExpertLinears):
             module.row_counts = counts or module.row_counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -14,6 +15,13 @@ from flowedge.models.checkpoint.families import LM_HEAD_BIAS
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts
 from flowedge.models.layers.loading import load_parameter
+from flowedge.models.products.native_linear import (
+    NativeLinear,
+    is_native_weight,
+    native_float,
+    product,
+)
+from flowedge.native.library import missing_reason
 
 _MOST_ROWS = 64  # of an exact product; more rows are computed in parts
 
@@ -67,11 +75,17 @@ class LMHead:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
-        return self.row_counts.apply(self.differentiable_logits, hidden)
+        native = self._native
+        if native is None:
+            return self.row_counts.apply(self.differentiable_logits, hidden)
+        return self._scaled(product(native.structure, hidden.to(device="cpu", dtype=self.weight.dtype)))
 
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
-        logits = linear(hidden.to(device=self.weight.device, dtype=self.weight.dtype), self.weight).float()
+        rows = hidden.to(device=self.weight.device, dtype=self.weight.dtype)
+        return self._scaled(linear(rows, self.weight).float())
+
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
         if self.divisor != 1:
             logits = logits / self.divisor
         if self.softcap is not None:
@@ -84,8 +98,10 @@ class LMHead:
         Raises:
             BadRequestError: when the device has no such numbers for the head's product.
         """
-        linear_head = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
-        linear_head.weight = self.weight
+        if self._native is not None:
+            self.exact = True
+            return
+        linear_head = self._linear()
         counts = product_counts([linear_head], self.weight.dtype, self.weight.device, _MOST_ROWS)
         if counts is None:
             raise BadRequestError(
@@ -93,6 +109,18 @@ class LMHead:
                 "decoding cannot be exact; choose another dtype, or leave out the exact option"
             )
         self.row_counts, self.exact = counts, True
+
+    @cached_property
+    def _native(self) -> NativeLinear | None:
+        """The head's product by the kernels, which is exact; None where they do not run."""
+        if missing_reason() or not is_native_weight(self.weight):
+            return None
+        return native_float(self._linear())
+
+    def _linear(self) -> nn.Linear:
+        own = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
+        own.weight = self.weight
+        return own
 
     @property
     def vocab_size(self) -> int:
@@ -125,7 +153,8 @@ def load_embedding(
     else:
         shape = (config.vocab_size, config.hidden_size)
         weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
-    embedding = nn.Embedding(config.vocab_size, config.hidden_size, device="meta")
+    # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
+    embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=weight, _freeze=True)
     embedding.weight = weight
     return embedding
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,16 @@ from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
+from flowedge.models.lean.form import layer_form
+from flowedge.models.lean.fusing import adjacent_rooms
+from flowedge.models.lean.lean_layer import lean_layer
+from flowedge.models.parallel import Step, run_steps
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
+from flowedge.native.library import missing_reason
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -44,26 +50,70 @@ class LayerLoader:
     device: torch.device
     quant_cache: QuantCache | None = None
 
-    def load(self, index: int, cache_index: int) -> nn.Module:
-        """Load decoder layer `index`, which writes to layer `cache_index` of a session's cache."""
+    def load_all(self, start: int, stop: int) -> list[nn.Module]:
+        """Load decoder layers [start, stop); layer `start` writes to layer 0 of a session's cache.
+
+        On the CPU, as many tensors are read and quantised at a time as torch has threads to compute with.
+
+        Raises:
+            CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
+        """
+        layers = [self._empty(index, index - start) for index in range(start, stop)]
+        self._fill(layers, start)
+        for place, layer in enumerate(layers):  # replaced one by one: a joined weight may be a copy
+            layers[place] = lean_layer(layer.eval(), self.checkpoint.config, fused=self._computed_by_torch)
+        return layers
+
+    def _fill(self, layers: Sequence[nn.Module], start: int) -> None:
+        steps = [
+            step
+            for index, layer in enumerate(layers, start)
+            for step in self._steps(layer, layer_prefix(index))
+        ]
+        run_steps(steps, torch.get_num_threads() if self.device.type == "cpu" else 1)
+
+    def _empty(self, index: int, cache_index: int) -> nn.Module:
         layer = _empty_layer(self.checkpoint, index)
         attend: Any = layer.self_attn
         attend.layer_idx = cache_index
-        prefix = layer_prefix(index)
-        _check_biases(layer, self.checkpoint, prefix)
+        _check_biases(layer, self.checkpoint, layer_prefix(index))
+        return layer
+
+    def _steps(self, layer: nn.Module, prefix: str) -> Iterator[Step]:
+        """Yield a function for each module of an empty layer that has weights, which loads the weights."""
+        joined = self._computed_by_torch and self.quant == "none"
+        rooms = adjacent_rooms(layer, self.dtype, self.device) if joined else {}
         for path, child in list(layer.named_modules()):
             base = f"{prefix}{path}." if path else prefix
-            quantised = bool(path) and isinstance(child, nn.Linear) and self.quant != "none"
-            for name, wanted in list(child.named_parameters(recurse=False)):
-                if not (quantised and name == "weight"):
-                    setattr(child, name, self._parameter(base + name, wanted.shape))
-            if quantised and isinstance(child, nn.Linear):
-                layer.set_submodule(path, self._quantised_linear(f"{base}weight", child))
-                _drop_cached_pages(self.checkpoint, self.device)
-        return layer.eval()
+            if path and isinstance(child, nn.Linear) and self.quant != "none":
+                yield partial(self._load_quantised, layer, path, child, base)
+            elif wanted := list(child.named_parameters(recurse=False)):
+                within = {name: rooms.pop(f"{path}.{name}", None) for name, _ in wanted}
+                yield partial(self._load_parameters, child, base, wanted, within)
 
-    def _parameter(self, name: str, shape: Sequence[int]) -> nn.Parameter:
-        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device)
+    def _load_quantised(self, layer: nn.Module, path: str, like: nn.Linear, base: str) -> None:
+        unquantised = [pair for pair in like.named_parameters(recurse=False) if pair[0] != "weight"]
+        self._load_parameters(like, base, unquantised, {})
+        layer.set_submodule(path, self._quantised_linear(f"{base}weight", like))
+        _drop_cached_pages(self.checkpoint, self.device)
+
+    def _load_parameters(
+        self,
+        module: nn.Module,
+        base: str,
+        wanted: Sequence[tuple[str, nn.Parameter]],
+        rooms: Mapping[str, torch.Tensor | None],
+    ) -> None:
+        for name, parameter in wanted:
+            setattr(module, name, self._parameter(base + name, parameter.shape, rooms.get(name)))
+
+    @property
+    def _computed_by_torch(self) -> bool:
+        """Whether linear layers are joined; the kernels of flowedge.native take them as they are."""
+        return self.device.type != "cpu" or bool(missing_reason())
+
+    def _parameter(self, name: str, shape: Sequence[int], room: torch.Tensor | None = None) -> nn.Parameter:
+        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device, room)
 
     def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
         """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
@@ -114,15 +164,28 @@ class LayerLoader:
 
 
 def load_parameter(
-    checkpoint: Checkpoint, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    name: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    room: torch.Tensor | None = None,
 ) -> nn.Parameter:
-    """Load a tensor of the checkpoint as a frozen parameter."""
+    """Load a tensor of the checkpoint as a frozen parameter, into the memory `room` if that is given."""
     checkpoint.check_shape(name, shape)
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    for start, rows in _chunks(checkpoint, name, checkpoint.rows):
-        tensor[start : start + len(rows)] = rows
+    if room is None and _is_read_unchanged(checkpoint, name, dtype, device):
+        tensor = checkpoint.tensor(name)
+    else:
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if room is None else room
+        for start, rows in _chunks(checkpoint, name, checkpoint.rows):
+            tensor[start : start + len(rows)] = rows
     _drop_cached_pages(checkpoint, device)
     return nn.Parameter(tensor, requires_grad=False)
+
+
+def _is_read_unchanged(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a tensor is the same in memory and in its file, so that no copy is made."""
+    return device.type == "cpu" and checkpoint.dtype(name) == dtype and checkpoint.is_read_unchanged(name)
 
 
 def _drop_cached_pages(checkpoint: Checkpoint, device: torch.device) -> None:
@@ -168,6 +231,12 @@ def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dty
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)
     return total
+
+
+def layer_oddity(checkpoint: Checkpoint, index: int) -> str:
+    """Return why decoder layer `index` stays transformers' own; empty for a layer that becomes lean."""
+    form = layer_form(_empty_layer(checkpoint, index).eval(), checkpoint.config)
+    return form if isinstance(form, str) else ""
 
 
 def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:
@@ -250,6 +319,8 @@ def _empty_layer(checkpoint: Checkpoint, index: int) -> nn.Module:
     checkpoint.check_layer(index)
     config: Any = copy.deepcopy(checkpoint.config)
     config._attn_implementation = attention.MASKED
+    if not checkpoint.family.dense:
+        attention.register_in_transformers()
     problem = "the layers that config.json asks for cannot be made"
     with reading(checkpoint.place, problem), torch.device("meta"):
         layer: nn.Module = checkpoint.family.decoder_layer(config, index)

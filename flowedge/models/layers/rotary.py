@@ -13,6 +13,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.models.checkpoint.config_support import fixed_rope_length, rope_by_layer_type
 from flowedge.models.checkpoint.families import Family
 from flowedge.models.copies import HostArray, to_device, to_host
+from flowedge.models.lean.rotation import HeadRotation
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cos and sin, [1, rows, rotated size]
 
@@ -59,19 +60,22 @@ class Rotary:
         return self._new().to(self._device) if self._length is None else self._new()
 
     def _rotate(self, like: torch.Tensor, position_ids: torch.Tensor, kind: str | None) -> Rotation:
-        rotation: Rotation = self._module(like, position_ids, *(() if kind is None else (kind,)))
-        return rotation
+        return HeadRotation(*self._angles(like, position_ids, kind))
+
+    def _angles(self, like: torch.Tensor, position_ids: torch.Tensor, kind: str | None) -> Rotation:
+        angles: Rotation = self._module(like, position_ids, *(() if kind is None else (kind,)))
+        return angles
 
     def _rotate_on_host(self, positions: IntArray, dtype: torch.dtype, kind: str | None) -> Rotation:
         cos, sin = to_device(self._device, *self._host_angles(positions, dtype, kind))
-        return cos, sin
+        return HeadRotation(cos, sin)
 
     def _host_angles(self, positions: IntArray, dtype: torch.dtype, kind: str | None) -> list[HostArray]:
         """The cos and sin of rows, computed on the host."""
         like, ids = torch.empty(0, dtype=dtype), torch.from_numpy(positions)[None]
         assert self._length is not None
         if int(positions.max()) < self._length:
-            return to_host(*self._rotate(like, ids, kind))
+            return to_host(*self._angles(like, ids, kind))
         # Beyond this length, a call gives all rows the frequencies of its longest position, and the module
         # stores them. So each row gets a module and a call of its own.
         arguments = () if kind is None else (kind,)

@@ -1,4 +1,4 @@
-"""int8, nf4 and fp4 by bitsandbytes. Encoded weights have the tensor names of the library's state_dict."""
+"""LLM.int8(), nf4 and fp4 by bitsandbytes. Encoded weights have the tensor names of its state_dict."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class _Bitsandbytes:
         return None
 
 
-class Int8(_Bitsandbytes):
+class LlmInt8(_Bitsandbytes):
     """LLM.int8() with one scale a row and the outlier threshold 0.
 
     Above 0, the outliers of one input row would change the results of other rows.
     """
 
-    name = "int8"
+    name = "llm-int8"
 
     def encode(self, rows: WeightRows) -> Tensors:
         """Return `weight`, int8 [out, in], and `SCB`, float32 [out]."""
@@ -82,11 +82,13 @@ class Int8(_Bitsandbytes):
         weight, scales = tensors["weight"], tensors["SCB"]
         if weight.shape != (like.out_features, like.in_features) or weight.dtype != torch.int8:
             raise CheckpointError(
-                f"an int8 weight is {list(weight.shape)} of {weight.dtype}, the model asks for "
+                f"an llm-int8 weight is {list(weight.shape)} of {weight.dtype}, the model asks for "
                 f"{[like.out_features, like.in_features]} of torch.int8"
             )
         if scales.shape != (like.out_features,):
-            raise CheckpointError(f"an int8 weight of {like.out_features} rows has {scales.numel()} scales")
+            raise CheckpointError(
+                f"an llm-int8 weight of {like.out_features} rows has {scales.numel()} scales"
+            )
         layer: nn.Module = bnb.nn.Linear8bitLt(
             like.in_features,
             like.out_features,

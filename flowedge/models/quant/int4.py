@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.products.native_linear import NativeLinear
+from flowedge.models.products.packing import packed_int4, packed_scales
+from flowedge.models.products.structures import INT4
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
-from flowedge.models.quant.int4_kernels import Int4Kernel, kernel_of
+from flowedge.models.quant.int4_kernels import PACK_ROWS, Int4Kernel, kernel_of
+from flowedge.native.library import missing_reason
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
@@ -71,6 +77,11 @@ class Int4:
         the same weights.
         """
         group = _check(tensors, like)
+        if self._kernel is None and device.type == "cpu" and not missing_reason():
+            packed = packed_int4(tensors["weight"])
+            scales = packed_scales(tensors["scale"].bfloat16(), tensors["zero"].bfloat16())
+            width = tensors["weight"].shape[1] * 2
+            return NativeLinear(like, packed, INT4, scales=scales, group=group, width=width).eval()
         pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
         kernel = self._kernel or kernel_of(Hardware.of(device))
         packed = kernel.pack(tensors["weight"], device)
@@ -118,6 +129,25 @@ class Int4Linear(nn.Module):
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Int4Linear]) -> Int4Linear | None:
+        """A layer whose result is the results of `parts` beside each other; None where packing forbids it.
+
+        Kernels pack PACK_ROWS weight rows as a unit, so only the last part may end within a unit.
+        """
+        first = parts[0]
+        if any(part._kernel is not first._kernel or part._group != first._group for part in parts) or any(
+            part.out_features % PACK_ROWS for part in parts[:-1]
+        ):
+            return None
+        out = sum(part.out_features for part in parts)
+        like = nn.Linear(first.in_features, out, bias=False, device="meta")
+        if first.bias is not None:
+            like.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        packed = torch.cat([part.weight for part in parts])
+        pairs = torch.cat([part.scales_and_zeros for part in parts], dim=1)
+        return cls(like, first._kernel, packed, pairs, first._group)
 
 
 def _check(tensors: Tensors, like: nn.Linear) -> int:

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from flowedge.models.quant.hardware import Hardware, unpacked_rows
 
 _PACK_LEVELS = 1 << 20  # levels that are expanded to int32 at a time while a weight is packed
-_PACK_ROWS = 64  # rows that torch's CPU kernels pack as a unit, or a multiple of that unit
+PACK_ROWS = 64  # rows that torch's CPU kernels pack as a unit, or a multiple of that unit
 _HAS_CPU_PRODUCT = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")  # torch 2.5 has none
 
 Pack = Callable[[torch.Tensor, torch.device], torch.Tensor]
@@ -43,7 +43,7 @@ def kernel_of(hardware: Hardware) -> Int4Kernel:
 def _pack_in_parts(weight: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The layout of this CPU's kernel, uint8 of the same size, made a few rows at a time out of int32."""
     packed = torch.empty_like(weight)
-    rows = max(1, _PACK_LEVELS // weight.shape[1] // _PACK_ROWS) * _PACK_ROWS
+    rows = max(1, _PACK_LEVELS // weight.shape[1] // PACK_ROWS) * PACK_ROWS
     for start in range(0, len(weight), rows):
         part = weight[start : start + rows]
         levels = torch.stack((part >> 4, part & 15), dim=2).view(len(part), -1).int()

@@ -110,7 +110,7 @@ class QuantCache:
         path = self._given.get(key.digest) or self.path(key)
         try:
             file = WeightFile(path)
-            tensors = {name: stored[...] for name, stored in file.items()}
+            tensors, found = _read_hashed(file)
             digest = file.metadata.get(_DIGEST)
             file.close()
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class QuantCache:
         except (OSError, ValueError) as error:
             _log.warning(_UNREADABLE, path, error)
             return None
-        if digest != tensors_digest(tensors):
+        if digest != found:
             _log.warning(_DAMAGED, path)
             return None
         touch(path)
@@ -164,11 +164,26 @@ class QuantCache:
             remove(partial)
 
 
+def _read_hashed(file: WeightFile) -> tuple[Tensors, str]:
+    """The tensors of a file, each byte of which is hashed as soon as it is read; the `tensors_digest`."""
+    tensors, digest = {}, hashlib.sha256()
+    for name in sorted(file):
+        stored = file[name].blocks
+        digest.update(_title(name, stored.dtype, stored.shape))
+        tensors[name] = stored.read(digest.update)
+    return tensors, digest.hexdigest()
+
+
+def _title(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """The bytes that precede a tensor's own bytes in `tensors_digest`."""
+    return f"\0{name}\0{dtype}\0{list(shape)}\0".encode()
+
+
 def tensors_digest(tensors: Tensors) -> str:
     """The SHA-256 of tensors with their names, dtypes and shapes, in hex."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(_title(name, tensor.dtype, tensor.shape))
         digest.update(byte_view(tensor.contiguous()))
     return digest.hexdigest()
 

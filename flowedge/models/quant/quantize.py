@@ -10,14 +10,16 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.quant.backend import Backend, Tensors, WeightRows
-from flowedge.models.quant.bitsandbytes import FourBit, Int8
+from flowedge.models.quant.bitsandbytes import FourBit, LlmInt8
 from flowedge.models.quant.int4 import Int4
+from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.w8a16 import W8A16
 
 _BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
         Int8(),
+        LlmInt8(),
         FourBit("nf4"),
         FourBit("fp4"),
         FourBit("nf4", double=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -106,6 +106,28 @@ class W8A16Linear(nn.Module):
         if self.bias is not None:
             output = output + self.bias
         return output.reshape(*inputs.shape[:-1], self.out_features)
+
+    @staticmethod
+    def joined(parts: Sequence[W8A16Linear]) -> W8A16Linear | None:
+        """A layer of the same type whose result is the results of `parts` beside each other.
+
+        Returns:
+            None where the parts have different kernels or scales.
+        """
+        first = parts[0]
+        if any(
+            part._kernel is not first._kernel
+            or part.scale.shape[1] != first.scale.shape[1]
+            or part.scale.dtype != first.scale.dtype
+            for part in parts
+        ):
+            return None
+        out = sum(part.out_features for part in parts)
+        like = nn.Linear(first.in_features, out, bias=False, device="meta")
+        if first.bias is not None:
+            like.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        weight, scale = (torch.cat([getattr(part, name) for part in parts]) for name in ("weight", "scale"))
+        return type(first)(like, first._kernel, weight, scale)
 
 
 class GroupedW8A16Linear(W8A16Linear):

@@ -11,6 +11,7 @@ from flowedge.models.checkpoint.families import FAMILIES
 from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import lean_layer
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.profiling.documents.model import LayerSizes
 
@@ -66,8 +67,9 @@ def generic_block(
     layers = []
     for index in range(count):
         layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
-        layers.append(quantize_block(layer.requires_grad_(False), quant, dtype).eval())
-    return LayerBlock(
+        layer = quantize_block(layer.requires_grad_(False), quant, dtype).eval()
+        layers.append(lean_layer(layer, config))
+    block = LayerBlock(
         config,
         1,
         count + 1,
@@ -80,3 +82,5 @@ def generic_block(
         dtype=dtype,
         device=device,
     )
+    block.prepare(exact=False)
+    return block

@@ -13,11 +13,12 @@ STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
-Quantisation = Literal["none", "int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4", "w8a16"]
+Quantisation = Literal["none", "int8", "llm-int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4", "w8a16"]
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,
-    "int8": 1.0,  # and one scale for each row, too little to count
+    "int8": 1.016,  # and a scale for each group
+    "llm-int8": 1.0,  # and one scale for each row, too little to count
     "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
     "fp4": 0.5 + 4 / 64,
     "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them

@@ -9,6 +9,7 @@ from flowedge.core.arrays import FloatArray
 # Classes of proposals by the drafter's probability of the token: the bounds and the centre of each class.
 _BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9]))
 _CENTRES = np.log(np.array([0.0005, 0.0017, 0.0055, 0.017, 0.055, 0.17, 0.42, 0.74, 0.96]))
+_POINTS = np.append(_CENTRES, 0.0)
 _LEAST = 1e-4  # least share of a class, so that no proposal is excluded for good
 
 
@@ -45,9 +46,8 @@ class ProposalAcceptance:
         """
         shares = self._others.share(log_probs)
         if log_probs.shape[1]:
-            first = np.argmax(log_probs, axis=1, keepdims=True)
-            likeliest = self._likeliest.share(np.take_along_axis(log_probs, first, axis=1))
-            np.put_along_axis(shares, first, likeliest, axis=1)
+            first = np.arange(len(log_probs)), np.argmax(log_probs, axis=1)
+            shares[first] = self._likeliest.share(log_probs[first])
         logs: FloatArray = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
         return logs
 
@@ -58,18 +58,17 @@ class _ShareCurve:
     def __init__(self, prior: float) -> None:
         self._proposed: FloatArray = np.full(len(_CENTRES), prior)
         self._accepted: FloatArray = prior * np.exp(_CENTRES)
-        self._log_share: FloatArray = _CENTRES.copy()
+        self._log_share: FloatArray = np.append(_CENTRES, 0.0)  # probability 1 has share 1
 
     def observe(self, proposed: FloatArray, accepted: float | None) -> None:
         np.add.at(self._proposed, np.digitize(proposed, _BOUNDS), 1.0)
         if accepted is not None:
             self._accepted[np.digitize(accepted, _BOUNDS)] += 1.0
         share = np.clip(self._accepted / self._proposed, _LEAST, 1.0)
-        self._log_share = np.log(np.maximum.accumulate(share))
+        self._log_share[:-1] = np.log(np.maximum.accumulate(share))
 
     def share(self, log_probs: FloatArray) -> FloatArray:
-        known = np.append(self._log_share, 0.0)  # probability 1 has share 1
-        share: FloatArray = np.interp(log_probs, np.append(_CENTRES, 0.0), known)
+        share: FloatArray = np.interp(log_probs, _POINTS, self._log_share)
         below = np.minimum(log_probs - _CENTRES[0], 0.0)
         shares: FloatArray = np.exp(share + below)
         return shares

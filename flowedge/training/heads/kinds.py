@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
 from flowedge.models.checkpoint.config_support import FULL, max_positions, rope_by_layer_type
+from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.kv.store import head_size
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.layers.tensors import torch_dtype
@@ -83,9 +83,9 @@ def new_eagle3_head(
     return head
 
 
-def _head_config(target: Any) -> LlamaConfig:
+def _head_config(target: Any) -> DenseLlamaConfig:
     """The config of a Llama layer with the sizes, vocabulary and rotary angles of a target's config."""
-    return LlamaConfig(
+    return DenseLlamaConfig(
         vocab_size=int(target.vocab_size),
         hidden_size=int(target.hidden_size),
         intermediate_size=int(target.intermediate_size),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,6 +17,7 @@ from flowedge.storage.digest import hash_range
 from flowedge.storage.file_range import FileRange, FileState
 from flowedge.storage.objects import ObjectStore
 from flowedge.weights.manifest.manifest import Manifest, QuantisedEntry, QuantisedList
+from flowedge.weights.threads import hashing_threads
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,20 @@ def quantised_keys(
 
 def list_quantised(keys: Iterable[CacheKey], cache: QuantCache) -> tuple[QuantisedList, dict[str, FileRange]]:
     """List the weights of these keys that are in a cache; also return their files, by SHA-256."""
-    entries, ranges = [], {}
-    for key in keys:
-        if cache.get(key) is None:  # this also verifies the file
-            continue
-        path = cache.path(key)
-        state = FileState.of(path)
-        with path.open("rb") as file:
-            digest = hash_range(file.fileno(), 0, state.size).hexdigest()
-        entries.append(QuantisedEntry(key.digest, state.size, digest))
-        ranges[digest] = FileRange(path, 0, state.size, state)
-    return QuantisedList(tuple(sorted(entries, key=lambda entry: entry.key))), ranges
+    with ThreadPoolExecutor(hashing_threads()) as threads:
+        found = [each for each in threads.map(partial(_find_intact, cache), keys) if each is not None]
+    entries = sorted((entry for entry, _ in found), key=lambda entry: entry.key)
+    return QuantisedList(tuple(entries)), {entry.sha256: place for entry, place in found}
+
+
+def _find_intact(cache: QuantCache, key: CacheKey) -> tuple[QuantisedEntry, FileRange] | None:
+    if cache.get(key) is None:  # this also verifies the file
+        return None
+    path = cache.path(key)
+    state = FileState.of(path)
+    with path.open("rb") as file:
+        digest = hash_range(file.fileno(), 0, state.size).hexdigest()
+    return QuantisedEntry(key.digest, state.size, digest), FileRange(path, 0, state.size, state)
 
 
 def replace_tensors(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from flowedge.storage.objects import ObjectStore
-
-MOST_THREADS = 4  # that hash at once; each holds a buffer of storage.digest.READ_BYTES
+from flowedge.weights.threads import hashing_threads
 
 
 class Verification:
@@ -35,7 +33,7 @@ class Verification:
             for digest in dict.fromkeys(digests)
             if digest not in self._intact and self._store.size(digest) is not None
         ]
-        with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(hashing_threads()) as threads:
             intact = list(threads.map(self._store.verify, cached))
         self._intact.update(digest for digest, good in zip(cached, intact, strict=True) if good)
         damaged = [digest for digest, good in zip(cached, intact, strict=True) if not good]

@@ -8,11 +8,11 @@ import time
 import numpy as np
 import torch
 from torch import nn
-from transformers import LlamaConfig
 
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.graphs.pieces import CallingMaker, CapturingMaker, PieceMaker
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import DTYPES
@@ -53,7 +53,7 @@ def drafters(
 ) -> list[HeadDrafter]:
     """Drafters with one random head: layer by layer, with static tensors, and with graphs on a GPU."""
     sizes = SHAPES[shape]
-    config = LlamaConfig(
+    config = DenseLlamaConfig(
         vocab_size=vocab,
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,

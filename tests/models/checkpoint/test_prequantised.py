@@ -28,13 +28,13 @@ from tests.models.tiny_families import make_multimodal, make_tiny
 
 TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
 SETTINGS: dict[str, dict[str, Any]] = {
-    "int8": {"load_in_8bit": True},
+    "llm-int8": {"load_in_8bit": True},
     "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     "fp4": {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
     "nf4-dq": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
 }
 # int8 rounds activations, and its bitsandbytes product is not the same for every number of rows.
-TOLERANCE = {"int8": 0.3}
+TOLERANCE = {"llm-int8": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_layers_that_were_left_out_stay_as_they_are(original: Path, tmp_path: Pa
     torch.testing.assert_close(Pipeline(checkpoint, 2).commit(TEXT), expected, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "quant"), [("mixtral", "nf4"), ("phi3", "int8"), ("gemma3", "nf4-dq")])
+@pytest.mark.parametrize(("name", "quant"), [("mixtral", "nf4"), ("phi3", "llm-int8"), ("gemma3", "nf4-dq")])
 def test_families_that_name_or_stack_their_tensors_otherwise(tmp_path: Path, name: str, quant: str) -> None:
     """Weights that transformers does not quantise, as stacks of experts, stay as they are."""
     auto, plain = AutoModelForCausalLM, tmp_path / "plain"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from flowedge.models.exact.default import ExactOption, resolve_exact
+from tests.support.kernels import without_kernels
 
 
 @pytest.mark.parametrize(
@@ -22,4 +23,10 @@ from flowedge.models.exact.default import ExactOption, resolve_exact
 def test_only_auto_depends_on_model_and_device(
     option: ExactOption, hidden: int, device: str, exact: bool
 ) -> None:
-    assert resolve_exact(option, SimpleNamespace(hidden_size=hidden), device) is exact
+    with without_kernels():
+        assert resolve_exact(option, SimpleNamespace(hidden_size=hidden), device) is exact
+
+
+def test_the_kernels_are_exact_for_every_width() -> None:
+    assert resolve_exact("auto", SimpleNamespace(hidden_size=64), "cpu")
+    assert not resolve_exact("auto", SimpleNamespace(hidden_size=64), "cuda")

@@ -77,6 +77,28 @@ def test_rows_of_trees_have_the_bits_of_their_paths_alone(
             torch.testing.assert_close(alone, expected[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 40, 200])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_rows_that_read_the_same_keys_have_the_bits_of_the_general_way(
+    rows: int, window: int | None, softcap: float | None
+) -> None:
+    """Rows of a chain, in the tails of a short and of a long text."""
+    generator, sizes = torch.Generator().manual_seed(6), sizes_here()
+    for first in (0, 60, 130, 300, 1000):
+        positions = np.arange(first, first + rows)
+        paths = CachedPaths(first, positions, np.tri(rows, dtype=np.bool_), positions)
+        slots = Slots(torch.randn((2, KV_HEADS, first + rows, SIZE), generator=generator))
+        queries = torch.randn((1, HEADS, rows, SIZE), generator=generator).bfloat16()
+        plan = plan_reading(paths, window, sizes.group_rows)
+        joint, general = (OrderedReading.of(plan, torch.device("cpu"), sizes.least_queries) for _ in range(2))
+        vars(general)["_is_joint"] = False
+        assert vars(joint).get("_is_joint") is None
+        got, expected = (each.attend(queries, slots, 0, KV_HEADS, 0.25, softcap) for each in (joint, general))
+        assert torch.equal(got, expected)
+        assert vars(joint)["_is_joint"] or (first > 0 and rows > 1)
+
+
 def test_no_size_is_found_where_a_row_depends_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device whose sums change with the number of queries has no ordered attention."""
     real = torch.bmm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,16 @@ from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.models.layers.test_exact_block import History
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import make_tiny
+from tests.support.kernels import without_kernels
 
 CAPACITY = 700
+
+
+@pytest.fixture(autouse=True)
+def computed_by_torch() -> Iterator[None]:
+    """The kernels' rows are tested in tests/models/native."""
+    with without_kernels():
+        yield
 
 
 def check(

@@ -13,7 +13,15 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.layers.attention import MASKED, attend, attend_packed
+from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
+from flowedge.models.layers.attention import (
+    MASKED,
+    ORDERED,
+    attend,
+    attend_ordered,
+    register_in_transformers,
+)
+from flowedge.models.lean.masked_attention import attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
 
@@ -93,7 +101,9 @@ def test_keys_and_values_are_not_copied() -> None:
 
 
 def test_it_is_registered() -> None:
-    assert AttentionInterface()[MASKED] is attend
+    register_in_transformers()
+    assert AttentionInterface()[MASKED] is ATTENTION_FUNCTIONS[MASKED] is attend
+    assert AttentionInterface()[ORDERED] is ATTENTION_FUNCTIONS[ORDERED] is attend_ordered
 
 
 def test_products_are_of_float32_and_attention_is_not_cudnns() -> None:

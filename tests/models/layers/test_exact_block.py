@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.breadth import dealt
+from tests.support.kernels import without_kernels
 
 CAPACITY = 400
 PRECISIONS: dict[str, dict[str, Any]] = {
@@ -33,6 +34,13 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16-kv8": {"dtype": torch.bfloat16, "kv": "int8"},
     "fp32-kv8": {"dtype": torch.float32, "kv": "int8"},
 }
+
+
+@pytest.fixture(autouse=True)
+def computed_by_torch() -> Iterator[None]:
+    """The kernels' rows are tested in tests/models/native."""
+    with without_kernels():
+        yield
 
 
 class Plain:

@@ -122,7 +122,7 @@ def test_cached_experts_are_told_apart_and_found_in_either_form(tmp_path: Path, 
         assert files == kept and len(files) == 4 + 3 * EXPERTS
 
 
-@pytest.mark.parametrize("quant", ["nf4", "int8"])
+@pytest.mark.parametrize("quant", ["nf4", "llm-int8"])
 def test_quantised_blocks_equal_the_quantised_whole_model(tmp_path: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "qwen3_moe")))
     pipeline = Pipeline(checkpoint, 2, quant=quant)

@@ -29,12 +29,13 @@ ROW_TOLERANCE = {
     "fp4": 1e-4,
     "nf4-dq": 1e-4,
     "int8": 0.3,
+    "llm-int8": 0.3,
     "int4": 0.1,
     "w8a16": 0.1,
 }
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str) -> None:
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     exact = model(torch.tensor([TEXT])).logits[0].detach()
@@ -47,7 +48,7 @@ def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str
         torch.testing.assert_close(got, expected, atol=ROW_TOLERANCE[quant], rtol=1e-3)
 
 
-@pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
+@pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "nf4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(directory))
     together, alone = (Pipeline(checkpoint, 1, quant=quant) for _ in range(2))
@@ -56,10 +57,10 @@ def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     assert (several - single).abs().max() <= ROW_TOLERANCE[quant]
 
 
-EXACT = ("int8", "int4", "w8a16")  # whose rows are the same bit for bit
+EXACT = ("int8", "llm-int8", "int4", "w8a16")  # whose rows are the same bit for bit
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "int8", "int4", "w8a16"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_rows_of_one_linear_layer_are_independent(quant: str) -> None:
     torch.manual_seed(0)
     layer = quantize_linear(nn.Linear(128, 96), quant)
@@ -90,10 +91,10 @@ def test_four_bit_layers_multiply_in_float32_even_after_eval(quant: str) -> None
 
 
 def test_the_int8_outlier_threshold_is_off() -> None:
-    assert quantize_linear(nn.Linear(8, 8), "int8").state.threshold == 0.0
+    assert quantize_linear(nn.Linear(8, 8), "llm-int8").state.threshold == 0.0
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "int8", "int4", "w8a16"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_bytes_are_those_announced_before_and_after_a_forward(make_checkpoint: Make, quant: str) -> None:
     checkpoint = Checkpoint.open(str(make_checkpoint(attention_bias=True, mlp_bias=True)))
     pipeline = Pipeline(checkpoint, 2, quant=quant)
@@ -112,13 +113,13 @@ def test_the_embedding_and_the_head_stay_as_they_are(directory: Path) -> None:
 
 
 def test_unknown_names_are_refused(directory: Path) -> None:
-    with pytest.raises(BadRequestError, match="none, int8, nf4, fp4"):
+    with pytest.raises(BadRequestError, match="none, int8, llm-int8, nf4, fp4"):
         quantize_linear(nn.Linear(2, 2), "int3")
     with pytest.raises(BadRequestError):
         LayerBlock.load(Checkpoint.open(str(directory)), 0, 1, quant="gptq")
 
 
-@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "int8"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "fp4-dq", "llm-int8"])
 def test_weights_are_quantised_in_parts_as_bitsandbytes_does_at_once(
     quant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +128,7 @@ def test_weights_are_quantised_in_parts_as_bitsandbytes_does_at_once(
     backend = backend_of(quant)
     ours = backend.encode(WeightRows.of(weight))
     bnb = library()
-    if quant == "int8":
+    if quant == "llm-int8":
         layer = bnb.nn.Linear8bitLt(100, 130, bias=False, has_fp16_weights=False)
         layer.weight = bnb.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
     else:

@@ -88,13 +88,13 @@ def test_zero_points_that_are_not_packed(plain: Path, tmp_path: Path) -> None:
     """Early versions of compressed-tensors stored zero points as int8."""
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["w4a16-asymmetric"])
     file = tmp_path / "stored" / "model.safetensors"
-    expected = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp.up_proj")
+    expected = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp")
     tensors = load_file(file)
     words = tensors[f"{UP}weight_zero_point"]
     places = torch.arange(8, dtype=torch.int32)[None, :, None] * 4
     plain_zeros = ((words[:, None] >> places) & 15).flatten(0, 1) - 8
     save_file(tensors | {f"{UP}weight_zero_point": plain_zeros.to(torch.int8).contiguous()}, file)
-    got = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp.up_proj")
+    got = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp")
     for name, parameter in expected.named_parameters():
         assert torch.equal(parameter, got.get_parameter(name)), name
 

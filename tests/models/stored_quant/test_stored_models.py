@@ -25,7 +25,7 @@ from tests.models.tiny_families import make_multimodal, make_tiny
 from tests.support.integer_checkpoints import LAYOUTS, Layout, gptq, write_integer_checkpoint
 
 TEXT = torch.randint(0, 97, (24,), generator=torch.Generator().manual_seed(4)).tolist()
-# Rows and scales are rounded to bfloat16 by most kernels; grouped 8-bit weights multiply in float32.
+# Most kernels round rows to 8 bits, or rows and scales to bfloat16; grouped 8-bit weights do not.
 PLAIN_TOLERANCE = {"w8a16-group": 1e-4, "gptq-8": 1e-4}
 UP = "model.layers.0.mlp.up_proj"
 
@@ -49,7 +49,7 @@ def test_blocks_compute_with_the_stored_weights(plain: Path, tmp_path: Path, nam
         model.load_state_dict(meant, strict=False)
         expected = model(torch.tensor([TEXT])).logits[0]
         reference = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
-    tolerance = PLAIN_TOLERANCE.get(name, 0.25)
+    tolerance = PLAIN_TOLERANCE.get(name, 0.4)
     for asked in ("none", layout.quant):
         got = Pipeline(checkpoint, 2, quant=asked).commit(TEXT)
         torch.testing.assert_close(got, reference, atol=0.1, rtol=1e-3)

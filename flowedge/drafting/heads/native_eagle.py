@@ -1,0 +1,125 @@
+"""The layer of an EAGLE-1/2 head, computed by the kernels of flowedge.native."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from flowedge.core.arrays import IntArray
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_rows import HeadRows
+from flowedge.drafting.heads.head_store import HeadStore
+from flowedge.models.checkpoint.config_support import fixed_rope_length
+from flowedge.models.native.native_layer import ATTENTION, MLP
+from flowedge.models.native.paths import RowPaths
+from flowedge.models.native.rotation_table import RotationTable
+from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float, product
+from flowedge.models.products.structures import FORMATS, Cache, Layer, Linear, Run, pointer
+from flowedge.native.library import library, missing_reason
+
+MOST_ROWS = 128  # of a call
+_ACTIVATION = "silu"
+
+
+class NativeEagle:
+    """A head's weights as the kernels read them; a row has the same bits beside any other rows."""
+
+    def __init__(self, head: EagleHead) -> None:
+        """Use the memory of a head for which `not_native_reason` returns an empty text."""
+        layer: Any = head.layers[0]
+        config: Any = head.config
+        self._head = head  # the owner of the memory
+        self._dtype = head.fc.weight.dtype
+        self._fc = native_float(head.fc)
+        attention, mlp = layer.self_attn, layer.mlp
+        self._linears: list[NativeLinear] = []
+        self._norm = layer.post_attention_layernorm.weight.detach().float()
+        self._layer = Layer(
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads or config.num_attention_heads,
+            head_size=attention.head_dim,
+            rotated=attention.head_dim,
+            scaling=attention.head_dim**-0.5,
+            epsilon=config.rms_norm_eps,
+            residual=1.0,
+            format=FORMATS[self._dtype],
+            mlp_norm=pointer(self._norm),
+            qkv=(Linear * 3)(*map(self._linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
+            gate_up=(Linear * 2)(*map(self._linear, (mlp.gate_proj, mlp.up_proj))),
+            output=self._linear(attention.o_proj),
+            down=self._linear(mlp.down_proj),
+            intermediate=config.intermediate_size,
+        )
+        self._rotations = RotationTable(self._rotation, self._dtype)
+
+    def predict(
+        self, embedded: torch.Tensor, states: torch.Tensor, rows: HeadRows, store: HeadStore
+    ) -> torch.Tensor:
+        """Return the states [n, hidden] that follow the rows, and store the rows' keys and values.
+
+        Args:
+            embedded, states: [n, hidden], the tokens' embeddings and the states before them.
+        """
+        hidden = product(self._fc.structure, torch.cat((embedded, states), dim=-1)).to(self._dtype)
+        paths = rows.slots_read
+        for start in range(0, rows.count, MOST_ROWS):
+            part = slice(start, min(start + MOST_ROWS, rows.count))
+            self._compute(hidden[part], _part_of(paths, part), rows.first + start, store)
+        return hidden
+
+    def _compute(self, hidden: torch.Tensor, paths: RowPaths, slot: int, store: HeadStore) -> None:
+        keys, values = store.kv[0]
+        cache = Cache(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
+        ((cosines, sines),) = self._rotations.upto(int(paths.positions.max()))
+        run = Run(
+            rows=len(hidden),
+            hidden=hidden.data_ptr(),
+            slot=slot,
+            positions=paths.positions.ctypes.data,
+            linear=paths.linear.ctypes.data,
+            offsets=paths.offsets.ctypes.data,
+            slots=paths.slots.ctypes.data,
+            halves=ATTENTION | MLP,
+        )
+        library().flowedge_layers(
+            ctypes.byref(ctypes.pointer(self._layer)),
+            ctypes.byref(cache),
+            ctypes.byref(pointer(cosines)),
+            ctypes.byref(pointer(sines)),
+            ctypes.c_int64(1),
+            ctypes.byref(run),
+            torch.get_num_threads(),
+        )
+
+    def _linear(self, linear: Any) -> Linear:
+        native = native_float(linear)
+        self._linears.append(native)
+        return native.structure
+
+    def _rotation(
+        self, like: torch.Tensor, positions: torch.Tensor, _: IntArray
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [self._head.rotation(like, positions)]
+
+
+def not_native_reason(head: EagleHead) -> str:
+    """Return why torch has to compute a head; empty where the kernels can."""
+    if head.fc.weight.device.type != "cpu":
+        return "its weights are not in the host's memory"
+    if missing := missing_reason():
+        return missing
+    if head.config.hidden_act != _ACTIVATION:
+        return f"there is no kernel for its activation {head.config.hidden_act}"
+    if fixed_rope_length(head.config) is not None:
+        return "its rotary angles depend on the length of the text"
+    weights = {parameter.dtype for parameter in head.parameters() if parameter.ndim == 2}
+    if not all(is_native_weight(parameter) for parameter in head.parameters() if parameter.ndim == 2):
+        return f"there are no kernels for weights of {', '.join(sorted(map(str, weights)))}"
+    return ""
+
+
+def _part_of(paths: RowPaths, part: slice) -> RowPaths:
+    return RowPaths(paths.positions[part], paths.linear[part], paths.offsets[part], paths.slots)

@@ -1,0 +1,1 @@
+"""Decoder layers that the kernels of flowedge.native compute, several layers a call."""

@@ -1,0 +1,1 @@
+"""Products of rows with weights by the kernels of flowedge.native."""

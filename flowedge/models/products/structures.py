@@ -1,0 +1,88 @@
+"""The structures of flowedge/native/src, as ctypes passes them. Fields are described there."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 = range(5)
+
+FORMATS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+_Pointer = ctypes.c_void_p
+_Size = ctypes.c_int64
+_Flag = ctypes.c_int32
+
+
+class Linear(ctypes.Structure):
+    _fields_ = [
+        ("format", _Flag),
+        ("group", _Flag),
+        ("out", _Size),
+        ("width", _Size),
+        ("weight", _Pointer),
+        ("scales", _Pointer),
+        ("bias", _Pointer),
+    ]
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [
+        ("hidden", _Size),
+        ("heads", _Size),
+        ("kv_heads", _Size),
+        ("head_size", _Size),
+        ("rotated", _Size),
+        ("window", _Size),
+        ("scaling", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("epsilon", ctypes.c_float),
+        ("residual", ctypes.c_float),
+        ("activation", _Flag),
+        ("format", _Flag),
+        ("input_norm", _Pointer),
+        ("attention_norm", _Pointer),
+        ("mlp_norm", _Pointer),
+        ("output_norm", _Pointer),
+        ("query_norm", _Pointer),
+        ("key_norm", _Pointer),
+        ("qkv", Linear * 3),
+        ("gate_up", Linear * 2),
+        ("output", Linear),
+        ("down", Linear),
+        ("intermediate", _Size),
+    ]
+
+
+class Cache(ctypes.Structure):
+    _fields_ = [
+        ("format", _Flag),
+        ("keys", _Pointer),
+        ("values", _Pointer),
+        ("key_scales", _Pointer),
+        ("value_scales", _Pointer),
+        ("capacity", _Size),
+    ]
+
+
+class Run(ctypes.Structure):
+    _fields_ = [
+        ("rows", _Size),
+        ("hidden", _Pointer),
+        ("slot", _Size),
+        ("positions", _Pointer),
+        ("linear", _Pointer),
+        ("offsets", _Pointer),
+        ("slots", _Pointer),
+        ("cosines", _Pointer),
+        ("sines", _Pointer),
+        ("halves", _Flag),
+    ]
+
+
+def pointer(tensor: torch.Tensor) -> Any:
+    """The address of a contiguous tensor on the CPU, which the caller keeps in memory."""
+    assert tensor.is_contiguous() and tensor.is_cpu, "kernels read contiguous memory of the host"
+    return ctypes.c_void_p(tensor.data_ptr())

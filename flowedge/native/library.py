@@ -1,0 +1,104 @@
+"""The kernels' library: which build runs on this CPU, and why there is none where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import Collection
+from pathlib import Path
+
+from flowedge.native.builds import Build, builds_of
+
+VERSION = 2  # of the structures and functions, which the library has to have
+OFF = "FLOWEDGE_NATIVE"  # the environment variable; "off" computes all layers with torch
+
+_FOLDER = Path(__file__).parent
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+class LibraryError(Exception):
+    """There is no library of kernels for this machine; the message says why."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Load the most demanding build that this CPU runs.
+
+    Raises:
+        LibraryError: when the kernels are switched off, were not built, or do not run on this CPU.
+    """
+    if os.environ.get(OFF, "").lower() == "off":
+        raise LibraryError(f"the environment variable {OFF} is off")
+    build = fitting_build(platform.machine(), cpu_flags(), _built())
+    return opened(_FOLDER / build.file_name)
+
+
+def missing_reason() -> str:
+    """The reason why there is no library; empty when there is one."""
+    try:
+        library()
+    except LibraryError as error:
+        return str(error)
+    return ""
+
+
+def fitting_build(machine: str, flags: Collection[str], built: Collection[str]) -> Build:
+    """The most demanding build that a CPU runs.
+
+    Args:
+        flags: the CPU's features; built: the file names of builds that exist.
+
+    Raises:
+        LibraryError: when no build fits.
+    """
+    known = builds_of(machine)
+    if not known:
+        raise LibraryError(f"there are no kernels for {machine} CPUs")
+    fitting = [build for build in known if build.flags <= {*flags}]
+    if not fitting:
+        missing = ", ".join(sorted(known[-1].flags - {*flags}))
+        raise LibraryError(f"this CPU has not what the kernels need: {missing}")
+    for build in fitting:
+        if build.file_name in built:
+            return build
+    raise LibraryError(
+        "the kernels were not built when FlowEdge was installed; install g++ 11 or newer, then FlowEdge again"
+    )
+
+
+def cpu_flags() -> frozenset[str]:
+    """The features of this machine's CPU, as Linux names them; none where Linux does not tell."""
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def opened(path: Path) -> ctypes.CDLL:
+    """Load a build.
+
+    Raises:
+        LibraryError: when it cannot be loaded, or was built from other sources.
+    """
+    try:
+        loaded = ctypes.CDLL(str(path))
+        found = int(loaded.flowedge_version())
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"the kernels cannot be loaded: {error}; install FlowEdge again") from error
+    if found != VERSION:
+        raise LibraryError(
+            f"{path.name} was built from version {found} of the kernels, but FlowEdge needs version "
+            f"{VERSION}; install FlowEdge again"
+        )
+    return loaded
+
+
+def _built() -> frozenset[str]:
+    return frozenset(path.name for path in _FOLDER.glob("kernels_*.so"))

@@ -1,0 +1,94 @@
+// The functions that Python calls. Pointers and sizes were checked by the caller.
+#include "layer.h"
+#include "ranking.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+using namespace flowedge;
+
+extern "C" {
+
+// Changes with every change of a structure or function; the caller compares it.
+EXPORTED int flowedge_version() { return 2; }
+
+// Computes `count` consecutive layers for the rows of `run`, of which the layers' caches are given.
+EXPORTED void flowedge_layers(const Layer* const* layers, const Cache* caches, const float* const* cosines,
+                     const float* const* sines, int64_t count, const Run* run, int threads) {
+    Room& room = Room::of(*layers[0], run->rows, threads);
+    Pool::shared().run(threads, [&](const Team& team) {
+        Run own = *run;
+        for (int64_t i = 0; i < count; i++) {
+            own.cosines = cosines[i];
+            own.sines = sines[i];
+            LayerForward(*layers[i], caches[i], own, room, team).compute();
+        }
+    });
+}
+
+// output [rows, out] float32 = the product of rows [rows, in] of `format` with a linear layer.
+EXPORTED void flowedge_linear(const Linear* linear, int32_t format, const void* rows, int64_t count, float* output, int threads) {
+    static thread_local std::vector<float> memory;
+    const int64_t in = linear->in, groups = in / 32 + 1, values = Operand::floats(count, in);
+    const size_t size = values + 2 * count * groups + threads * in + 16;
+    if (memory.size() < size) memory = std::vector<float>(size);
+    float* base = memory.data() + (-(uintptr_t)memory.data() % 64) / sizeof(float);
+    const Operand operand{(int8_t*)base, base + values, (int32_t*)(base + values + count * groups)};
+    float* floats = base + values + 2 * count * groups;
+    Pool::shared().run(threads, [&](const Team& team) {
+        const Range own = team.share(count);
+        float* row = floats + team.member * in;
+        for (int64_t m = own.start; m < own.stop; m++) {
+            read_floats((Format)format, rows, m * in, in, row);
+            write_operand(*linear, row, m, operand);
+        }
+        team.meet();
+        multiply(operand.rows(count, *linear), *linear, output, linear->out, team);
+    });
+}
+
+// Packs integers [out, in] of -128 .. 127 as the levels of INT8. Rows beyond `out` get weights of 0.
+EXPORTED void flowedge_pack_int8(const int8_t* from, int64_t out, int64_t in, uint8_t* to) {
+    for (int64_t block = 0; block * LANES < out; block++)
+        for (int64_t k = 0; k < in; k += 4)
+            for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
+                for (int64_t i = 0; i < 4; i++) *to++ = n < out ? (uint8_t)(from[n * in + k + i] + 128) : 128;
+}
+
+// Packs levels of 0 .. 15 as the levels of INT4. Byte i of a row [in / 2] has column 2 i in its high half.
+EXPORTED void flowedge_pack_int4(const uint8_t* from, int64_t out, int64_t in, uint8_t* to) {
+    auto level = [&](int64_t n, int64_t k) -> uint8_t {
+        if (n >= out) return 8;
+        const uint8_t pair = from[n * (in / 2) + k / 2];
+        return k % 2 ? pair & 15 : pair >> 4;
+    };
+    for (int64_t block = 0; block * LANES < out; block++)
+        for (int64_t k = 0; k < in; k += 8)
+            for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
+                for (int64_t i = 0; i < 4; i++) *to++ = (uint8_t)(level(n, k + i) | level(n, k + 4 + i) << 4);
+}
+
+// The likeliest columns of each row of logits [rows, columns] float32, by rank_row: found and logs are [rows, most].
+// noise: for each row, float32 [columns] or null.
+EXPORTED void flowedge_rank(const float* logits, int64_t rows, int64_t columns, int64_t most, const float* const* noise,
+                   float factor, float scale, int64_t* found, double* logs, int threads) {
+    Pool::shared().run(threads, [&](const Team& team) {
+        static thread_local std::vector<float> room;
+        if ((int64_t)room.size() < columns) room.resize(columns);
+        const Range own = team.share(rows);
+        for (int64_t m = own.start; m < own.stop; m++)
+            rank_row(logits + m * columns, Noise{noise[m], factor, scale}, columns, most, room.data(), found + m * most,
+                     logs + m * most);
+    });
+}
+
+// Root mean square normalisation of rows [count, size] of `format`, in place.
+EXPORTED void flowedge_norm(int32_t format, void* rows, int64_t count, int64_t size, const float* weight, float epsilon) {
+    static thread_local std::vector<float> row;
+    if ((int64_t)row.size() < size) row.resize(size);
+    for (int64_t m = 0; m < count; m++) {
+        read_floats((Format)format, rows, m * size, size, row.data());
+        normalise(row.data(), weight, size, epsilon, row.data());
+        write_floats((Format)format, rows, m * size, size, row.data());
+    }
+}
+}

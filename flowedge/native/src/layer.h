@@ -1,0 +1,247 @@
+// A decoder layer: norm, attention, norm, gated MLP.
+//
+// The rows between layers, and between the halves of a layer, are rounded to the format of the block's rows. So
+// it makes no difference how many layers a call computes. Within a half all numbers are floats, but for the
+// operands of products.
+#pragma once
+
+#include "attention.h"
+#include "products.h"
+
+namespace flowedge {
+
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2 };
+enum Half : int32_t { ATTENTION = 1, MLP = 2 };
+
+// A layer without q, o and the other linear layers of a half computes the other half only.
+struct Layer {
+    int64_t hidden, heads, kv_heads, head_size, rotated;  // rotated: leading dimensions of a head that rotate
+    int64_t window;                                       // 0 for all positions
+    float scaling, softcap, epsilon, residual;            // softcap 0: none
+    int32_t activation, format;                           // format: of rows between layers
+    const float *input_norm, *attention_norm, *mlp_norm, *output_norm;  // null where the family has none
+    const float *query_norm, *key_norm;                                 // [head_size] or null
+    Linear qkv[3], gate_up[2], output, down;  // fused linear layers leave the later places of a list empty
+    int64_t intermediate;
+};
+
+struct Run {
+    int64_t rows;
+    void* hidden;    // [rows, hidden], overwritten
+    int64_t slot;    // the first row's
+    Paths paths;
+    const float *cosines, *sines;  // [positions, rotated]
+    int32_t halves;                // Half bits
+};
+
+// Root mean square normalisation; `to` may be `from`. A sum of squares is added up in lanes, then in a tree.
+inline void normalise(const float* from, const float* weight, int64_t size, float epsilon, float* to) {
+    Floats squares{};
+    int64_t i = 0;
+    for (; i + W <= size; i += W) squares = fused(load<Floats>(from + i), load<Floats>(from + i), squares);
+    float total = sum(squares);
+    for (; i < size; i++) total += from[i] * from[i];
+    const float factor = 1.0f / std::sqrt(total / (float)size + epsilon);
+    for (i = 0; i + W <= size; i += W) store(to + i, load<Floats>(from + i) * factor * load<Floats>(weight + i));
+    for (; i < size; i++) to[i] = from[i] * factor * weight[i];
+}
+
+inline Floats activated(int32_t activation, Floats value) {
+    switch (activation) {
+        case SILU: return value / (exponential(-value) + 1.0f);
+        case GELU_TANH: {
+            const Floats inner = fused(value * value * value, all(0.044715f), value) * 0.7978845608028654f;
+            return value * 0.5f * (hyperbolic_tangent(inner) + 1.0f);
+        }
+        default: {
+            Floats result;
+            for (int i = 0; i < W; i++) result[i] = 0.5f * value[i] * (1.0f + std::erf(value[i] * 0.70710678f));
+            return result;
+        }
+    }
+}
+
+// gate = activation(gate) * up, for `size` numbers. All elements are computed alike, also those at the end.
+inline void gate(int32_t activation, float* gate, const float* up, int64_t size) {
+    int64_t i = 0;
+    for (; i + W <= size; i += W)
+        store(gate + i, activated(activation, load<Floats>(gate + i)) * load<Floats>(up + i));
+    if (i < size) {
+        float first[W] = {}, second[W] = {};
+        std::memcpy(first, gate + i, (size - i) * sizeof(float));
+        std::memcpy(second, up + i, (size - i) * sizeof(float));
+        store(first, activated(activation, load<Floats>(first)) * load<Floats>(second));
+        std::memcpy(gate + i, first, (size - i) * sizeof(float));
+    }
+}
+
+inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotated) {
+    const int64_t half = rotated / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float low = head[i], high = head[i + half];
+        head[i] = low * cosines[i] - high * sines[i];
+        head[i + half] = high * cosines[i + half] + low * sines[i + half];
+    }
+}
+
+// Memory for the rows of a forward, that all members of a team use.
+class Room {
+  public:
+    float *hidden, *wide;  // [rows, hidden]; [rows, the widest product]
+    float* normed;         // [members, hidden]
+    float* attention;      // [members, ...]
+    Operand operand;
+    int64_t wide_stride, attention_floats;
+
+    static Room& of(const Layer& layer, int64_t rows, int members) {
+        static thread_local Room room;
+        const int64_t attended = layer.heads * layer.head_size;
+        const int64_t qkv = attended + 2 * layer.kv_heads * layer.head_size;
+        room.wide_stride = std::max({qkv, 2 * layer.intermediate, layer.hidden});
+        const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
+        room.attention_floats = AttentionRoom::floats(rows, heads);
+        const int64_t operand = std::max({layer.hidden, attended, layer.intermediate});
+        const int64_t groups = operand / 32 + 1;
+        const int64_t values = Operand::floats(rows, operand);
+        const int64_t floats = rows * (layer.hidden + room.wide_stride + 2 * groups) + values +
+                               members * (layer.hidden + room.attention_floats);
+        const size_t bytes = floats * sizeof(float) + 8 * 64;
+        if (room.memory_.size() < bytes) room.memory_ = std::vector<char>(bytes);
+        char* next = room.memory_.data();
+        auto take = [&](int64_t count) {
+            next += -(uintptr_t)next % 64;
+            float* own = (float*)next;
+            next += count * sizeof(float);
+            return own;
+        };
+        room.hidden = take(rows * layer.hidden);
+        room.wide = take(rows * room.wide_stride);
+        room.normed = take(members * layer.hidden);
+        room.attention = take(members * room.attention_floats);
+        room.operand.values = (int8_t*)take(values);
+        room.operand.scales = take(rows * groups);
+        room.operand.sums = (int32_t*)take(rows * groups);
+        return room;
+    }
+
+  private:
+    std::vector<char> memory_;
+};
+
+// One team member's part in the computation of a layer.
+class LayerForward {
+  public:
+    LayerForward(const Layer& layer, const Cache& cache, const Run& run, Room& room, const Team& team)
+        : layer_(layer), cache_(cache), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
+
+    void compute() {
+        if (run_.halves & ATTENTION) attention_half();
+        if (run_.halves & MLP) mlp_half();
+    }
+
+  private:
+    void attention_half() {
+        read_and_normalise(layer_.input_norm, layer_.qkv[0]);
+        team_.meet();
+        products(layer_.qkv, 3);
+        team_.meet();
+        rotate_and_cache();
+        team_.meet();
+        attend_heads();
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m), m, room_.operand);
+        team_.meet();
+        multiply(room_.operand.rows(run_.rows, layer_.output), layer_.output, room_.wide, room_.wide_stride, team_);
+        team_.meet();
+        add_to_hidden(layer_.attention_norm);
+    }
+
+    void mlp_half() {
+        const int64_t size = layer_.intermediate;
+        read_and_normalise(layer_.mlp_norm, layer_.gate_up[0]);
+        team_.meet();
+        products(layer_.gate_up, 2);
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            gate(layer_.activation, wide(m), wide(m) + size, size);
+            write_operand(layer_.down, wide(m), m, room_.operand);
+        }
+        team_.meet();
+        multiply(room_.operand.rows(run_.rows, layer_.down), layer_.down, room_.wide, room_.wide_stride, team_);
+        team_.meet();
+        add_to_hidden(layer_.output_norm);
+    }
+
+    float* wide(int64_t row) const { return room_.wide + row * room_.wide_stride; }
+
+    void read_and_normalise(const float* weight, const Linear& linear) {
+        float* normed = room_.normed + team_.member * layer_.hidden;
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            float* hidden = room_.hidden + m * layer_.hidden;
+            read_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
+            if (weight) normalise(hidden, weight, layer_.hidden, layer_.epsilon, normed);
+            write_operand(linear, weight ? normed : hidden, m, room_.operand);
+        }
+    }
+
+    void products(const Linear* linears, int count) {
+        float* output = room_.wide;
+        for (int i = 0; i < count && linears[i].weight; output += linears[i++].out)
+            multiply(room_.operand.rows(run_.rows, linears[i]), linears[i], output, room_.wide_stride, team_);
+    }
+
+    void rotate_and_cache() {
+        const int64_t size = layer_.head_size, heads = layer_.heads, kv_heads = layer_.kv_heads;
+        const int64_t all = heads + 2 * kv_heads;
+        const Range own = team_.share(run_.rows * all);
+        for (int64_t unit = own.start; unit < own.stop; unit++) {
+            const int64_t m = unit / all, index = unit % all;
+            float* head = wide(m) + index * size;
+            const int64_t slot = run_.slot + m;
+            if (index >= heads + kv_heads) {
+                write_vector(cache_, cache_.values, cache_.value_scales, size, index - heads - kv_heads, slot, head);
+                continue;
+            }
+            const float* norm = index < heads ? layer_.query_norm : layer_.key_norm;
+            if (norm) normalise(head, norm, size, layer_.epsilon, head);
+            const int64_t at = run_.paths.positions[m] * layer_.rotated;
+            rotate(head, run_.cosines + at, run_.sines + at, layer_.rotated);
+            if (index >= heads) write_vector(cache_, cache_.keys, cache_.key_scales, size, index - heads, slot, head);
+        }
+    }
+
+    // The queries in `wide` are replaced by the attention's output.
+    void attend_heads() {
+        const Heads heads{layer_.kv_heads, layer_.heads / layer_.kv_heads, layer_.head_size,
+                          layer_.scaling,  layer_.softcap,                 layer_.window};
+        const AttentionRoom room =
+            AttentionRoom::of(room_.attention + team_.member * room_.attention_floats, run_.rows, heads);
+        const int64_t divisions = (team_.members + heads.kv_heads - 1) / heads.kv_heads;  // of the rows
+        const Range own = team_.share(heads.kv_heads * divisions);
+        for (int64_t unit = own.start; unit < own.stop; unit++) {
+            const int64_t part = unit % divisions;
+            const int64_t start = run_.rows * part / divisions, stop = run_.rows * (part + 1) / divisions;
+            if (start < stop)
+                attend(room_.wide, room_.wide_stride, room_.wide, room_.wide_stride, unit / divisions, start,
+                       stop - start, cache_, run_.paths, heads, room);
+        }
+    }
+
+    void add_to_hidden(const float* norm) {
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            float *hidden = room_.hidden + m * layer_.hidden, *added = wide(m);
+            if (norm) normalise(added, norm, layer_.hidden, layer_.epsilon, added);
+            for (int64_t i = 0; i < layer_.hidden; i++) hidden[i] += added[i] * layer_.residual;
+            write_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
+        }
+    }
+
+    const Layer& layer_;
+    const Cache& cache_;
+    const Run& run_;
+    Room& room_;
+    const Team team_;
+    const Range own_;
+};
+
+}  // namespace flowedge

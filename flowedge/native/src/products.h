@@ -1,0 +1,313 @@
+// Products of rows with the weights of a linear layer.
+//
+// Each element of a product is added up in an order that depends on the length of the rows alone: not on the
+// number of rows, not on the element's place, not on the number of threads.
+#pragma once
+
+#include <algorithm>
+
+#include "numbers.h"
+#include "threads.h"
+
+namespace flowedge {
+
+// A linear layer. Weights of floats lie row by row [out, in]. Integers are packed in blocks of LANES outputs:
+//   INT8: levels [blocks, in / 4, LANES, 4], a weight is (level - 128) * scale;
+//   INT4: nibbles [blocks, in / 8, LANES, 4], the low half of a byte for one step of 4 inputs and the high half
+//         for the next; a weight is (level - 8) * scale + zero.
+//   scales: bfloat16 [blocks, in / group, LANES], followed in each group by the zeros [LANES] of INT4.
+// `in` is a multiple of `group`, which is a multiple of 32.
+struct Linear {
+    int32_t format;
+    int32_t group;
+    int64_t out, in;
+    const void* weight;
+    const uint16_t* scales;
+    const float* bias;  // [out] or null
+};
+
+// Rows that are multiplied: floats in the format of the weights, or integers with a scale for each group.
+struct Rows {
+    int64_t count, width;
+    int64_t stride;       // values from one row to the next
+    const void* values;   // [count, width]: float, bfloat16 bits or int8
+    const float* scales;  // [count, width / group]
+    const int32_t* sums;  // [count, width / group], of the integers of each group
+};
+
+// Sums that fit a target's registers: rows that are computed at once, and blocks of packed integers.
+#if defined(__AVX512F__)
+constexpr int ROWS = 6, BLOCKS = 2;
+#elif defined(__AVX2__)
+constexpr int ROWS = 2, BLOCKS = 1;
+#else
+constexpr int ROWS = 3, BLOCKS = 1;
+#endif
+constexpr int64_t ROW_BLOCK = 96;     // rows that a second-level cache holds
+constexpr int64_t DEPTH_BLOCK = 2048; // inputs of floats that are added up before their sum is stored
+constexpr int64_t PADDING = 64;       // numbers after each row of floats that is multiplied
+
+// Calls tile.operator()<M>(m) for rows [m, m + M), with M as large as possible up to MOST, until all rows are computed.
+template <int MOST, class Tile>
+inline void in_rows(int64_t count, const Tile& tile, int64_t m = 0) {
+    for (; m + MOST <= count; m += MOST) tile.template operator()<MOST>(m);
+    if constexpr (MOST > 1) {
+        if (m < count) in_rows<MOST - 1>(count, tile, m);
+    }
+}
+
+// Floats ----------------------------------------------------------------------------------------------------
+
+template <Format F>
+struct FloatKernel {
+    using T = std::conditional_t<F == FLOAT32, float, uint16_t>;
+    static constexpr int OUTPUTS = 4;
+    static constexpr int STEP = F == FLOAT32 ? W : 2 * W;  // inputs of a vector
+
+    static Floats multiply(Floats sum, const T* a, Floats b) {
+        if constexpr (F == FLOAT32)
+            return fused(load<Floats>(a), b, sum);
+        else
+            return dot_bfloat16(sum, load<Words>(a), (Words)b);
+    }
+
+    // The last `count` numbers of a row of weights, and zeros. Rows that are multiplied end with zeros as well.
+    static Floats rest(const T* from, int64_t count) {
+        T padded[STEP] = {};
+        std::memcpy(padded, from, count * sizeof(T));
+        return load<Floats>(padded);
+    }
+
+    // Adds the products of M rows with N outputs over `depth` inputs to `output`, or stores them.
+    template <int M, int N, bool AHEAD>
+    static void tile(const T* rows, int64_t row_stride, const T* weight, int64_t in, int64_t depth, bool first,
+                     float* output, int64_t output_stride) {
+        Floats acc[M][N] = {};
+        const int64_t whole = depth / STEP * STEP;
+        Floats own[N];
+        auto add = [&](int64_t k) {
+            for (int m = 0; m < M; m++)
+                for (int n = 0; n < N; n++) acc[m][n] = multiply(acc[m][n], rows + m * row_stride + k, own[n]);
+        };
+        for (int64_t k = 0; k < whole; k += STEP) {
+            for (int n = 0; n < N; n++) {
+                own[n] = load<Floats>(weight + n * in + k);
+                // The outputs that come next: hardware does not look beyond the page that a row of weights fills.
+                if constexpr (AHEAD) __builtin_prefetch(weight + (n + N) * in + k, 0, 2);
+            }
+            add(k);
+        }
+        if (whole < depth) {
+            for (int n = 0; n < N; n++) own[n] = rest(weight + n * in + whole, depth - whole);
+            add(whole);
+        }
+        float added[M * N + LANES];
+        write_sums<M * N>(&acc[0][0], added);
+        if (first) {
+            for (int m = 0; m < M; m++) std::memcpy(output + m * output_stride, added + m * N, N * sizeof(float));
+        } else {
+            for (int m = 0; m < M; m++)
+                for (int n = 0; n < N; n++) output[m * output_stride + n] += added[m * N + n];
+        }
+    }
+
+    // One row has too few sums for the latency of additions in blocks of OUTPUTS.
+    static void single(const T* row, const T* weight, int64_t in, int64_t depth, bool first, float* output,
+                       int64_t count) {
+        int64_t n = 0;
+        for (; n + 8 <= count; n += 8) tile<1, 8, true>(row, 0, weight + n * in, in, depth, first, output + n, 0);
+        for (; n < count; n++) tile<1, 1, false>(row, 0, weight + n * in, in, depth, first, output + n, 0);
+    }
+
+    // Outputs [start, stop) of a few rows.
+    static void block(const Rows& rows, int64_t row, int64_t count, const Linear& linear, int64_t start,
+                      int64_t stop, float* output, int64_t output_stride) {
+        const int64_t in = linear.in;
+        for (int64_t k = 0; k < in; k += DEPTH_BLOCK) {
+            const int64_t depth = std::min(DEPTH_BLOCK, in - k);
+            const T* values = (const T*)rows.values + row * rows.stride + k;
+            const T* weight = (const T*)linear.weight + k;
+            if (count == 1) {
+                single(values, weight + start * in, in, depth, k == 0, output + start, stop - start);
+                continue;
+            }
+            auto outputs = [&]<int N>(int64_t n) {
+                in_rows<ROWS>(count, [&]<int M>(int64_t m) {
+                    auto compute = m == 0 ? tile<M, N, true> : tile<M, N, false>;
+                    compute(values + m * rows.stride, rows.stride, weight + n * in, in, depth, k == 0,
+                            output + m * output_stride + n, output_stride);
+                });
+            };
+            int64_t n = start;
+            for (; n + OUTPUTS <= stop; n += OUTPUTS) outputs.template operator()<OUTPUTS>(n);
+            for (; n < stop; n++) outputs.template operator()<1>(n);
+        }
+    }
+};
+
+// Packed integers ---------------------------------------------------------------------------------------------
+
+template <Format F>
+struct IntegerKernel {
+    static constexpr int MIDDLE = F == INT4 ? 8 : SIGNED_LEVELS ? 0 : 128;  // of the levels as they are multiplied
+    static constexpr int OWN = F == INT4 ? 2 : 1;                            // scale, and zero
+    static constexpr int WORD_INPUTS = F == INT4 ? 8 : 4;                    // inputs of a lane's four bytes
+
+    // M rows times N blocks of LANES outputs.
+    template <int M, int N>
+    static void tile(const int8_t* rows, const float* row_scales, const int32_t* row_sums, const Linear& linear,
+                     int64_t block, float* output, int64_t output_stride) {
+        const int64_t in = linear.in, group = linear.group, groups = in / group;
+        const int64_t words = in / WORD_INPUTS * LANES;  // 32-bit words of a block
+        const int32_t* levels = (const int32_t*)linear.weight + block * words;
+        const uint16_t* scales = linear.scales + block * groups * OWN * LANES;
+        constexpr int V = N * PARTS;
+        Floats acc[M][V] = {};
+        for (int64_t g = 0; g < groups; g++) {
+            Ints sum[M][V] = {};
+            for (int64_t k = g * group; k < (g + 1) * group; k += WORD_INPUTS) {
+                for (int v = 0; v < V; v++) {
+                    const int32_t* from = levels + v / PARTS * words + k / WORD_INPUTS * LANES + v % PARTS * W;
+                    const Ints word = load<Ints>(from);
+                    if constexpr (F == INT8) {
+                        for (int m = 0; m < M; m++) sum[m][v] = dot_wide(sum[m][v], word, step(rows + m * in + k));
+                    } else {
+                        const Ints low = word & 0x0f0f0f0f, high = (Ints)((Words)word >> 4) & 0x0f0f0f0f;
+                        for (int m = 0; m < M; m++) {
+                            sum[m][v] = dot(sum[m][v], low, step(rows + m * in + k));
+                            sum[m][v] = dot(sum[m][v], high, step(rows + m * in + k + 4));
+                        }
+                    }
+                }
+            }
+            for (int v = 0; v < V; v++) {
+                const uint16_t* own = scales + (v / PARTS * groups + g) * OWN * LANES + v % PARTS * W;
+                const Floats scale = from_bfloat16(load<Halves>(own));
+                for (int m = 0; m < M; m++) {
+                    const float row_scale = row_scales[m * groups + g];
+                    const int32_t row_sum = row_sums[m * groups + g];
+                    const Floats exact = __builtin_convertvector(sum[m][v] - MIDDLE * row_sum, Floats);
+                    acc[m][v] = fused(exact, scale * row_scale, acc[m][v]);
+                    if constexpr (F == INT4) {
+                        const Floats zero = from_bfloat16(load<Halves>(own + LANES));
+                        acc[m][v] = fused(all((float)row_sum * row_scale), zero, acc[m][v]);
+                    }
+                }
+            }
+        }
+        for (int m = 0; m < M; m++) {
+            for (int n = 0; n < N; n++) {
+                const int64_t left = linear.out - (block + n) * LANES;
+                float* to = output + m * output_stride + (block + n) * LANES;
+                float lanes[LANES];
+                for (int p = 0; p < PARTS; p++) store(lanes + p * W, acc[m][n * PARTS + p]);
+                std::memcpy(to, lanes, std::min<int64_t>(left, LANES) * sizeof(float));
+            }
+        }
+    }
+
+    static Ints step(const int8_t* values) {
+        int32_t word;
+        std::memcpy(&word, values, 4);
+        return Ints{} + word;
+    }
+
+    template <int N, int MOST>
+    static void rows_of(const Rows& rows, int64_t row, int64_t count, const Linear& linear, int64_t block,
+                        float* output, int64_t output_stride) {
+        const int64_t in = linear.in, groups = in / linear.group;
+        in_rows<MOST>(count, [&]<int M>(int64_t m) {
+            tile<M, N>((const int8_t*)rows.values + (row + m) * in, rows.scales + (row + m) * groups,
+                       rows.sums + (row + m) * groups, linear, block, output + m * output_stride, output_stride);
+        });
+    }
+
+    static void block(const Rows& rows, int64_t row, int64_t count, const Linear& linear, int64_t start,
+                      int64_t stop, float* output, int64_t output_stride) {
+        int64_t b = start;
+        // One row has too few sums for the latency of a dot product in BLOCKS blocks.
+        constexpr int SINGLE = 2 * BLOCKS;
+        for (; count == 1 && b + SINGLE <= stop; b += SINGLE)
+            rows_of<SINGLE, 1>(rows, row, count, linear, b, output, output_stride);
+        for (; b + BLOCKS <= stop; b += BLOCKS) rows_of<BLOCKS, ROWS>(rows, row, count, linear, b, output, output_stride);
+        for (; b < stop; b++) rows_of<1, ROWS>(rows, row, count, linear, b, output, output_stride);
+    }
+};
+
+// The share of a linear layer's outputs that a thread computes: units of a kernel's outputs.
+inline void multiply(const Rows& rows, const Linear& linear, float* output, int64_t output_stride, const Team& team) {
+    const bool packed = linear.format == INT8 || linear.format == INT4;
+    const int64_t unit = packed ? 1 : 8, width = packed ? LANES : 1;
+    const int64_t all = (linear.out + width - 1) / width;
+    const Range own = team.share((all + unit - 1) / unit);
+    const int64_t start = own.start * unit, stop = std::min(all, own.stop * unit);
+    for (int64_t row = 0; row < rows.count; row += ROW_BLOCK) {
+        const int64_t count = std::min(ROW_BLOCK, rows.count - row);
+        float* to = output + row * output_stride;
+        switch (linear.format) {
+            case FLOAT32: FloatKernel<FLOAT32>::block(rows, row, count, linear, start, stop, to, output_stride); break;
+            case BFLOAT16: FloatKernel<BFLOAT16>::block(rows, row, count, linear, start, stop, to, output_stride); break;
+            case INT8: IntegerKernel<INT8>::block(rows, row, count, linear, start, stop, to, output_stride); break;
+            default: IntegerKernel<INT4>::block(rows, row, count, linear, start, stop, to, output_stride); break;
+        }
+    }
+    if (!linear.bias) return;
+    const int64_t from = start * width, to = std::min(linear.out, stop * width);
+    for (int64_t m = 0; m < rows.count; m++)
+        for (int64_t n = from; n < to; n++) output[m * output_stride + n] += linear.bias[n];
+}
+
+// Rows for a format of weights --------------------------------------------------------------------------------
+
+// Memory for the operands of a product.
+struct Operand {
+    int8_t* values;
+    float* scales;
+    int32_t* sums;
+
+    // Rows of floats begin apart by no power of two, so that they do not compete for the same places of a cache.
+    static int64_t stride(const Linear& linear) { return linear.in + (linear.format <= FLOAT16 ? PADDING : 0); }
+
+    static int64_t floats(int64_t rows, int64_t width) { return rows * (width + PADDING); }
+
+    Rows rows(int64_t count, const Linear& linear) const {
+        return Rows{count, linear.in, stride(linear), values, scales, sums};
+    }
+};
+
+// Writes a row of floats as operand number `row`, rounded as products with `linear` take it.
+inline void write_operand(const Linear& linear, const float* from, int64_t row, const Operand& to) {
+    const int64_t in = linear.in;
+    if (linear.format == FLOAT32 || linear.format == BFLOAT16) {
+        const int64_t start = row * Operand::stride(linear), bytes = bytes_of((Format)linear.format);
+        write_floats((Format)linear.format, to.values, start, in, from);
+        std::memset(to.values + (start + in) * bytes, 0, PADDING * bytes);
+        return;
+    }
+    const int64_t group = linear.group, groups = in / group;
+    for (int64_t g = 0; g < groups; g++) {
+        const float* own = from + g * group;
+        Floats most{}, unknown{};
+        for (int64_t k = 0; k < group; k += W) {
+            const Floats value = load<Floats>(own + k);
+            most = larger(absolute(value), most);
+            unknown += value * 0.0f;  // NaN where a value is NaN or infinite
+        }
+        const float top = largest(most), scale = top / 127.0f;
+        const float factor = top > 0 ? 127.0f / top : 0.0f;
+        Ints sum{};
+        int8_t* values = to.values + row * in + g * group;
+        for (int64_t k = 0; k < group; k += W) {
+            const Ints whole = rounded(load<Floats>(own + k) * factor);
+            sum += whole;
+            store(values + k, __builtin_convertvector(whole, Bytes));
+        }
+        int32_t total = 0;
+        for (int i = 0; i < W; i++) total += sum[i];
+        to.sums[row * groups + g] = total;
+        // A row that is not finite has scales of NaN, so that its products are no numbers either.
+        to.scales[row * groups + g] = scale + flowedge::sum(unknown);
+    }
+}
+
+}  // namespace flowedge

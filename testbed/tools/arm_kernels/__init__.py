@@ -1,0 +1,1 @@
+"""The kernels for ARM64, run by an emulator beside the kernels of this machine."""

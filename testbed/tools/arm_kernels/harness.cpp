@@ -1,0 +1,129 @@
+// Computes products and a layer with numbers that depend on nothing, and prints the results.
+#include <cstdio>
+
+#include "flowedge.cpp"
+
+static uint32_t state = 1;
+
+static float number() {
+    state = state * 1664525u + 1013904223u;
+    return (float)(int32_t)state / 2147483648.0f;
+}
+
+static std::vector<float> numbers(size_t count, float scale = 1.0f) {
+    std::vector<float> made(count);
+    for (float& each : made) each = number() * scale;
+    return made;
+}
+
+static std::vector<uint16_t> halves(size_t count, float scale, float middle) {
+    std::vector<float> values = numbers(count, scale);
+    for (float& each : values) each += middle;
+    std::vector<uint16_t> made(count);
+    write_floats(BFLOAT16, made.data(), 0, count, values.data());
+    return made;
+}
+
+static std::vector<uint8_t> bytes(size_t count) {
+    std::vector<uint8_t> made(count);
+    for (uint8_t& each : made) each = (uint8_t)(128.0f + number() * 127.0f);
+    return made;
+}
+
+// A linear layer and its memory.
+struct Made {
+    std::vector<float> floats, bias;
+    std::vector<uint16_t> bits, scales;
+    std::vector<uint8_t> levels;
+    Linear linear;
+
+    Made(Format format, int64_t out, int64_t in, int32_t group) {
+        const int64_t outputs = (out + LANES - 1) / LANES * LANES;
+        bias = numbers(out);
+        linear = {format, group, out, in, nullptr, nullptr, bias.data()};
+        if (format == FLOAT32) {
+            floats = numbers(out * in, 0.1f);
+            linear.weight = floats.data();
+        } else if (format == BFLOAT16) {
+            bits = halves(out * in, 0.1f, 0.0f);
+            linear.weight = bits.data();
+        } else {
+            levels = bytes(outputs * in / (format == INT4 ? 2 : 1));
+            scales = halves(outputs * (in / group) * (format == INT4 ? 2 : 1), 0.001f, 0.002f);
+            linear.weight = levels.data();
+            linear.scales = scales.data();
+        }
+    }
+};
+
+static void print(const char* name, const float* values, size_t count) {
+    std::printf("%s", name);
+    for (size_t i = 0; i < count; i++) std::printf(" %.9g", values[i]);
+    std::printf("\n");
+}
+
+static void products(const char* name, Format format, int32_t group) {
+    const int64_t out = 37, in = 256, rows = 7;
+    Made made(format, out, in, group);
+    const std::vector<float> inputs = numbers(rows * in);
+    std::vector<float> together(rows * out), alone(out);
+    flowedge_linear(&made.linear, FLOAT32, inputs.data(), rows, together.data(), 2);
+    bool same = true;
+    for (int64_t m = 0; m < rows; m++) {
+        flowedge_linear(&made.linear, FLOAT32, inputs.data() + m * in, 1, alone.data(), 1);
+        same = same && !std::memcmp(alone.data(), together.data() + m * out, out * sizeof(float));
+    }
+    print(name, together.data(), together.size());
+    std::printf("alone %d\n", same);
+}
+
+static void layer(const char* name, Format weights, Format rows_format, Format cached) {
+    const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
+    Made qkv(weights, (heads + 2 * kv_heads) * size, hidden, 32), gate_up(weights, 192, hidden, 32);
+    Made down(weights, hidden, 96, 32), output(weights == INT8 || weights == INT4 ? BFLOAT16 : weights, hidden, heads * size, 32);
+    const std::vector<float> norm = numbers(hidden), head_norm = numbers(size), cosines = numbers(capacity * size), sines = numbers(capacity * size);
+    Layer own{};
+    own.hidden = hidden, own.heads = heads, own.kv_heads = kv_heads, own.head_size = size, own.rotated = size;
+    own.window = 90, own.scaling = 0.2f, own.softcap = 30.0f, own.epsilon = 1e-5f, own.residual = 0.7f;
+    own.activation = GELU_TANH, own.format = rows_format;
+    own.input_norm = own.attention_norm = own.mlp_norm = own.output_norm = norm.data();
+    own.query_norm = own.key_norm = head_norm.data();
+    own.qkv[0] = qkv.linear, own.gate_up[0] = gate_up.linear, own.output = output.linear, own.down = down.linear;
+    own.intermediate = 96;
+    const int64_t vectors = kv_heads * capacity;
+    const std::vector<float> cache = numbers(2 * vectors * size, 0.5f);
+    std::vector<char> keys(vectors * size * 4), values(vectors * size * 4);
+    std::vector<float> scales(2 * vectors, 0.01f);
+    if (cached == INT8)
+        for (int64_t i = 0; i < vectors * size; i++) keys[i] = (char)(cache[i] * 200), values[i] = (char)(cache[vectors * size + i] * 200);
+    else
+        write_floats(cached, keys.data(), 0, vectors * size, cache.data()), write_floats(cached, values.data(), 0, vectors * size, cache.data() + vectors * size);
+    const Cache caches{cached, keys.data(), values.data(), scales.data(), scales.data() + vectors, capacity};
+    // A tree of two branches: rows 0, 2, 4, ... and rows 1, 3, 5, ...
+    std::vector<int64_t> positions(rows), linear(rows), offsets(rows), slots;
+    for (int64_t m = 0; m < rows; m++) {
+        positions[m] = first + m / 2, linear[m] = first, offsets[m] = (int64_t)slots.size();
+        for (int64_t row = m % 2; row <= m; row += 2) slots.push_back(first + row);
+    }
+    const std::vector<float> inputs = numbers(rows * hidden);
+    std::vector<char> rows_memory(rows * hidden * 4);
+    write_floats(rows_format, rows_memory.data(), 0, rows * hidden, inputs.data());
+    Run run{rows, rows_memory.data(), first, {positions.data(), linear.data(), offsets.data(), slots.data()}, nullptr, nullptr, ATTENTION | MLP};
+    const Layer* layers[] = {&own};
+    const float *cos[] = {cosines.data()}, *sin[] = {sines.data()};
+    flowedge_layers(layers, &caches, cos, sin, 1, &run, 2);
+    std::vector<float> found(rows * hidden);
+    read_floats(rows_format, rows_memory.data(), 0, rows * hidden, found.data());
+    print(name, found.data(), found.size());
+}
+
+int main() {
+    products("integer-int8", INT8, 64);
+    products("integer-int4", INT4, 32);
+    products("float32", FLOAT32, 0);
+    products("bfloat16", BFLOAT16, 0);
+    layer("layer-float32", FLOAT32, FLOAT32, FLOAT32);
+    layer("layer-bfloat16", BFLOAT16, BFLOAT16, BFLOAT16);
+    layer("layer-int8", INT8, FLOAT16, FLOAT16);
+    layer("layer-int4", INT4, FLOAT32, INT8);
+}

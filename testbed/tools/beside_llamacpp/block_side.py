@@ -1,0 +1,77 @@
+"""FlowEdge in one process: all layers and the LM head, without agents and links."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.default import resolve_exact
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.quant.quant_cache import QuantCache
+from testbed.tools.beside_llamacpp.formats import Format
+
+WARM_UPS = 2
+
+
+class BlockSide:
+    """A model's layers and its LM head, as an agent on a CPU loads them."""
+
+    def __init__(self, checkpoint: Checkpoint, form: Format, quant_cache: QuantCache | None) -> None:
+        dtype = torch_dtype(form.dtype)
+        layers = int(checkpoint.config.num_hidden_layers)
+        exact = resolve_exact("auto", checkpoint.config, "cpu")
+        self._block = LayerBlock.load(
+            checkpoint, 0, layers, quant=form.quant, dtype=dtype, quant_cache=quant_cache, exact=exact
+        )
+        self._head = LMHead.load(checkpoint, dtype=dtype)
+
+    def decode_s(self, tokens: int, threads: int) -> float:
+        """Return the seconds of decoding `tokens` tokens, one after the other, from an empty cache."""
+        torch.set_num_threads(threads)
+        cache, token = self._block.new_cache(tokens), torch.tensor([1])
+        start = time.perf_counter()
+        for position in range(tokens):
+            hidden = self._forward(token, cache, position)
+            token = self._head.logits(hidden).argmax(dim=-1)
+        return time.perf_counter() - start
+
+    def prefill_s(self, tokens: int, threads: int) -> float:
+        """Return the seconds of a prompt, in the chunks that a draft node sends, and of its last logits."""
+        torch.set_num_threads(threads)
+        cache = self._block.new_cache(tokens)
+        ids = torch.randint(self._block.vocab_size, (tokens,), generator=torch.Generator().manual_seed(0))
+        start = time.perf_counter()
+        for first in range(0, tokens, PREFILL_ROWS):
+            hidden = self._forward(ids[first : first + PREFILL_ROWS], cache, first)
+        self._head.logits(hidden[-1:])
+        return time.perf_counter() - start
+
+    def rows_s(self, rows: int, cached: int, threads: int, repeats: int) -> list[float]:
+        """Return the seconds of each forward of `rows` draft rows over `cached` rows, with their logits."""
+        torch.set_num_threads(threads)
+        cache = self._block.new_cache(cached + rows)
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(self._block.vocab_size, (cached + rows,), generator=generator)
+        self._forward(ids[:cached], cache, 0)
+        seconds = []
+        for _ in range(WARM_UPS + repeats):
+            start = time.perf_counter()
+            self._head.logits(self._forward(ids[cached:], cache, cached))
+            seconds.append(time.perf_counter() - start)
+        return seconds[WARM_UPS:]
+
+    def _forward(self, ids: torch.Tensor, cache: SessionCache, cached: int) -> torch.Tensor:
+        """Compute a chain of rows over the `cached` rows, which are all context."""
+        positions = np.arange(cached, cached + len(ids))
+        parents = positions - 1
+        parents[0] = -1  # the last row of the context
+        hidden = self._block.forward(ids, positions, cache, cached, cached, parents, lambda: False)
+        assert hidden is not None  # nothing aborts it
+        return hidden

@@ -1,0 +1,77 @@
+"""A device with a role has imported what its part of a model computes with, and little beside that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+MEBIBYTE = 1 << 20
+MOST_BESIDE_WEIGHTS = 400 * MEBIBYTE  # 300 MiB of a stage and 315 MiB of a draft node were measured
+
+# Each of them takes 10 to 100 MiB, and half a second to seconds on a computer.
+UNUSED = {
+    "accelerate",
+    "bitsandbytes",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "transformers.activations",
+    "transformers.modeling_utils",
+    "transformers.quantizers",
+}
+
+ROLE = """
+import json, sys
+from pathlib import Path
+import flowedge.agent.main
+from flowedge.models.libraries import import_libraries
+import_libraries()
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.roles.compute_side import ComputeSide
+from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.system.compute import ComputeChoice, DeviceCompute
+from flowedge.v1 import agent_pb2 as pb
+
+cpu = DeviceCompute("cpu", ComputeChoice("cpu", "a CPU", ("float32",)))
+side = ComputeSide("kitchen", AgentConfig(), cpu)
+role, quant, drafter = sys.argv[1:]
+content = LayerSlice("bundled", 0, 8, "bfloat16", quant, exact=True)
+opened = side.open_here(content, "")
+if role == "stage":
+    held = side.load_stage(content, opened)
+    side.stage_spec(held, 0, opened.checkpoint)
+else:
+    devices = {"a:1": pb.Device(name="a", compute=pb.Compute(device="cpu"))}
+    request = pb.DraftNodeRole(
+        model="bundled", drafter=drafter, stages=["a:1"], dtype="bfloat16", quant=quant, exact="on"
+    )
+    [route] = side.plan_routes(request, None, opened.checkpoint, devices)
+    held = side.load_draft_models(route, request)
+    assert held.encode("Tell me a story.")
+lines = Path("/proc/self/status").read_text().splitlines()
+[resident] = [int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS")]
+print(json.dumps([sorted(sys.modules), resident - held.weight_bytes]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("role", "quant", "drafter"),
+    [("stage", "int4", ""), ("draft node", "none", "bundled"), ("draft node", "none", "bundled-small")],
+)
+def test_unused_modules_are_not_imported(role: str, quant: str, drafter: str) -> None:
+    command = [sys.executable, "-c", ROLE, role, quant, drafter]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stderr
+    modules, beside_weights = json.loads(said.stdout.splitlines()[-1])
+    assert {"torch", "flowedge.models.dense.layer"} <= set(modules)
+    assert not UNUSED & set(modules)
+    assert beside_weights < MOST_BESIDE_WEIGHTS
+    print(f"a {role} holds {beside_weights / MEBIBYTE:.0f} MiB beside its weights")

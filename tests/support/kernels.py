@@ -1,0 +1,40 @@
+"""The builds of the kernels that run on this machine, and their absence."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flowedge.native import library
+from flowedge.native.builds import Build, builds_of
+
+FOLDER = Path(library.__file__).parent
+RUNNING = [
+    build
+    for build in builds_of(platform.machine())
+    if build.flags <= library.cpu_flags() and (FOLDER / build.file_name).exists()
+]
+
+
+@contextmanager
+def kernels_of(build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute with a build instead of the most demanding."""
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "cpu_flags", lambda: build.flags)
+        library.library.cache_clear()
+        yield
+    library.library.cache_clear()
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Compute all layers by torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(library.OFF, "off")
+        library.library.cache_clear()
+        yield
+    library.library.cache_clear()
