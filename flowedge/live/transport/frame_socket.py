@@ -18,7 +18,8 @@ from flowedge.live.transport.link_thread import LinkThread, link_thread
 from flowedge.protocol.wire import Frame
 
 JOINED_BYTES = 16 << 10  # a frame up to this size is written at once; it is one record of TLS
-TURNS = 64  # records of a large frame that are read before the other links have their turn
+RECORDS = 8  # of TLS that are read of a large frame before a writer may have the connection
+TURNS = 8  # of so many records before the other links are read
 
 _log = logging.getLogger(__name__)
 
@@ -188,6 +189,25 @@ class FrameSocket:
         assert self._events is not None
         self._events.on_ready()
 
+    def _receive(self, space: memoryview, fill: bool) -> tuple[int, bool]:
+        """Receive into memory; return how many bytes came, and whether TLS holds more.
+
+        fill: whether to receive several records; otherwise one is enough.
+        """
+        with self._lock:
+            count = last = self._socket.recv_into(space)
+            for _ in range(RECORDS if fill and last else 0):
+                if count == len(space):
+                    break
+                try:
+                    last = self._socket.recv_into(space[count:])
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
+                    break
+                if not last:  # the end, which the next call finds again
+                    break
+                count += last
+            return count, self._encrypted and bool(self._socket.pending())  # type: ignore[attr-defined]
+
     def _want_write(self, wanted: bool) -> None:
         if self._thread is not None:
             self._thread.want_write(self._socket.fileno(), wanted)
@@ -199,11 +219,8 @@ class FrameSocket:
         for turn in itertools.count():
             if self._closed:
                 return ""
-            space = reader.space()
             try:
-                with self._lock:
-                    count = self._socket.recv_into(space)
-                    more = self._encrypted and bool(self._socket.pending())  # type: ignore[attr-defined]
+                count, more = self._receive(reader.space(), reader.in_part)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
                 return ""
             if not count:

@@ -39,13 +39,17 @@ class LinkThread:
     def _run(self) -> None:
         while True:
             for descriptor, events in self._epoll.poll():
-                watched = self._sockets.get(descriptor)
-                if watched is not None and not watched.handle(
-                    readable=bool(events & ~select.EPOLLOUT), writable=bool(events & select.EPOLLOUT)
-                ):
-                    del self._sockets[descriptor]
-                    self._epoll.unregister(descriptor)
-                    watched.dispose()
+                self._handle(descriptor, events)
+
+    def _handle(self, descriptor: int, events: int) -> None:
+        watched = self._sockets.get(descriptor)
+        if watched is None:
+            return
+        readable, writable = bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT)
+        if not watched.handle(readable=readable, writable=writable):
+            del self._sockets[descriptor]
+            self._epoll.unregister(descriptor)
+            watched.dispose()
 
 
 @cache
