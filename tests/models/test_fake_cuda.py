@@ -264,6 +264,7 @@ def imports_torch(path: Path) -> bool:
 def test_every_module_that_computes_is_run(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_family(gpu, families("qwen3_moe"))
     run_exact_family(gpu, families("gemma2"), "native")
+    run_exact_family(gpu, families("qwen3"), "int8")
     run_static_family(gpu, families("gemma2"))
     run_whole_model(gpu, families("gemma2"))
     run_static_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1])
