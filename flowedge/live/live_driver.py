@@ -181,23 +181,24 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
 
     def _concluded(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
         """Take back a job: send what follows from it first, then start the next one."""
-        self._foreseen(partial(self._take_back, job, outcome))
+        activity, rows = job_activity(job)
+        self._foreseen(partial(self._take_back, job, outcome, activity, rows))
         self._timing.changed()
         self._foreseen(self._hand_out)
         self._foreseen(self._start_job)
         self._foreseen(self._hand_out)  # looking for a job may produce messages, and end sessions
         if outcome.error is None:
-            kind, rows = job_activity(job)
-            self.timeline.add(job.session, kind, outcome.span.start, outcome.span.end, rows)
-            self._observer.computed(kind, outcome.span.seconds, rows)
+            self._observer.computed(activity, outcome.span.seconds, rows)
 
-    def _take_back(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
+    def _take_back(self, job: JobT, outcome: Outcome[ResultT | None], activity: str, rows: int) -> None:
         with self._lock:
             self._computing = False
             if outcome.error is not None:
                 self._machine.fail(job, outcome.error)
             else:
                 self._machine.record_busy(job.session, outcome.span.seconds)
+                # Before the end of the session is told to anyone.
+                self.timeline.add(job.session, activity, outcome.span.start, outcome.span.end, rows)
                 self._finish(job, outcome)
 
     def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
