@@ -29,6 +29,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, row_width, taps_within
 from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
+from flowedge.models.sampling.path_logits import PathLogits
 from flowedge.models.sampling.token_sampler import TokenSampler
 
 
@@ -208,8 +209,16 @@ class HeadExecutor:
         sampler, positions = TokenSampler(job.sampling, self.head.vocab_size), job.positions + 1
         hidden = job.hidden[:, : self.head.hidden_size]
         rows, streams = to_device(self.head.device, hidden, sampler.streams(positions))
+        parents = job.parents.tolist()
+        if self.head.rows_are_apart:
+            logits = PathLogits(self.head, rows, parents)
+            return walk(
+                job.tokens.tolist(),
+                parents,
+                lambda row: sampler.draw(logits.of(row), int(positions[row])),
+            )
         draw = sampler.draws(self.head.logits(rows), positions, streams)
-        return walk(job.tokens.tolist(), job.parents.tolist(), draw)
+        return walk(job.tokens.tolist(), parents, draw)
 
     def _drafter(self) -> Drafter:
         if self.drafter is None:

@@ -48,7 +48,7 @@ def test_only_the_request_that_lacks_memory_ends(
             target: Any = {
                 "stage": (models.blocks[1], "forward"),
                 "head": (models.draft.executor.head, "logits"),
-                "drafter": (models.draft.executor.drafter, "_forward"),
+                "drafter": (models.draft.executor.drafter, "_embedded"),
             }[owner]
             with monkeypatch.context() as patch:
                 patch.setattr(*target, fails_at(3, getattr(*target), error))

@@ -111,6 +111,11 @@ class LMHead:
             )
         self.row_counts, self.exact = counts, True
 
+    @property
+    def rows_are_apart(self) -> bool:
+        """Whether `logits` gives a row the same bits whatever the number of rows, without further choices."""
+        return self._native is not None
+
     @cached_property
     def _native(self) -> NativeLinear | None:
         """The head's product by the kernels, which is exact; None where they do not run."""
