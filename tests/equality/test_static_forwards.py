@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -21,11 +22,19 @@ from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.support.breadth import dealt_diagonally
+from tests.support.kernels import without_kernels
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
 CASES = dealt_diagonally((PLAIN, *OTHERS), list(SAMPLINGS), one_in=2)
 WITHOUT_DRAFTS = (PLAIN,)
 PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
+
+
+@pytest.fixture(autouse=True)
+def computed_by_torch() -> Iterator[None]:
+    """Static forwards are torch's, and have the bits of torch's other forwards."""
+    with without_kernels():
+        yield
 
 
 @cache

@@ -21,6 +21,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.transport.listener import LinkListener
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
@@ -171,7 +172,7 @@ async def served(limits: LinkLimits) -> AsyncIterator[Any]:
     port = server.add_insecure_port("127.0.0.1:0")
     identity = DeviceInfo.of(config, port, find_compute("cpu"))
     library = LocalWeights.configured(None, 0)
-    agent = Agent(identity, config, compute, RoleHolder("here"), library)
+    agent = Agent(identity, config, compute, RoleHolder("here"), library, LinkListener("here", None))
     service = MeasureService(agent, limits)
     rpc.add_MeasureServicer_to_server(service, server)
     await server.start()
