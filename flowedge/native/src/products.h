@@ -82,27 +82,31 @@ struct FloatKernel {
     template <int M, int N, bool AHEAD>
     static void tile(const T* rows, int64_t row_stride, const T* weight, int64_t in, int64_t depth, bool first,
                      float* output, int64_t output_stride) {
-        Floats acc[M][N] = {};
         const int64_t whole = depth / STEP * STEP;
-        Floats own[N];
-        auto add = [&](int64_t k) {
-            for (int m = 0; m < M; m++)
-                for (int n = 0; n < N; n++) acc[m][n] = multiply(acc[m][n], rows + m * row_stride + k, own[n]);
-        };
-        for (int64_t k = 0; k < whole; k += STEP) {
+        Floats acc[M][N], own[N];
+        auto read = [&](int64_t k) {
             for (int n = 0; n < N; n++) {
-                own[n] = load<Floats>(weight + n * in + k);
+                own[n] = k < whole ? load<Floats>(weight + n * in + k) : rest(weight + n * in + k, depth - k);
                 // The outputs that come next: hardware does not look beyond the page that a row of weights fills.
                 if constexpr (AHEAD) __builtin_prefetch(weight + (n + N) * in + k, 0, 2);
             }
-            add(k);
+        };
+        // The first products are not added to zeros: those would be written to memory.
+        auto add = [&]<bool FIRST>(int64_t k) {
+            for (int m = 0; m < M; m++)
+                for (int n = 0; n < N; n++)
+                    acc[m][n] = multiply(FIRST ? Floats{} : acc[m][n], rows + m * row_stride + k, own[n]);
+        };
+        read(0);
+        add.template operator()<true>(0);
+        for (int64_t k = STEP; k < depth; k += STEP) {
+            read(k);
+            add.template operator()<false>(k);
         }
-        if (whole < depth) {
-            for (int n = 0; n < N; n++) own[n] = rest(weight + n * in + whole, depth - whole);
-            add(whole);
-        }
+        Floats parts[M * N];  // so that no pointer keeps `acc` out of registers
+        for (int i = 0; i < M * N; i++) parts[i] = acc[i / N][i % N];
         float added[M * N + LANES];
-        write_sums<M * N>(&acc[0][0], added);
+        write_sums<M * N>(parts, added);
         if (first) {
             for (int m = 0; m < M; m++) std::memcpy(output + m * output_stride, added + m * N, N * sizeof(float));
         } else {
