@@ -29,10 +29,15 @@ def library() -> ctypes.CDLL:
     Raises:
         LibraryError: when the kernels are switched off, were not built, or do not run on this CPU.
     """
-    if os.environ.get(OFF, "").lower() == "off":
+    if is_switched_off():
         raise LibraryError(f"the environment variable {OFF} is off")
     build = fitting_build(platform.machine(), cpu_flags(), _built())
     return opened(_FOLDER / build.file_name)
+
+
+def is_switched_off() -> bool:
+    """Whether the user wants all layers to be computed by torch."""
+    return os.environ.get(OFF, "").lower() == "off"
 
 
 def missing_reason() -> str:

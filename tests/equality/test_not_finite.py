@@ -150,7 +150,7 @@ def test_a_damaged_embedding_ends_the_requests_that_need_it_and_no_other(small: 
     pipeline = small.pipeline(spoil=spoil)
     pipeline.start(ask("autoregressive", "T0", *PROMPT, SPOILT, 8, session="spoilt"))
     assert token_ids(pipeline.generate(ask())) == whole
-    with pytest.raises(NonFiniteError, match="device v1: 8 of 8 rows that layers 0 to 0 computed"):
+    with pytest.raises(NonFiniteError, match="device v1: 2 of 8 rows that layers 0 to 0 computed"):
         pipeline.generate(ask("autoregressive", "T0", *PROMPT, SPOILT, 8, session="again"))
     assert not any(stage.num_sessions for stage in pipeline.stages) and not pipeline.draft_node.num_sessions
 

@@ -27,13 +27,13 @@ from flowedge.models.layers.exactness import Exactness, try_exactness
 from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
-from flowedge.models.lean.lean_layer import warn_of_odd_layers
+from flowedge.models.lean.lean_layer import LeanLayer, warn_of_odd_layers
 from flowedge.models.native.native_block import MOST_ROWS, NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.native.paths import row_paths
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
-from flowedge.native.library import missing_reason
+from flowedge.native.library import is_switched_off, missing_reason
 
 _log = logging.getLogger(__name__)
 
@@ -148,8 +148,9 @@ class LayerBlock:
                 self.native = NativeBlock(self.layers, self.windows, self.rotary, self.dtype, self.norm)
             except NotNativeError as error:
                 self.not_native_reason = str(error)
-        if self.native is None:
-            _log.warning(
+        if self.native is None and all(isinstance(layer, LeanLayer) for layer in self.layers):
+            _log.log(
+                logging.INFO if is_switched_off() else logging.WARNING,
                 "layers %d to %d are computed by torch, which is slower than FlowEdge's kernels: %s",
                 self.start,
                 self.stop - 1,

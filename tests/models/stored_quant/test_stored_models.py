@@ -49,7 +49,7 @@ def test_blocks_compute_with_the_stored_weights(plain: Path, tmp_path: Path, nam
         model.load_state_dict(meant, strict=False)
         expected = model(torch.tensor([TEXT])).logits[0]
         reference = ReferenceModel.load(checkpoint).model(torch.tensor([TEXT])).logits[0]
-    tolerance = PLAIN_TOLERANCE.get(name, 0.4)
+    tolerance = PLAIN_TOLERANCE.get(name, 0.5)
     for asked in ("none", layout.quant):
         got = Pipeline(checkpoint, 2, quant=asked).commit(TEXT)
         torch.testing.assert_close(got, reference, atol=0.1, rtol=1e-3)

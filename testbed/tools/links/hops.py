@@ -5,7 +5,7 @@ segments one at a time and collects what the stage hands on. Two times are print
 the stage's timeline tells: in the stage, from the last byte received to the first byte sent; and over both
 links, from the feeder's send to the collector's message.
 
-Run: python -m testbed.tools.hops
+Run: python -m testbed.tools.links.hops
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def make_member(authority: Authority, folder: Path, name: str, role: Certificate
 @contextmanager
 def stage_agent(state: Path) -> Iterator[tuple[str, int]]:
     """Run a stage's agent; yield its address and its process id."""
-    command = [sys.executable, "-m", "testbed.tools.hops", "--agent", str(state / "times.json")]
+    command = [sys.executable, "-m", "testbed.tools.links.hops", "--agent", str(state / "times.json")]
     environment = {**os.environ, "FLOWEDGE_STATE_DIR": str(state), "PYTHONUNBUFFERED": "1"}
     log = (state / "agent.log").open("w")
     agent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)

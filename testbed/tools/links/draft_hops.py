@@ -3,7 +3,7 @@
 The bundled pair decodes on two agents. The time is counted from the last byte of a returned segment to the
 first byte of the next segment sent, without drafting and verification.
 
-Run: python -m testbed.tools.draft_hops
+Run: python -m testbed.tools.links.draft_hops
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
 from flowedge.v1 import agent_pb2 as pb
-from testbed.tools.hops import make_member, stage_agent
+from testbed.tools.links.hops import make_member, stage_agent
 
 STRATEGIES = ("autoregressive", "naive_pp")
 PROMPT = "Tell me about rivers."
