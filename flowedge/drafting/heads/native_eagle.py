@@ -14,12 +14,13 @@ from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.layers.head import LMHead
+from flowedge.models.native.native_block import new_run
 from flowedge.models.native.native_layer import ATTENTION, MLP
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import RotationTable
 from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float, product
 from flowedge.models.products.packing import GROUP_MULTIPLE
-from flowedge.models.products.structures import FORMATS, Cache, Layer, Linear, Run, pointer
+from flowedge.models.products.structures import FORMATS, Cache, Layer, Linear, pointer
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.quantize import module_bytes
@@ -100,16 +101,8 @@ class NativeEagle:
         keys, values = store.kv[0]
         cache = Cache(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
         ((cosines, sines),) = self._rotations.upto(int(paths.positions.max()))
-        run = Run(
-            rows=len(hidden),
-            hidden=hidden.data_ptr(),
-            slot=slot,
-            positions=paths.positions.ctypes.data,
-            linear=paths.linear.ctypes.data,
-            offsets=paths.offsets.ctypes.data,
-            slots=paths.slots.ctypes.data,
-            halves=ATTENTION | MLP,
-        )
+        run = new_run(hidden, paths, slot)
+        run.halves = ATTENTION | MLP
         library().flowedge_layers(
             ctypes.byref(ctypes.pointer(self._layer)),
             ctypes.byref(cache),

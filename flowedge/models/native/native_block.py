@@ -123,22 +123,14 @@ class _Call:
     ) -> None:
         count = len(block._native)
         self._structures = block._structures
-        self._kept = (hidden, paths, store)
         rotations = block._rotations.upto(int(paths.positions.max()))
+        self._kept = (hidden, paths, store, rotations)
         self._cosines, self._sines = (
             (ctypes.c_void_p * count)(*(rotation[part].data_ptr() for rotation in rotations))
             for part in (0, 1)
         )
         self._caches = block.caches(store)
-        self._run = Run(
-            rows=len(hidden),
-            hidden=hidden.data_ptr(),
-            slot=slot,
-            positions=paths.positions.ctypes.data,
-            linear=paths.linear.ctypes.data,
-            offsets=paths.offsets.ctypes.data,
-            slots=paths.slots.ctypes.data,
-        )
+        self._run = new_run(hidden, paths, slot)
 
     def compute(self, start: int, stop: int, halves: int) -> None:
         self._run.halves = halves
@@ -151,6 +143,22 @@ class _Call:
             ctypes.byref(self._run),
             torch.get_num_threads(),
         )
+
+
+def new_run(hidden: torch.Tensor, paths: RowPaths, slot: int) -> Run:
+    """Make the arguments of a call for rows [rows, hidden], the first of which is stored in `slot`.
+
+    They refer to the memory of `hidden` and `paths`.
+    """
+    return Run(
+        rows=len(hidden),
+        hidden=hidden.data_ptr(),
+        slot=slot,
+        positions=paths.positions.ctypes.data,
+        linear=paths.linear.ctypes.data,
+        offsets=paths.offsets.ctypes.data,
+        slots=paths.slots.ctypes.data,
+    )
 
 
 def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[Cache]:
