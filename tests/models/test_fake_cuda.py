@@ -67,6 +67,7 @@ ELSEWHERE = {
     "flowedge.models.layers.decoding": "declares what the package of graphs does",
     "flowedge.models.lean.form": "reads a layer's names and numbers",
     "flowedge.models.layers.exactness": "compares the bits of a real device",
+    "flowedge.models.sampling.path_logits": "serves heads that the kernels compute",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.models.memory_errors": "reads the messages of errors",
     "flowedge.simulate.in_process": "builds the executors that are run here",
