@@ -22,17 +22,16 @@ class LibraryError(Exception):
     """There is no library of kernels for this machine; the message says why."""
 
 
-@functools.cache
 def library() -> ctypes.CDLL:
     """Load the most demanding build that this CPU runs.
 
     Raises:
         LibraryError: when the kernels are switched off, were not built, or do not run on this CPU.
     """
-    if is_switched_off():
-        raise LibraryError(f"the environment variable {OFF} is off")
-    build = fitting_build(platform.machine(), cpu_flags(), _built())
-    return opened(_FOLDER / build.file_name)
+    found = _found()
+    if isinstance(found, str):
+        raise LibraryError(found)
+    return found
 
 
 def is_switched_off() -> bool:
@@ -42,11 +41,13 @@ def is_switched_off() -> bool:
 
 def missing_reason() -> str:
     """The reason why there is no library; empty when there is one."""
-    try:
-        library()
-    except LibraryError as error:
-        return str(error)
-    return ""
+    found = _found()
+    return found if isinstance(found, str) else ""
+
+
+def forget_library() -> None:
+    """Let the next call look for the library again."""
+    _found.cache_clear()
 
 
 def fitting_build(machine: str, flags: Collection[str], built: Collection[str]) -> Build:
@@ -73,10 +74,10 @@ def fitting_build(machine: str, flags: Collection[str], built: Collection[str]) 
     )
 
 
-def cpu_flags() -> frozenset[str]:
-    """The features of this machine's CPU, as Linux names them; none where Linux does not tell."""
+def cpu_flags(cpu_info: Path = _CPU_INFO) -> frozenset[str]:
+    """The features of a CPU, as Linux names them in its file `cpu_info`; none where Linux does not tell."""
     try:
-        lines = _CPU_INFO.read_text().splitlines()
+        lines = cpu_info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
     for line in lines:
@@ -103,6 +104,18 @@ def opened(path: Path) -> ctypes.CDLL:
             f"{VERSION}; install FlowEdge again"
         )
     return loaded
+
+
+@functools.cache
+def _found() -> ctypes.CDLL | str:
+    """The library, or the reason why there is none."""
+    if is_switched_off():
+        return f"the environment variable {OFF} is off"
+    try:
+        build = fitting_build(platform.machine(), cpu_flags(), _built())
+        return opened(_FOLDER / build.file_name)
+    except LibraryError as error:
+        return str(error)
 
 
 def _built() -> frozenset[str]:

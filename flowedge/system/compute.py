@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.native.library import missing_reason
+from flowedge.native.library import cpu_flags, missing_reason
 from flowedge.system.python_command import module_command
 
 AUTO, CPU = "auto", "cpu"
@@ -221,8 +221,7 @@ def cpu_dtypes(root: Path = Path("/")) -> tuple[str, ...]:
 
     The kernels read weights of bfloat16 in half the time of float32 on every CPU that they run on.
     """
-    flags = _cpuinfo(root).get("flags", "").split()
-    is_fast = not missing_reason() or _FAST_BFLOAT16.intersection(flags)
+    is_fast = not missing_reason() or _FAST_BFLOAT16 & cpu_flags(root / "proc/cpuinfo")
     return (BFLOAT16, FLOAT32) if is_fast else (FLOAT32,)
 
 

@@ -25,9 +25,9 @@ def kernels_of(build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compute with a build instead of the most demanding."""
     with monkeypatch.context() as patch:
         patch.setattr(library, "cpu_flags", lambda: build.flags)
-        library.library.cache_clear()
+        library.forget_library()
         yield
-    library.library.cache_clear()
+    library.forget_library()
 
 
 @contextmanager
@@ -35,6 +35,6 @@ def without_kernels() -> Iterator[None]:
     """Compute all layers by torch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(library.OFF, "off")
-        library.library.cache_clear()
+        library.forget_library()
         yield
-    library.library.cache_clear()
+    library.forget_library()
