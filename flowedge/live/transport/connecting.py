@@ -10,13 +10,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from cryptography import x509
-
 from flowedge.core.errors import AccessError
 from flowedge.live.compute_thread import set_once
-from flowedge.security.credentials.certificates import utc_now, verify
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import CertificateHolder
+from flowedge.security.tls.peer_verification import shown_holder
 
 TOKEN_BYTES = 32
 ACCEPTED = b"\x01"  # sent back for a token that is good
@@ -99,16 +97,7 @@ def shown_certificate(connected: socket.socket, store: CredentialStore) -> Certi
         AccessError: when it is not of this cluster, not valid now, or revoked.
     """
     assert isinstance(connected, ssl.SSLSocket)
-    shown = connected.getpeercert(binary_form=True)
-    if not shown:
-        raise AccessError("it showed no certificate")
-    try:
-        certificate = x509.load_der_x509_certificate(shown)
-    except ValueError as error:
-        raise AccessError(f"its certificate cannot be read: {error}") from error
-    holder = verify(certificate, store.credentials.authority, utc_now())
-    store.revoked.check(holder)
-    return holder
+    return shown_holder(connected.getpeercert(binary_form=True), store, store.credentials)
 
 
 async def _open(host: str, port: int) -> socket.socket:

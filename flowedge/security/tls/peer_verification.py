@@ -131,14 +131,7 @@ def _verify_certificate(
 ) -> VerifiedPeer:
     """shown: the peer's certificate, DER."""
     try:
-        if not shown:
-            raise AccessError("it showed no certificate")
-        try:
-            certificate = x509.load_der_x509_certificate(shown)
-        except ValueError as error:
-            raise AccessError(f"its certificate cannot be read: {error}") from error
-        holder = verify(certificate, credentials.authority, utc_now())
-        store.revoked.check(holder)
+        holder = shown_holder(shown, store, credentials)
         if holder.member.roles.isdisjoint(DEVICES):
             raise AccessError(f"its certificate is for {holder.member}, which is not a device that serves")
         if name is not None and holder.member.name != name:
@@ -146,6 +139,27 @@ def _verify_certificate(
     except AccessError as error:
         raise refuse_peer(address, str(error)) from error
     return VerifiedPeer(holder, credentials)
+
+
+def shown_holder(shown: bytes | None, store: CredentialStore, credentials: Credentials) -> CertificateHolder:
+    """Return the holder of the certificate that a peer has shown in a handshake.
+
+    Args:
+        shown: the certificate, DER; None or empty for none.
+        credentials: the store's credentials with which the handshake was made.
+
+    Raises:
+        AccessError: when the certificate is not of this cluster, not valid now, or revoked.
+    """
+    if not shown:
+        raise AccessError("it showed no certificate")
+    try:
+        certificate = x509.load_der_x509_certificate(shown)
+    except ValueError as error:
+        raise AccessError(f"its certificate cannot be read: {error}") from error
+    holder = verify(certificate, credentials.authority, utc_now())
+    store.revoked.check(holder)
+    return holder
 
 
 def _handshake_reason(error: ssl.SSLError) -> str:
