@@ -62,7 +62,7 @@ struct AttentionRoom {
         };
         AttentionRoom room{width, take(CHUNK * width), take(CHUNK * width), take(CHUNK * width), take(CHUNK * width),
                            take(queries * width), take(queries * width), take(queries), take(queries)};
-        std::fill(room.keys, room.largest, 0.0f);
+        if (width != heads.size) std::fill(room.keys, room.largest, 0.0f);
         return room;
     }
 };

@@ -128,54 +128,43 @@ inline float largest(Floats value) {
 
 #if defined(__AVX512F__)
 
-// Adds the halves of each of 2 N vectors; vector i of the result has the sums of vectors i and i + N.
-template <int N>
-inline void add_halves(Floats* parts) {
-    for (int i = 0; i < N; i++) {
-        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
-        parts[i] = (Floats)_mm512_shuffle_f32x4(a, b, 0x44) + (Floats)_mm512_shuffle_f32x4(a, b, 0xee);
-    }
-}
-
-template <int N>
+// Adds quarters of each of 2 N vectors, those that LOW selects to those that HIGH selects. Vector i of the result has
+// the sums of vectors i and i + N.
+template <int N, int LOW, int HIGH>
 inline void add_quarters(Floats* parts) {
     for (int i = 0; i < N; i++) {
         const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
-        parts[i] = (Floats)_mm512_shuffle_f32x4(a, b, 0x88) + (Floats)_mm512_shuffle_f32x4(a, b, 0xdd);
+        parts[i] = (Floats)_mm512_shuffle_f32x4(a, b, LOW) + (Floats)_mm512_shuffle_f32x4(a, b, HIGH);
     }
 }
 
-template <int N>
-inline void add_pairs(Floats* parts) {
+// Adds elements of each quarter in the same way.
+template <int N, int LOW, int HIGH>
+inline void add_elements(Floats* parts) {
     for (int i = 0; i < N; i++) {
         const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
-        parts[i] = (Floats)_mm512_shuffle_ps(a, b, 0x44) + (Floats)_mm512_shuffle_ps(a, b, 0xee);
+        parts[i] = (Floats)_mm512_shuffle_ps(a, b, LOW) + (Floats)_mm512_shuffle_ps(a, b, HIGH);
     }
 }
 
-template <int N>
-inline void add_neighbours(Floats* parts) {
-    for (int i = 0; i < N; i++) {
-        const __m512 a = (__m512)parts[i], b = (__m512)parts[i + N];
-        parts[i] = (Floats)_mm512_shuffle_ps(a, b, 0x88) + (Floats)_mm512_shuffle_ps(a, b, 0xdd);
-    }
-}
+// Selections: the two first or last of four, the even or the odd.
+constexpr int FIRST = 0x44, LAST = 0xee, EVEN = 0x88, ODD = 0xdd;
 
 // The sums of 16 vectors, in a vector; each is added in the tree of sum(). The vectors are overwritten.
 inline Floats sums(Floats* parts) {
-    add_halves<8>(parts);
-    add_quarters<4>(parts);
-    add_pairs<2>(parts);
-    add_neighbours<1>(parts);
+    add_quarters<8, FIRST, LAST>(parts);
+    add_quarters<4, EVEN, ODD>(parts);
+    add_elements<2, FIRST, LAST>(parts);
+    add_elements<1, EVEN, ODD>(parts);
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
     return (Floats)_mm512_permutexvar_ps(order, (__m512)parts[0]);
 }
 
 // The sums of 8 vectors, in the first half of a vector.
 inline Floats half_sums(Floats* parts) {
-    add_halves<4>(parts);
-    add_quarters<2>(parts);
-    add_pairs<1>(parts);
+    add_quarters<4, FIRST, LAST>(parts);
+    add_quarters<2, EVEN, ODD>(parts);
+    add_elements<1, FIRST, LAST>(parts);
     const __m512 pairs = (__m512)parts[0];
     const __m512 added = (__m512)((Floats)pairs + (Floats)_mm512_permute_ps(pairs, 0xb1));
     const __m512i order = _mm512_setr_epi32(0, 2, 8, 10, 4, 6, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
