@@ -14,19 +14,24 @@ from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.layers.head import LMHead
-from flowedge.models.native.native_block import new_run
+from flowedge.models.native.native_block import MOST_ROWS, new_run
 from flowedge.models.native.native_layer import ATTENTION, MLP
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import RotationTable
 from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float, product
 from flowedge.models.products.packing import GROUP_MULTIPLE
-from flowedge.models.products.structures import FORMATS, Cache, Layer, Linear, pointer
+from flowedge.models.products.structures import (
+    FORMATS,
+    CacheFields,
+    LayerFields,
+    LinearFields,
+    pointer,
+)
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.quantize import module_bytes
 from flowedge.native.library import library, missing_reason
 
-MOST_ROWS = 128  # of a call
 _ACTIVATION = "silu"
 
 
@@ -47,7 +52,7 @@ class NativeEagle:
         attention, mlp = layer.self_attn, layer.mlp
         self._linears: list[NativeLinear] = []
         self._norm = layer.post_attention_layernorm.weight.detach().float()
-        self._layer = Layer(
+        self._layer = LayerFields(
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads or config.num_attention_heads,
@@ -58,8 +63,10 @@ class NativeEagle:
             residual=1.0,
             format=FORMATS[self._dtype],
             mlp_norm=pointer(self._norm),
-            qkv=(Linear * 3)(*map(self._linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
-            gate_up=(Linear * 2)(*map(self._linear, (mlp.gate_proj, mlp.up_proj))),
+            qkv=(LinearFields * 3)(
+                *map(self._linear, (attention.q_proj, attention.k_proj, attention.v_proj))
+            ),
+            gate_up=(LinearFields * 2)(*map(self._linear, (mlp.gate_proj, mlp.up_proj))),
             output=self._linear(attention.o_proj),
             down=self._linear(mlp.down_proj),
             intermediate=config.intermediate_size,
@@ -99,7 +106,9 @@ class NativeEagle:
 
     def _compute(self, hidden: torch.Tensor, paths: RowPaths, slot: int, store: HeadStore) -> None:
         keys, values = store.kv[0]
-        cache = Cache(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
+        cache = CacheFields(
+            FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1]
+        )
         ((cosines, sines),) = self._rotations.upto(int(paths.positions.max()))
         run = new_run(hidden, paths, slot)
         run.halves = ATTENTION | MLP
@@ -113,7 +122,7 @@ class NativeEagle:
             torch.get_num_threads(),
         )
 
-    def _linear(self, linear: Any) -> Linear:
+    def _linear(self, linear: Any) -> LinearFields:
         native = _native(linear)
         self._linears.append(native)
         return native.structure

@@ -17,7 +17,7 @@ from flowedge.models.native.native_layer import ATTENTION, MLP, NativeLayer
 from flowedge.models.native.native_norm import NativeNorm
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import Rotations, RotationTable
-from flowedge.models.products.structures import FORMATS, INT8, Cache, Layer, Run
+from flowedge.models.products.structures import FORMATS, INT8, CacheFields, LayerFields, RunFields
 from flowedge.native.library import library
 
 MOST_ROWS = 128  # of a call; a larger forward is computed in parts
@@ -56,12 +56,12 @@ class NativeBlock:
             for index, layer in enumerate(layers)
             if isinstance(layer, LeanLayer) and layer.form.experts
         }
-        self._structures = (ctypes.POINTER(Layer) * len(layers))(
+        self._structures = (ctypes.POINTER(LayerFields) * len(layers))(
             *(ctypes.pointer(layer.structure) for layer in self._native)
         )
         form = cast(LeanLayer, layers[0]).form
         self._norm = None if norm is None else NativeNorm(norm, form)
-        self._known: WeakKeyDictionary[KeyValueStore, ctypes.Array[Cache]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[KeyValueStore, ctypes.Array[CacheFields]] = WeakKeyDictionary()
 
     def forward(
         self,
@@ -108,7 +108,7 @@ class NativeBlock:
             read += layer.weight_bytes
         return [*pieces, (start, len(self._native))]
 
-    def caches(self, store: KeyValueStore) -> ctypes.Array[Cache]:
+    def caches(self, store: KeyValueStore) -> ctypes.Array[CacheFields]:
         """A session's keys and values in each layer."""
         if store not in self._known:
             self._known[store] = _caches(store, len(self._native))
@@ -136,7 +136,7 @@ class _Call:
         self._run.halves = halves
         library().flowedge_layers(
             ctypes.byref(self._structures, start * ctypes.sizeof(ctypes.c_void_p)),
-            ctypes.byref(self._caches, start * ctypes.sizeof(Cache)),
+            ctypes.byref(self._caches, start * ctypes.sizeof(CacheFields)),
             ctypes.byref(self._cosines, start * ctypes.sizeof(ctypes.c_void_p)),
             ctypes.byref(self._sines, start * ctypes.sizeof(ctypes.c_void_p)),
             ctypes.c_int64(stop - start),
@@ -145,12 +145,12 @@ class _Call:
         )
 
 
-def new_run(hidden: torch.Tensor, paths: RowPaths, slot: int) -> Run:
+def new_run(hidden: torch.Tensor, paths: RowPaths, slot: int) -> RunFields:
     """Make the arguments of a call for rows [rows, hidden], the first of which is stored in `slot`.
 
     They refer to the memory of `hidden` and `paths`.
     """
-    return Run(
+    return RunFields(
         rows=len(hidden),
         hidden=hidden.data_ptr(),
         slot=slot,
@@ -161,7 +161,7 @@ def new_run(hidden: torch.Tensor, paths: RowPaths, slot: int) -> Run:
     )
 
 
-def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[Cache]:
+def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[CacheFields]:
     """The keys and values of each layer."""
     keys_values = store.kv
     base, (by_layer, by_part) = keys_values.data_ptr(), keys_values.stride()[:2]
@@ -169,10 +169,12 @@ def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[Cache]:
     is_int8 = isinstance(store, Int8Store)
     kind = INT8 if is_int8 else FORMATS[keys_values.dtype]
     scales = store.scale.data_ptr() if isinstance(store, Int8Store) else 0
-    own = (Cache * layers)()
+    own = (CacheFields * layers)()
     per_part = keys_values.shape[2] * capacity * 4  # bytes of scales
     for layer in range(layers):
         keys = base + layer * by_layer * size
         at = scales + 2 * layer * per_part if is_int8 else None
-        own[layer] = Cache(kind, keys, keys + by_part * size, at, at + per_part if at else None, capacity)
+        own[layer] = CacheFields(
+            kind, keys, keys + by_part * size, at, at + per_part if at else None, capacity
+        )
     return own

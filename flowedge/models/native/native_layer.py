@@ -13,7 +13,7 @@ from flowedge.models.lean.form import LayerForm
 from flowedge.models.lean.lean_layer import LeanLayer
 from flowedge.models.native.native_norm import norm_factor
 from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float
-from flowedge.models.products.structures import FORMATS, Layer, Linear, pointer
+from flowedge.models.products.structures import FORMATS, LayerFields, LinearFields, pointer
 
 ATTENTION, MLP = 1, 2  # halves of a layer
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
@@ -52,9 +52,11 @@ class NativeLayer:
         self.structure = self._structure(layer, dtype, window, rotated)
         self.halves = ATTENTION if layer.form.experts else ATTENTION | MLP
 
-    def _structure(self, layer: LeanLayer, dtype: torch.dtype, window: int | None, rotated: int) -> Layer:
+    def _structure(
+        self, layer: LeanLayer, dtype: torch.dtype, window: int | None, rotated: int
+    ) -> LayerFields:
         form, attention, mlp = layer.form, layer.self_attn, layer.mlp
-        own = Layer(
+        own = LayerFields(
             hidden=form.hidden,
             heads=form.heads,
             kv_heads=form.kv_heads,
@@ -94,7 +96,7 @@ class NativeLayer:
             own.intermediate = own.down.width
         return own
 
-    def _linear(self, module: nn.Module) -> Linear:
+    def _linear(self, module: nn.Module) -> LinearFields:
         native: Any = module
         if type(module) is nn.Linear and is_native_weight(module.weight):
             native = native_float(module)
@@ -118,7 +120,7 @@ def _parts(module: nn.Module, fused: str, *names: str) -> list[nn.Module]:
     return [module.get_submodule(name) for name in own]
 
 
-def _fill(places: ctypes.Array[Linear], linears: Sequence[Linear]) -> None:
+def _fill(places: ctypes.Array[LinearFields], linears: Sequence[LinearFields]) -> None:
     """Put linear layers in the places of a structure; all of them take the same operands."""
     if len({(linear.format, linear.group) for linear in linears}) > 1:
         raise NotNativeError("linear layers that read the same rows have different formats")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.models.products.structures import BFLOAT16, FLOAT32, FORMATS, Linear, pointer
+from flowedge.models.products.structures import BFLOAT16, FLOAT32, FORMATS, LinearFields, pointer
 from flowedge.native.library import library
 
 _WEIGHTS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}  # floats that the kernels multiply with
@@ -48,8 +48,8 @@ class NativeLinear(nn.Module):
         self._float_bias = None if like.bias is None else like.bias.detach().float().contiguous()
 
     @property
-    def structure(self) -> Linear:
-        return Linear(
+    def structure(self) -> LinearFields:
+        return LinearFields(
             self._kind,
             self._group,
             self.out_features,
@@ -78,7 +78,7 @@ def native_float(linear: nn.Linear) -> NativeLinear:
     return NativeLinear(linear, linear.weight.detach(), _WEIGHTS[linear.weight.dtype])
 
 
-def product(structure: Linear, rows: torch.Tensor) -> torch.Tensor:
+def product(structure: LinearFields, rows: torch.Tensor) -> torch.Tensor:
     """The product float32 [n, out] of rows [n, in] with a linear layer, its bias added."""
     rows = rows.contiguous()
     output = torch.empty((len(rows), structure.out), dtype=torch.float32)

@@ -16,7 +16,7 @@ _Size = ctypes.c_int64
 _Flag = ctypes.c_int32
 
 
-class Linear(ctypes.Structure):
+class LinearFields(ctypes.Structure):
     _fields_ = [
         ("format", _Flag),
         ("group", _Flag),
@@ -28,7 +28,7 @@ class Linear(ctypes.Structure):
     ]
 
 
-class Layer(ctypes.Structure):
+class LayerFields(ctypes.Structure):
     _fields_ = [
         ("hidden", _Size),
         ("heads", _Size),
@@ -48,15 +48,15 @@ class Layer(ctypes.Structure):
         ("output_norm", _Pointer),
         ("query_norm", _Pointer),
         ("key_norm", _Pointer),
-        ("qkv", Linear * 3),
-        ("gate_up", Linear * 2),
-        ("output", Linear),
-        ("down", Linear),
+        ("qkv", LinearFields * 3),
+        ("gate_up", LinearFields * 2),
+        ("output", LinearFields),
+        ("down", LinearFields),
         ("intermediate", _Size),
     ]
 
 
-class Cache(ctypes.Structure):
+class CacheFields(ctypes.Structure):
     _fields_ = [
         ("format", _Flag),
         ("keys", _Pointer),
@@ -67,7 +67,7 @@ class Cache(ctypes.Structure):
     ]
 
 
-class Run(ctypes.Structure):
+class RunFields(ctypes.Structure):
     _fields_ = [
         ("rows", _Size),
         ("hidden", _Pointer),

@@ -14,7 +14,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quant_cache import QuantCache
 from testbed.tools.beside_llamacpp.block_side import BlockSide
 from testbed.tools.beside_llamacpp.cluster_side import ClusterSide
-from testbed.tools.beside_llamacpp.figures import Better, Cell, Figures, Measured, Turn, take_turns
+from testbed.tools.beside_llamacpp.figures import Better, Figures, Measured, TableCell, Turn, take_turns
 from testbed.tools.beside_llamacpp.formats import Format
 from testbed.tools.beside_llamacpp.installation import LlamaCpp
 from testbed.tools.beside_llamacpp.llama_bench import LlamaBench, LlamaTest
@@ -147,7 +147,7 @@ class Comparison:
             bench, prompts=[PROMPT], generated=[self.tokens], threads=[threads], repetitions=REPETITIONS
         )
         return [
-            (Cell(table.name, form.theirs, DECODE if test.generated else PREFILL), count / seconds)
+            (TableCell(table.name, form.theirs, DECODE if test.generated else PREFILL), count / seconds)
             for test in tests
             for count in [test.generated or test.prompt]
             for seconds in test.seconds
@@ -165,12 +165,12 @@ class Comparison:
 
     def _their_tokens(self, form: Format, bench: LlamaBench, column: str) -> Measured:
         tests = self._run(bench, generated=[PAIR_TOKENS], threads=[1], repetitions=REPETITIONS)
-        cell = Cell(PAIR.name, form.theirs, column)
+        cell = TableCell(PAIR.name, form.theirs, column)
         return [(cell, seconds / PAIR_TOKENS * 1e3) for test in tests for seconds in test.seconds]
 
     def _our_strategy(self, form: Format, agents: ClusterSide, strategy: str, column: str) -> Measured:
         seconds = agents.token_s(self.prompts, PAIR_TOKENS, strategy)
-        return [(Cell(PAIR.name, f"{form.ours}, {strategy}", column), seconds * 1e3)]
+        return [(TableCell(PAIR.name, f"{form.ours}, {strategy}", column), seconds * 1e3)]
 
     def _run(self, bench: LlamaBench, **options: Any) -> list[LlamaTest]:
         tests = bench.run(**options)
@@ -193,8 +193,8 @@ def _our_pipeline(form: Format, agents: ClusterSide, tokens: int) -> Measured:
 
 def _rates(table: Table, form: Format, decoded: Sequence[float], filled: Sequence[float]) -> Measured:
     return [
-        *((Cell(table.name, form.ours, DECODE), rate) for rate in decoded),
-        *((Cell(table.name, form.ours, PREFILL), rate) for rate in filled),
+        *((TableCell(table.name, form.ours, DECODE), rate) for rate in decoded),
+        *((TableCell(table.name, form.ours, PREFILL), rate) for rate in filled),
     ]
 
 
@@ -207,5 +207,7 @@ def _our_rows(form: Format, block: BlockSide) -> Measured:
     ]
 
 
-def _rows_cell(line: str, rows: int, threads: int) -> Cell:
-    return Cell(LAYERS.name, line, f"{rows} row{'s' * (rows > 1)}, {threads} thread{'s' * (threads > 1)}")
+def _rows_cell(line: str, rows: int, threads: int) -> TableCell:
+    return TableCell(
+        LAYERS.name, line, f"{rows} row{'s' * (rows > 1)}, {threads} thread{'s' * (threads > 1)}"
+    )

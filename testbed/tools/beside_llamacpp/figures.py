@@ -12,7 +12,7 @@ Better: TypeAlias = Literal["more", "less"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """Where a figure stands."""
 
     table: str
@@ -20,7 +20,7 @@ class Cell:
     column: str
 
 
-Measured: TypeAlias = Sequence[tuple[Cell, float]]
+Measured: TypeAlias = Sequence[tuple[TableCell, float]]
 Turn: TypeAlias = Callable[[], Measured]
 """Measures some cells once or a few times, in some seconds."""
 
@@ -29,20 +29,20 @@ Turn: TypeAlias = Callable[[], Measured]
 class Figures:
     """All values of each cell, in the order of their measurement."""
 
-    values: dict[Cell, list[float]] = field(default_factory=dict)
+    values: dict[TableCell, list[float]] = field(default_factory=dict)
 
     def add(self, measured: Measured) -> None:
         for cell, value in measured:
             self.values.setdefault(cell, []).append(value)
 
-    def best(self, cell: Cell, better: Better) -> float | None:
+    def best(self, cell: TableCell, better: Better) -> float | None:
         """Return the best value of a cell; None where nothing was measured."""
         values = self.values.get(cell)
         if not values:
             return None
         return max(values) if better == "more" else min(values)
 
-    def median(self, cell: Cell) -> float | None:
+    def median(self, cell: TableCell) -> float | None:
         """Return the median of a cell; None where nothing was measured."""
         values = self.values.get(cell)
         return statistics.median(values) if values else None

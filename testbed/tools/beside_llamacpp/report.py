@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowedge_testbed.report.markdown import table
 from testbed.tools.beside_llamacpp.comparisons import TABLES, Table
-from testbed.tools.beside_llamacpp.figures import Cell, Figures
+from testbed.tools.beside_llamacpp.figures import Figures, TableCell
 
 
 def markdown(figures: Figures) -> str:
@@ -32,11 +32,12 @@ def _section(of: Table, figures: Figures) -> str:
     if not cells:
         return ""
     rows = [
-        [line, *(_entry(of, figures, Cell(of.name, line, column)) for column in columns)] for line in lines
+        [line, *(_entry(of, figures, TableCell(of.name, line, column)) for column in columns)]
+        for line in lines
     ]
     return f"{of.title}; {of.unit}, best / median:\n\n{table(['', *columns], rows)}"
 
 
-def _entry(of: Table, figures: Figures, cell: Cell) -> str:
+def _entry(of: Table, figures: Figures, cell: TableCell) -> str:
     best, median = figures.best(cell, of.better), figures.median(cell)
     return "" if best is None or median is None else f"{best:.{of.digits}f} / {median:.{of.digits}f}"

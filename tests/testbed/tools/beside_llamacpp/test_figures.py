@@ -9,11 +9,14 @@ import pytest
 
 from flowedge.core.errors import BadRequestError
 from testbed.tools.beside_llamacpp.comparisons import LAYERS, ONE
-from testbed.tools.beside_llamacpp.figures import Cell, Figures, Measured, take_turns
+from testbed.tools.beside_llamacpp.figures import Figures, Measured, TableCell, take_turns
 from testbed.tools.beside_llamacpp.formats import FORMATS, format_of
 from testbed.tools.beside_llamacpp.report import markdown, write_json
 
-OURS, THEIRS = Cell(ONE.name, "FlowEdge int4", "decode"), Cell(ONE.name, "llama.cpp Q4_0", "decode")
+OURS, THEIRS = (
+    TableCell(ONE.name, "FlowEdge int4", "decode"),
+    TableCell(ONE.name, "llama.cpp Q4_0", "decode"),
+)
 
 
 class Sides:
@@ -22,7 +25,7 @@ class Sides:
     def __init__(self) -> None:
         self.order: list[str] = []
 
-    def turn(self, cell: Cell) -> Measured:
+    def turn(self, cell: TableCell) -> Measured:
         self.order.append(cell.line)
         return [(cell, float(len(self.order)))]
 
@@ -53,9 +56,12 @@ def test_the_report_has_a_table_for_each_that_was_measured(tmp_path: Path) -> No
     figures = Figures()
     figures.add([(OURS, 20.0), (OURS, 21.04), (THEIRS, 48.5)])
     figures.add(
-        [(Cell(LAYERS.name, OURS.line, column), ms) for column, ms in (("1 row", 65.0), ("4 rows", 113.0))]
+        [
+            (TableCell(LAYERS.name, OURS.line, column), ms)
+            for column, ms in (("1 row", 65.0), ("4 rows", 113.0))
+        ]
     )
-    figures.add([(Cell(LAYERS.name, THEIRS.line, "1 row"), 32.0)])
+    figures.add([(TableCell(LAYERS.name, THEIRS.line, "1 row"), 32.0)])
     text = markdown(figures)
     assert "| FlowEdge int4 | 21.0 / 20.5 |" in text
     assert "| FlowEdge int4 | 65.0 / 65.0 | 113.0 / 113.0 |" in text
