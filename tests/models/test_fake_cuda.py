@@ -64,6 +64,7 @@ ELSEWHERE = {
     "flowedge.models.exact.attention_test": "compares the bits of a real device",
     "flowedge.models.exact.product_test": "compares the bits of a real device",
     "flowedge.models.exact.rows_alone": "compares the bits of a real device",
+    "flowedge.models.layers.forward_checks": "reads token ids on the host alone",
     "flowedge.models.layers.decoding": "declares what the package of graphs does",
     "flowedge.models.lean.form": "reads a layer's names and numbers",
     "flowedge.models.layers.exactness": "compares the bits of a real device",

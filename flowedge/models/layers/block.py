@@ -17,13 +17,14 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.checkpoint.json_object import reading
-from flowedge.models.copies import moved, to_device, to_host
+from flowedge.models.copies import moved, to_device
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.decoding import StaticDecoding
 from flowedge.models.layers.exactness import Exactness, try_exactness
+from flowedge.models.layers.forward_checks import all_within, check_indices
 from flowedge.models.layers.head import embed, load_embedding
 from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
 from flowedge.models.layers.rotary import Rotary
@@ -284,7 +285,7 @@ class LayerBlock:
             CapacityError: when the rows do not fit the cache.
         """
         self._check_inputs(inputs)
-        _check_indices(positions, tail_parents, cached, context, len(inputs))
+        check_indices(positions, tail_parents, cached, context, len(inputs))
         if self.decoding is not None:
             computed = self.decoding.forward(
                 inputs, positions, cache, cached, context, tail_parents, should_abort, taps
@@ -380,38 +381,8 @@ class LayerBlock:
             raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
         if not len(inputs):
             raise ProtocolError("a segment without rows cannot be computed")
-        if self.embedding is not None and not _all_within(inputs, self.vocab_size):
+        if self.embedding is not None and not all_within(inputs, self.vocab_size):
             raise ProtocolError(f"a token id is not within [0, {self.vocab_size})")
-
-
-def _all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
-    """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
-    if tokens.device.type != "cpu":
-        return True
-    (ids,) = to_host(tokens)
-    return bool(ids.min() >= 0 and ids.max() < vocab_size)
-
-
-def _check_indices(
-    positions: npt.NDArray[np.int64],
-    tail_parents: npt.NDArray[np.int64],
-    cached: int,
-    context: int,
-    rows: int,
-) -> None:
-    if not 0 <= context <= cached:
-        raise ProtocolError(f"context {context} is not within the {cached} cached rows")
-    if positions.shape != (rows,) or positions.dtype != np.int64:
-        raise ProtocolError(
-            f"expected {rows} int64 positions, got {list(positions.shape)} of {positions.dtype}"
-        )
-    if tail_parents.shape != (cached + rows - context,) or tail_parents.dtype != np.int64:
-        raise ProtocolError(
-            f"expected {cached + rows - context} int64 tail parents, "
-            f"got {list(tail_parents.shape)} of {tail_parents.dtype}"
-        )
-    if (positions < context).any() or (positions > np.arange(cached, cached + rows)).any():
-        raise ProtocolError(f"a position is not within [{context}, the row's slot]")
 
 
 def _check_range(start: int, stop: int, num_layers: int) -> None:
