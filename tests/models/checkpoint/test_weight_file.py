@@ -8,6 +8,7 @@ import mmap
 import os
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,9 @@ def test_the_page_cache_of_a_file_is_dropped(tmp_path: Path) -> None:
         pytest.skip("the file system has no page cache to drop, as tmpfs")
     whole = WeightFile(path)["matrix"][...]
     assert cached_pages(path) >= whole.nbytes // mmap.PAGESIZE
-    drop_cached_pages(path)
+    deadline = time.monotonic() + 30
+    while cached_pages(path) and time.monotonic() < deadline:
+        drop_cached_pages(path)  # the kernel leaves a page that it is working on itself
     assert not cached_pages(path)
 
 
