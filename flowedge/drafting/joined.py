@@ -59,6 +59,11 @@ class JoinedDrafter:
                 raise ValueError(f"one drafter taps the layers {part.taps}, the other {self.taps}")
 
     @property
+    def draft_tokens(self) -> int:
+        """The number of tokens that the best model proposes in every session."""
+        return self._models[0].draft_tokens
+
+    @property
     def fingerprint(self) -> str:
         return "+".join(part.fingerprint for part in self._parts)
 

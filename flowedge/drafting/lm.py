@@ -13,6 +13,8 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Frontier
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.vocabulary.seen_tokens import seen_by
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
@@ -51,6 +53,8 @@ class _LMSession(ModelSession):
     def truncate(self, rows: int) -> None:
         if not self.waiting:
             self.cached, self.root = rows + 1, None
+        if self.seen is not None:
+            self.seen.truncate(rows)
 
     def discard_growth(self) -> None:
         super().discard_growth()
@@ -91,17 +95,32 @@ class LMDrafter(ModelDrafter[_LMSession]):
     needs_features = False
     taps: Taps = ()
 
-    def __init__(self, model: LanguageModel) -> None:
-        """Draft with a model that predicts the target's tokens; no other token is ever proposed."""
-        super().__init__()
-        self.fingerprint = model.fingerprint
-        self.weight_bytes = model.weight_bytes
+    def __init__(self, model: LanguageModel, proposals: ProposalHead | None = None) -> None:
+        """Draft with a model that predicts the target's tokens; no other token is ever proposed.
+
+        Args:
+            proposals: over the model's own LM head, which it replaces.
+        """
+        super().__init__(proposals or ProposalHead(model.head, vocab_size=model.vocab_size))
         self._model = model
         self._block = model.block
 
+    @property
+    def fingerprint(self) -> str:
+        return self._model.fingerprint + self._proposals.fingerprint
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._model.weight_bytes + self._proposals.copied_bytes
+
+    def close(self, session: str) -> None:
+        super().close(session)
+        self._rest()
+
     def session_bytes(self, capacity: int) -> int:
         block = self._block
-        return (block.cache_row_bytes + block.hidden_size * block.dtype.itemsize) * _cache_rows(capacity)
+        row = block.cache_row_bytes + block.hidden_size * block.dtype.itemsize
+        return row * _cache_rows(capacity) + self._proposals.session_bytes
 
     def open(
         self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
@@ -113,6 +132,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             cache=block.new_cache(rows),
             final_states=torch.zeros((rows, block.hidden_size), dtype=block.dtype, device=block.device),
             waiting=[first_token],
+            seen=seen_by(self._proposals),
         )
 
     def free_idle(self) -> None:
@@ -123,6 +143,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
         tokens = next_tokens.tolist()
         state = self._with_capacity(session, len(tokens))
+        self._note(state, state.true_rows, next_tokens)
         computed = state.computed_path(tokens)
         if computed:
             rows = [node.row for node in computed]
@@ -140,15 +161,19 @@ class LMDrafter(ModelDrafter[_LMSession]):
             state.waiting = []
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.logits(hidden)
+        return self._proposals.logits(hidden)
 
-    def _compute(self, state: _LMSession, frontier: Frontier) -> torch.Tensor:
+    @property
+    def _ids(self) -> torch.Tensor | None:
+        return self._proposals.ids
+
+    def _compute(self, state: _LMSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
         every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
         fresh = [each for each in every if each[0] not in state.nodes]
         if fresh:
             self._compute_nodes(state, fresh)
         rows = [state.nodes[node].row for node in frontier.nodes]
-        return self._logits(rows_of(state.final_states, rows))
+        return rows_of(state.final_states, rows), None
 
     def _compute_nodes(self, state: _LMSession, fresh: Sequence[tuple[int, int, int]]) -> None:
         """Compute nodes, each a name, its parent's name and a token."""

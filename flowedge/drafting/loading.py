@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,39 +20,30 @@ from flowedge.drafting.choice import (
     drafter_label,
     unknown_drafter,
 )
+from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
+from flowedge.drafting.draft_quant import copy_limit, layer_quant, lm_quant
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.drafter_kind import DrafterKind, kind_of_checkpoint
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
-from flowedge.drafting.heads.head_files import (
-    BIN_NAME,
-    CONFIG_NAME,
-    EMBEDDING_KEY,
-    SAFETENSORS_NAME,
-    llama_config,
-)
-from flowedge.drafting.heads.head_store import HeadSizes
-from flowedge.drafting.heads.native_eagle import quantise
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
+from flowedge.drafting.vocabulary.learner import VocabularyLearner
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.checkpoint.gguf.model_files import files_in
-from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_source import model_directory
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
-from flowedge.models.checkpoint.weight_file import open_weights
-from flowedge.models.graphs.recordable import is_recordable
-from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
+from flowedge.models.quant.quantize import module_bytes, quantize_block
 from flowedge.system.home_directory import expand_home
 
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
@@ -67,6 +57,9 @@ class TargetModel:
     Attributes:
         dtype: that of the drafter's weights and caches.
         cuda_graphs: whether a GPU records the forwards of drafters.
+        form: how drafters that are models are held.
+        vocabulary: the tokens that drafters without a vocabulary of their own propose at first; None for all.
+        learner: chooses another vocabulary from the tokens that are drawn.
     """
 
     checkpoint: Checkpoint
@@ -74,6 +67,9 @@ class TargetModel:
     tokenizer: Any
     dtype: torch.dtype
     cuda_graphs: bool = False
+    form: DraftForm = DEFAULT_FORM
+    vocabulary: DraftVocabulary | None = None
+    learner: VocabularyLearner | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -83,6 +79,11 @@ class TargetModel:
     def device(self) -> torch.device:
         """The device of the LM head, and so of the drafters."""
         return self.head.device
+
+    @property
+    def quant(self) -> str:
+        """The format of the drafters' layers."""
+        return layer_quant(self.form, self.dtype, self.device)
 
 
 def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
@@ -98,6 +99,9 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
             f"drafter {drafter_label(names)}: {RECALL} corrects an EAGLE head, and there is none beside it"
         )
     parts = [_load(source, target, recalls) for source in names if source != RECALL]
+    learning = next((part for part in parts if isinstance(part, ModelDrafter) and part.can_learn), None)
+    if learning is not None and target.learner is not None:
+        learning.learn_by(target.learner)
     if len(parts) < 2:
         return parts[0] if parts else None
     models = [part for part in parts if isinstance(part, ModelDrafter)]
@@ -128,10 +132,12 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place)
-    model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device)
+    quant = lm_quant(checkpoint, target.quant)
+    model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device, quant)
     if target.cuda_graphs:
         capture_decoding(model.block)
-    return LMDrafter(model)
+    saved = LanguageModel.required_bytes(checkpoint, target.dtype) - model.weight_bytes
+    return LMDrafter(model, _proposals(model.head, target, quant, saved))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:
@@ -157,7 +163,8 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     else:
         taps = ()
         head = load_eagle_head(directory, target.dtype, target.device)
-        quantise(head)
+    before = module_bytes(head)
+    quantize_block(head, target.quant)
     check_sizes(head, config, directory)
     embedding = head.embed_tokens
     if embedding is None:
@@ -165,10 +172,20 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
         embedding = load_embedding(
             target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
         )
-    drafter = HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle")
+    proposals = (
+        None
+        if kind == "eagle3"
+        else _proposals(target.head, target, target.quant, before - module_bytes(head))
+    )
+    drafter = HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle", proposals)
     if target.cuda_graphs:
         capture_drafting(drafter)
     return drafter
+
+
+def _proposals(exact: LMHead, target: TargetModel, quant: str, saved: int) -> ProposalHead:
+    """The head that a drafter proposes with, over the rows of `exact`; `saved` as in `copy_limit`."""
+    return ProposalHead(exact, target.vocabulary, quant, target.vocab_size, copy_limit(target.form, saved))
 
 
 def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
@@ -219,68 +236,3 @@ def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "
 
 def _shown(vocabulary: dict[int, str], id_: int) -> str:
     return repr(vocabulary[id_]) if id_ in vocabulary else "missing"
-
-
-@dataclass(frozen=True)
-class DrafterMemory:
-    """The bytes of a drafter's weights, and of each row of a session's cache."""
-
-    weights: int = 0
-    row: int = 0
-
-    def __add__(self, other: DrafterMemory) -> DrafterMemory:
-        return DrafterMemory(self.weights + other.weights, self.row + other.row)
-
-
-def drafter_memory(
-    names: Sequence[str], target: Checkpoint, dtype: torch.dtype, *, cuda_graphs: bool = False
-) -> DrafterMemory:
-    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
-
-    Args:
-        cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
-
-    Raises:
-        BadRequestError: when there is no drafter of a name.
-        CheckpointError: when files cannot be read.
-    """
-    recalls = RECALL in names
-    sizes = (_memory(source, target, dtype, recalls, cuda_graphs) for source in names if source != RECALL)
-    return sum(sizes, DrafterMemory())
-
-
-def _memory(
-    source: str, target: Checkpoint, dtype: torch.dtype, recalls: bool, cuda_graphs: bool
-) -> DrafterMemory:
-    if source == NGRAM:
-        drafter = NGramDrafter()
-        return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
-    directory = drafter_directory(source)
-    kind = kind_of(directory)
-    if kind == "lm":
-        own = Checkpoint(directory)
-        layers = int(own.config.num_hidden_layers)
-        row = SessionCache.bytes_per_row(own.config, layers, dtype)
-        row = row_bytes_with_scratch(row) if cuda_graphs and is_recordable(own, 0, layers) else row
-        row += int(own.config.hidden_size) * dtype.itemsize
-        return DrafterMemory(LanguageModel.required_bytes(own, dtype), row)
-    config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
-    parameters, has_embedding = _head_parameters(directory)
-    shared = target.head_name == target.embedding_name
-    if not has_embedding and not shared:
-        parameters += int(target.config.vocab_size * target.config.hidden_size)
-    sizes = HeadSizes.of(config, dtype, torch.device("cpu"), recalls and kind == "eagle")
-    row = sizes.row_bytes
-    if cuda_graphs and fixed_rope_length(config) is None:
-        row = row_bytes_with_scratch(row)
-    return DrafterMemory(parameters * dtype.itemsize, row)
-
-
-def _head_parameters(directory: Path) -> tuple[int, bool]:
-    """The number of float parameters of a draft head, and whether an embedding is among them."""
-    file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
-    if not file.exists() and pickled.exists():
-        return pickled.stat().st_size // STORED_BYTES, True
-    weights = open_weights(file)
-    sizes = [math.prod(weight.shape) for weight in weights.values() if weight.dtype.is_floating_point]
-    return sum(sizes), EMBEDDING_KEY in weights

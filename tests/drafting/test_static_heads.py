@@ -17,9 +17,15 @@ from flowedge.drafting.heads import recall
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
+from flowedge.drafting.vocabulary.counts_file import CountsFile
+from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
+from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.graphs.pieces import CapturingMaker, Piece, PieceFunction
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import eagle3_taps
+from flowedge.models.quant.quantize import quantize_block
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.models.graphs.static_pipeline import CountingMaker
 
@@ -27,14 +33,18 @@ HIDDEN, VOCAB, ROWS = 32, 50, 1200
 Make = Callable[[], HeadDrafter]
 
 
-def eagle(recalls: bool = False, device: str = "cpu") -> HeadDrafter:
+def eagle(
+    recalls: bool = False, device: str = "cpu", part: DraftVocabulary | None = None, quant: str = "none"
+) -> HeadDrafter:
     torch.manual_seed(0)
     sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(device).eval()
     weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(device), requires_grad=False)
     embedding = nn.Embedding(VOCAB, HIDDEN).to(device)
-    return HeadDrafter(head, LMHead(weight, "lm_head.weight"), embedding, recalls=recalls)
+    lm_head = LMHead(weight, "lm_head.weight")
+    quantize_block(head.requires_grad_(False), quant)
+    return HeadDrafter(head, lm_head, embedding, (), recalls, ProposalHead(lm_head, part, quant))
 
 
 @pytest.fixture
@@ -91,6 +101,9 @@ class Histories:
     def compare(self, frontier: Frontier) -> None:
         expected, got = (drafter.predict("s", self.growth, frontier) for drafter in self.drafters)
         assert got.positions == expected.positions
+        assert (got.ids is None) == (expected.ids is None)
+        if got.ids is not None and expected.ids is not None:
+            assert torch.equal(got.ids, expected.ids)
         torch.testing.assert_close(got.logits, expected.logits, atol=2e-4, rtol=1e-4)
 
 
@@ -101,6 +114,12 @@ def check(histories: Histories, prompt: int, rounds: int = 6) -> None:
         if histories.rng.random() < 0.3:
             histories.rewind(int(histories.rng.integers(1, 5)))
         histories.extend(int(histories.rng.integers(1, 7)))
+
+
+@pytest.mark.parametrize("recalls", [False, True])
+@pytest.mark.parametrize("prompt", [1, 40, 245, 500])
+def test_histories_of_an_eagle_head_of_a_part(prompt: int, recalls: bool) -> None:
+    check(Histories(lambda: eagle(recalls, part=PART), prompt), prompt)
 
 
 @pytest.mark.parametrize("recalls", [False, True])
@@ -204,9 +223,36 @@ def test_a_cpu_records_nothing() -> None:
     assert drafter.session_bytes(10) == (10 + SCRATCH_ROWS) * (2 * 2 * 8 + HIDDEN) * 4
 
 
+PART = DraftVocabulary(np.array([9, 30, 2, 41]), VOCAB)
+
+
+def test_another_vocabulary_takes_the_place_of_what_was_recorded(tmp_path: Path) -> None:
+    histories = Histories(lambda: eagle(part=PART), 3)
+    check(histories, 40, rounds=2)
+    file = CountsFile(tmp_path, "m", VOCAB)
+    counts = TokenCounts(VOCAB)
+    counts.add(np.repeat([1, 2, 3], ENOUGH_TOKENS))
+    file.write(counts)
+    for drafter in histories.drafters:
+        drafter.learn_by(VocabularyLearner(3, file))
+        drafter.close("s")
+        assert drafter.draft_tokens == 4, "nothing new was drawn"
+        learner = VocabularyLearner(3, file)
+        learner.vocabulary = None  # as before enough was known
+        drafter.learn_by(learner)
+        drafter.open("s", ROWS, 0)
+        drafter.close("s")
+        assert drafter.draft_tokens == 3
+        drafter.open("s", ROWS, 0)
+    histories.rows = 0
+    check(histories, 40, rounds=2)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_graphs_propose_what_is_proposed_without() -> None:
-    histories = Histories(lambda: eagle(recalls=True, device="cuda:0"), 9)
+@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+@pytest.mark.parametrize("part", [None, PART])
+def test_graphs_propose_what_is_proposed_without(part: DraftVocabulary | None, quant: str) -> None:
+    histories = Histories(lambda: eagle(True, "cuda:0", part, quant), 9)
     drafter = histories.drafters[1]
     drafter.decode_statically(CapturingMaker(drafter.device), uncaptured=0)
     drafter.open("s", ROWS, 0)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowedge.core.arrays import IntArray
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.rotary import DenseRotary, rotate_heads
-from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
 from flowedge.models.lean.masked_attention import attend_packed
 
@@ -95,8 +95,8 @@ class DraftHead(nn.Module, ABC):
         """The states [n, hidden] of true rows, from the last stage's rows [n, width] in the head's dtype."""
 
     @abstractmethod
-    def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
-        """Logits [n, columns] of states [n, hidden]; `lm_head` is the target's."""
+    def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:
+        """Logits [n, columns] of states [n, hidden]; `proposals` is over the target's LM head."""
 
     def forward(
         self,

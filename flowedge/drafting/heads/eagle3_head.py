@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
@@ -20,12 +19,12 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.copies import to_host
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.layer import DenseMLP
 from flowedge.models.dense.norm import DenseNorm
-from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-3"
 TAPPED_STATES = 3
@@ -84,7 +83,7 @@ class Eagle3Head(DraftHead):
         fused: Tensor = self.fc(rows[:, -self.fc.in_features :])
         return fused
 
-    def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:  # noqa: ARG002
+    def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:  # noqa: ARG002
         return self.logits(states)
 
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
@@ -93,7 +92,8 @@ class Eagle3Head(DraftHead):
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
-        return linear(self.norm(states), self.lm_head.weight).float()
+        logits: Tensor = self.lm_head(self.norm(states)).float()
+        return logits
 
     def target_ids(self, draft_ids: IntArray) -> IntArray:
         """The target's ids of tokens of the draft vocabulary, in the same shape."""

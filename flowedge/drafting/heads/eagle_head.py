@@ -16,11 +16,11 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.layer import DenseMLP
 from flowedge.models.dense.norm import DenseNorm
-from flowedge.models.layers.head import LMHead
 
 KIND = "EAGLE-1/2"
 
@@ -56,8 +56,8 @@ class EagleHead(DraftHead):
     def true_states(self, rows: Tensor) -> Tensor:
         return rows[:, : self.config.hidden_size]  # another drafter's taps follow
 
-    def draft_logits(self, states: Tensor, lm_head: LMHead) -> Tensor:
-        return lm_head.logits(states)
+    def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:
+        return proposals.logits(states)
 
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.layers[0](self.fc(torch.cat((embedded, hidden), dim=-1)), context)

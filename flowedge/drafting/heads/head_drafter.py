@@ -22,6 +22,8 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.vocabulary.seen_tokens import seen_by
 from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
@@ -52,6 +54,8 @@ class _HeadSession(ModelSession):
 
     def truncate(self, rows: int) -> None:
         self.true_rows, self.root = rows, None
+        if self.seen is not None:
+            self.seen.truncate(rows)
 
     def discard_growth(self) -> None:
         super().discard_growth()
@@ -70,6 +74,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         embedding: nn.Embedding,
         taps: Taps = (),
         recalls: bool = False,
+        proposals: ProposalHead | None = None,
     ) -> None:
         """Draft with a head for the target whose LM head is `lm_head`.
 
@@ -78,11 +83,11 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             taps: the target's layers whose inputs the head reads.
             recalls: whether predictions are corrected by the head's own errors (see recall.py); possible for
                 EAGLE-1/2 heads, which predict the same states that they read.
+            proposals: over `lm_head`, which it replaces; for heads without an LM head of their own.
         """
-        super().__init__()
+        super().__init__(proposals or ProposalHead(lm_head))
         self.head = head
         self.taps = taps
-        self._lm_head = lm_head
         self._embedding = embedding
         norm = next(parameter for parameter in head.parameters() if parameter.ndim == 1)  # never quantised
         self._sizes = HeadSizes.of(head.config, norm.dtype, norm.device, recalls)
@@ -92,12 +97,12 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._decoding: HeadDecoding | None = None
         self._native: NativeEagle | None = None
         if isinstance(head, EagleHead) and not not_native_reason(head):
-            self._native = NativeEagle(head, lm_head)
+            self._native = NativeEagle(head)
 
     def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
         """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
-        columns = self._lm_head.vocab_size if self._columns is None else len(self._columns)
-        modules = HeadModules(self.head, self._lm_head, self._embedding, columns)
+        own = None if self._columns is None else len(self._columns)
+        modules = HeadModules(self.head, self._proposals, self._embedding, own)
         self._decoding = HeadDecoding(modules, self._sizes, maker, uncaptured=uncaptured)
 
     @property
@@ -111,23 +116,33 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         return 0 if self._decoding is None else self._decoding.nbytes
 
     @property
+    def can_learn(self) -> bool:
+        return self._columns is None
+
+    @property
     def weight_bytes(self) -> int:
-        shared = {id(parameter) for parameter in (*self.head.parameters(), self._lm_head.weight)}
+        shared = {id(parameter) for parameter in (*self.head.parameters(), self._proposals.exact.weight)}
         own = 0 if id(self._embedding.weight) in shared else module_bytes(self._embedding)
-        copied = 0 if self._native is None else self._native.copied_bytes
-        return module_bytes(self.head) + own + copied
+        return module_bytes(self.head) + own + self._proposals.copied_bytes
+
+    @property
+    def fingerprint(self) -> str:
+        recalled = "+recall" if self._sizes.recalls else ""
+        return self._digest + recalled + self._proposals.fingerprint
 
     @cached_property
-    def fingerprint(self) -> str:
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.head.state_dict().items()):
             (content,) = to_host(tensor)
             digest.update(name.encode() + content.tobytes())
-        return digest.hexdigest() + ("+recall" if self._sizes.recalls else "")
+        return digest.hexdigest()
 
     def session_bytes(self, capacity: int) -> int:
-        row = self._sizes.row_bytes
-        return (capacity + SCRATCH_ROWS) * (row if self._decoding is None else row_bytes_with_scratch(row))
+        row = (
+            self._sizes.row_bytes if self._decoding is None else row_bytes_with_scratch(self._sizes.row_bytes)
+        )
+        return (capacity + SCRATCH_ROWS) * row + self._proposals.session_bytes
 
     def open(
         self,
@@ -138,13 +153,15 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     ) -> None:
         rows, decoding = capacity + SCRATCH_ROWS, self._decoding
         store = HeadStore(self._sizes, rows) if decoding is None else decoding.store_for(rows)
-        self._sessions[session] = _HeadSession(capacity=capacity, noise=noise, store=store)
+        seen = seen_by(self._proposals)
+        self._sessions[session] = _HeadSession(capacity=capacity, noise=noise, store=store, seen=seen)
 
     def close(self, session: str) -> None:
         state = self._sessions.get(session)
         super().close(session)
         if state is not None and self._decoding is not None:
             self._decoding.give_back(state.store)
+        self._rest()
 
     def free_idle(self) -> None:
         if self._decoding is not None:
@@ -159,23 +176,22 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if not len(next_tokens):
             return
         rows = TrueRows.at(state.true_rows, features, np.asarray(next_tokens))
+        self._note(state, rows.first, rows.tokens)
         if self._decoding is None or not self._decoding.extend(state.store, rows):
             self._extend(state.store, rows)
         state.true_rows = rows.stop
         state.root = GrownNode(rows.stop - 1, rows.stop + 1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self._native is not None:
-            return self._native.logits(hidden)
-        return self.head.draft_logits(hidden, self._lm_head)
+        return self.head.draft_logits(hidden, self._proposals)
 
     @property
     def _ids(self) -> torch.Tensor | None:
-        return self._columns
+        return self._proposals.ids if self._columns is None else self._columns
 
-    def _compute(self, state: _HeadSession, frontier: Frontier) -> torch.Tensor:
+    def _compute(self, state: _HeadSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
-            return self._logits(state.store.states[state.true_rows - 1 : state.true_rows])
+            return state.store.states[state.true_rows - 1 : state.true_rows], None
         parents = state.parents(frontier.parents)
         rows = GrownRows.below(
             state.true_rows + state.scratch_rows,
@@ -186,11 +202,11 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._make_room(state, rows.stop)
         logits = None if self._decoding is None else self._decoding.grow(state.store, rows)
         if logits is None:
-            logits = self._logits(self._grow(state.store, rows))
+            self._grow(state.store, rows)
         state.scratch_rows += rows.count
         for row, (node, parent) in enumerate(zip(frontier.nodes, parents, strict=True), rows.first):
             state.nodes[node] = GrownNode(row, parent.position + 1, (*parent.path, row))
-        return logits
+        return state.store.states[rows.first : rows.stop], logits
 
     def _make_room(self, state: _HeadSession, stop: int) -> None:
         """Enlarge the store for a growth of more than SCRATCH_ROWS nodes."""
@@ -214,8 +230,8 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             predicted = store.recall.extend(rows.first, given, predicted)
         store.states[rows.first : rows.stop] = predicted
 
-    def _grow(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
-        """Compute rows of a growth, store what they predict, and return that: [n, hidden]."""
+    def _grow(self, store: HeadStore, rows: GrownRows) -> None:
+        """Compute rows of a growth, and store what they predict."""
         if self._native is not None:
             tokens, before = to_device(self.device, rows.tokens, rows.before)
             states = store.states.index_select(0, before)
@@ -225,7 +241,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if store.recall is not None:
             predicted = store.recall.corrected(predicted, rows.true_rows - 1)
         store.states[rows.first : rows.stop] = predicted
-        return predicted
 
     def _masked(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
         """Compute rows of a growth by torch."""

@@ -6,20 +6,17 @@ import ctypes
 from typing import Any
 
 import torch
-from torch import nn
 
 from flowedge.core.arrays import IntArray
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.checkpoint.config_support import fixed_rope_length
-from flowedge.models.layers.head import LMHead
 from flowedge.models.native.native_block import MOST_ROWS, new_run
 from flowedge.models.native.native_layer import ATTENTION, MLP
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import RotationTable
 from flowedge.models.products.native_linear import NativeLinear, is_native_weight, native_float, product
-from flowedge.models.products.packing import GROUP_MULTIPLE
 from flowedge.models.products.structures import (
     FORMATS,
     CacheFields,
@@ -27,22 +24,15 @@ from flowedge.models.products.structures import (
     LinearFields,
     pointer,
 )
-from flowedge.models.quant.backend import WeightRows
-from flowedge.models.quant.int8 import Int8
-from flowedge.models.quant.quantize import module_bytes
 from flowedge.native.library import library, missing_reason
 
 _ACTIVATION = "silu"
 
 
 class NativeEagle:
-    """A head's weights as the kernels read them; a row has the same bits beside any other rows.
+    """A head's weights as the kernels read them; a row has the same bits beside any other rows."""
 
-    A head that was quantised drafts with a copy of the LM head in 8 bits as well, unless the copy takes more
-    memory than the quantisation has saved. Proposals need no exact logits.
-    """
-
-    def __init__(self, head: EagleHead, lm_head: LMHead) -> None:
+    def __init__(self, head: EagleHead) -> None:
         """Use the memory of a head for which `not_native_reason` returns an empty text."""
         layer: Any = head.layers[0]
         config: Any = head.config
@@ -50,7 +40,7 @@ class NativeEagle:
         self._dtype = layer.post_attention_layernorm.weight.dtype
         self._fc = _native(head.fc)
         attention, mlp = layer.self_attn, layer.mlp
-        self._linears: list[NativeLinear] = []
+        self._linears: list[NativeLinear] = []  # the owners of the memory that the layer refers to
         self._norm = layer.post_attention_layernorm.weight.detach().float()
         self._layer = LayerFields(
             hidden=config.hidden_size,
@@ -72,22 +62,6 @@ class NativeEagle:
             intermediate=config.intermediate_size,
         )
         self._rotations = RotationTable(self._rotation, self._dtype)
-        self._lm_head = lm_head
-        self._lm_copy: NativeLinear | None = None
-        saved = sum(each.in_features * each.out_features for each in (self._fc, *self._linears))
-        if is_quantised(head) and lm_head.vocab_size * lm_head.hidden_size <= saved:
-            self._lm_copy = _in_8_bits(lm_head.linear())
-
-    @property
-    def copied_bytes(self) -> int:
-        """The bytes of the copy of the LM head."""
-        return 0 if self._lm_copy is None else module_bytes(self._lm_copy)
-
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the logits float32 [n, vocab] of states [n, hidden]."""
-        if self._lm_copy is None:
-            return self._lm_head.logits(states)
-        return self._lm_head.scaled(product(self._lm_copy.structure, states))
 
     def predict(
         self, embedded: torch.Tensor, states: torch.Tensor, rows: HeadRows, store: HeadStore
@@ -146,36 +120,11 @@ def not_native_reason(head: EagleHead) -> str:
     weights = {parameter.dtype for parameter in head.parameters() if parameter.ndim == 2}
     if not all(is_native_weight(parameter) for parameter in head.parameters() if parameter.ndim == 2):
         return f"there are no kernels for weights of {', '.join(sorted(map(str, weights)))}"
-    return ""
+    padded = any(isinstance(each, NativeLinear) and each.width != each.in_features for each in head.modules())
+    return "the rows of its quantised weights are padded" if padded else ""
 
 
-def quantise(head: EagleHead) -> None:
-    """Hold the linear layers of a head in 8 bits where its weights are bfloat16 and the kernels run.
-
-    Drafting then reads half the memory. In float32 a head stays as it is, as everything does there.
-    """
-    linears = {path: each for path, each in head.named_modules() if isinstance(each, nn.Linear)}
-    whole = all(linear.in_features % GROUP_MULTIPLE == 0 for linear in linears.values())
-    if head.fc.weight.dtype != torch.bfloat16 or not whole or not_native_reason(head):
-        return
-    for path, linear in linears.items():
-        head.set_submodule(path, _in_8_bits(linear))
-
-
-def is_quantised(head: EagleHead) -> bool:
-    """Whether `quantise` has changed a head."""
-    return isinstance(head.fc, NativeLinear)
-
-
-def _in_8_bits(linear: nn.Linear) -> NativeLinear:
-    backend = Int8()
-    encoded = backend.encode(WeightRows.of(linear.weight))
-    built = backend.build(encoded, linear, linear.weight.dtype, linear.weight.device)
-    assert isinstance(built, NativeLinear)  # on a CPU with kernels
-    return built
-
-
-def _native(linear: nn.Linear | NativeLinear) -> NativeLinear:
+def _native(linear: Any) -> NativeLinear:
     return linear if isinstance(linear, NativeLinear) else native_float(linear)
 
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.copies import HostArray, to_device
 from flowedge.models.graphs.pieces import Piece, PieceMaker
 from flowedge.models.graphs.readings import MaskedStaticReading
 from flowedge.models.graphs.shapes import StaticShape
 from flowedge.models.graphs.static_layers import StaticCache
 from flowedge.models.layers.attention import attend
-from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.rotary import Rotation
 
 
@@ -29,14 +29,18 @@ class HeadModules:
     """What a head computes with.
 
     Attributes:
-        lm_head: the target's; embedding: the target's, or the head's own.
-        columns: the number of columns of the head's logits.
+        proposals: over the target's LM head; embedding: the target's, or the head's own.
     """
 
     head: DraftHead
-    lm_head: LMHead
+    proposals: ProposalHead
     embedding: nn.Embedding
-    columns: int
+    own_columns: int | None
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of the head's logits."""
+        return self.proposals.columns if self.own_columns is None else self.own_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +162,7 @@ class StaticGrowth(StaticHead[GrownRows]):
         return predicted if recall is None else recall.corrected_within(predicted, known, self._shape.columns)
 
     def _finish(self, predicted: Tensor) -> None:
-        self._logits.copy_(self._modules.head.draft_logits(predicted, self._modules.lm_head))
+        self._logits.copy_(self._modules.head.draft_logits(predicted, self._modules.proposals))
 
 
 class StaticExtension(StaticHead[TrueRows]):

@@ -146,6 +146,11 @@ class LMHead:
         return int(self.weight.nbytes)
 
 
+def head_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Return the bytes that a model's LM head takes; no tensor is read."""
+    return int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
+
+
 def load_embedding(
     checkpoint: Checkpoint,
     *,

@@ -34,15 +34,15 @@ class LanguageModel:
         vocab_size: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        quant: str = "none",
     ) -> LanguageModel:
-        """Read all weights of a model to a device.
+        """Read all weights of a model to a device, its layers in the format `quant`.
 
         Raises:
             CheckpointError: when they cannot be read.
         """
-        block = LayerBlock.load(
-            checkpoint, 0, checkpoint.config.num_hidden_layers, dtype=dtype, device=device
-        )
+        layers = int(checkpoint.config.num_hidden_layers)
+        block = LayerBlock.load(checkpoint, 0, layers, quant=quant, dtype=dtype, device=device)
         tied = checkpoint.head_name == checkpoint.embedding_name
         head = LMHead.load(
             checkpoint, dtype=dtype, device=device, weight=block.embedding_weight if tied else None
@@ -50,12 +50,13 @@ class LanguageModel:
         return cls(block, head, vocab_size, checkpoint.fingerprint)
 
     @staticmethod
-    def required_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-        """Return the bytes that the weights take; no tensor is read."""
+    def required_bytes(checkpoint: Checkpoint, dtype: torch.dtype, quant: str = "none") -> int:
+        """Return the bytes that the weights take, the layers in the format `quant`; no tensor is read."""
         config = checkpoint.config
         tied = checkpoint.head_name == checkpoint.embedding_name
         head = 0 if tied else config.vocab_size * config.hidden_size * dtype.itemsize
-        return LayerBlock.required_bytes(checkpoint, 0, config.num_hidden_layers, dtype=dtype) + int(head)
+        layers = int(config.num_hidden_layers)
+        return LayerBlock.required_bytes(checkpoint, 0, layers, quant=quant, dtype=dtype) + int(head)
 
     @property
     def weight_bytes(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
+from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.layers.rotary import Rotation
 from flowedge.training.data.batch import Batch
 from flowedge.training.data.documents import TrainingText
@@ -152,8 +153,7 @@ class _BranchAttention:
 
 def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:
     """The `size` most frequent tokens in the assistant's texts, of `vocab`; int64, ascending."""
-    counts = np.zeros(vocab, dtype=np.int64)
+    counts = TokenCounts(vocab)
     for document in documents:
-        counts += np.bincount(document.tokens[document.counted], minlength=vocab)
-    frequent = np.argsort(-counts, kind="stable")[:size]
-    return torch.from_numpy(np.sort(frequent))
+        counts.add(document.tokens[document.counted])
+    return torch.from_numpy(np.sort(counts.most_frequent(size)))

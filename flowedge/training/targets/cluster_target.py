@@ -16,6 +16,7 @@ from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, On
 from flowedge.core.pipeline_id import new_pipeline_id
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
@@ -125,6 +126,7 @@ def open_cluster_target(
         stages=stages,
         split=split,
         protocol_version=PROTOCOL_VERSION,
+        verification=DRAFT_NODE,
     )
     host = "127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0"  # the last stage connects to it
     config = AgentConfig(

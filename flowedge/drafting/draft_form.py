@@ -1,0 +1,82 @@
+"""The form in which a draft node holds the models that draft. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from flowedge.core.errors import BadRequestError
+
+DraftQuant = Literal["auto", "none", "int8", "int4"]
+VocabularySize: TypeAlias = int | Literal["auto", "all"]
+
+DRAFT_QUANTS: tuple[str, ...] = get_args(DraftQuant)
+AUTO: Final = "auto"
+ALL: Final = "all"
+LARGE_VOCABULARY = 1 << 16  # tokens; the LM head of a smaller vocabulary is no large part of a draft forward
+AUTO_TOKENS = 1 << 15  # of a large vocabulary
+
+
+@dataclass(frozen=True)
+class DraftForm:
+    """How drafters that are models are held. Drafts decide no token, so no output depends on it.
+
+    Attributes:
+        quant: the format of their layers, and of the copy of the LM head that they propose with; auto: the
+            fastest on the device, and fewer bits where memory is short.
+        vocabulary: the number of tokens that they propose, the most frequent of the target's output; all: the
+            whole vocabulary; auto: a part of large
+            vocabularies on a CPU.
+        saves_memory: whether the LM head is copied only where the copy takes no more than the format saves in
+            the layers. An automatic format always saves memory.
+    """
+
+    quant: DraftQuant = "auto"
+    vocabulary: VocabularySize = "auto"
+    saves_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quant not in DRAFT_QUANTS:
+            raise BadRequestError(f"draft_quant is {self.quant!r}; it must be {', '.join(DRAFT_QUANTS)}")
+        size = self.vocabulary
+        if size not in (AUTO, ALL) and (isinstance(size, str) or size < 1):
+            raise BadRequestError(
+                f"draft_vocabulary is {size!r}; it must be {AUTO}, {ALL} or a number of tokens"
+            )
+
+    @classmethod
+    def parsed(cls, quant: str, vocabulary: str) -> DraftForm:
+        """Read a form from two texts; an empty text is "auto".
+
+        Raises:
+            BadRequestError: when a text is no format, or no word or number of tokens.
+        """
+        size: Any = int(vocabulary) if vocabulary.isdecimal() else vocabulary or AUTO
+        form: Any = quant or AUTO
+        return cls(form, size)
+
+    @property
+    def limits_copy(self) -> bool:
+        """Whether a copy of the LM head may take no more than the format saves in the layers."""
+        return self.saves_memory or self.quant == AUTO
+
+    def in_less_memory(self) -> tuple[DraftForm, ...]:
+        """Return the forms to try where this form does not fit the memory, the largest first."""
+        if self.quant != AUTO:
+            return ()
+        return DraftForm("int8", self.vocabulary, True), DraftForm("int4", self.vocabulary, True)
+
+    def tokens(self, vocab_size: int, device: str = "cpu") -> int:
+        """Return the number of tokens that a drafter is to propose, of a target's `vocab_size`.
+
+        Args:
+            device: the type of torch's device that drafts. On a GPU the LM head takes too little time for a
+                part of the tokens to pay (docs/drafters.md).
+        """
+        size = self.vocabulary
+        if size == ALL or (size == AUTO and (vocab_size < LARGE_VOCABULARY or device != "cpu")):
+            return vocab_size
+        return min(AUTO_TOKENS if isinstance(size, str) else size, vocab_size)
+
+
+DEFAULT_FORM = DraftForm()

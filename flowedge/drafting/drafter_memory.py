@@ -1,0 +1,143 @@
+"""The memory of drafters, from configs and headers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flowedge.drafting.choice import NGRAM, RECALL
+from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
+from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, lm_quant
+from flowedge.drafting.heads.head_files import (
+    BIN_NAME,
+    CONFIG_NAME,
+    EMBEDDING_KEY,
+    SAFETENSORS_NAME,
+    llama_config,
+)
+from flowedge.drafting.heads.head_store import HeadSizes
+from flowedge.drafting.loading import drafter_directory, kind_of
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import fixed_rope_length
+from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.graphs.recordable import is_recordable
+from flowedge.models.graphs.shapes import row_bytes_with_scratch
+from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.quant.quantize import linear_bytes
+
+STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
+
+
+@dataclass(frozen=True)
+class DrafterMemory:
+    """The bytes of a drafter's weights, and of each row of a session's cache."""
+
+    weights: int = 0
+    row: int = 0
+
+    def __add__(self, other: DrafterMemory) -> DrafterMemory:
+        return DrafterMemory(self.weights + other.weights, self.row + other.row)
+
+
+def drafter_memory(
+    names: Sequence[str],
+    target: Checkpoint,
+    dtype: torch.dtype,
+    form: DraftForm = DEFAULT_FORM,
+    device: torch.device | str = "cpu",
+    *,
+    cuda_graphs: bool = False,
+) -> DrafterMemory:
+    """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
+
+    Args:
+        form: how drafters that are models are held; `device`: where.
+        cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
+
+    Raises:
+        BadRequestError: when there is no drafter of a name.
+        CheckpointError: when files cannot be read.
+    """
+    claim = _Claim(target, dtype, form, torch.device(device), RECALL in names, cuda_graphs)
+    return sum((claim.memory(source) for source in names if source != RECALL), DrafterMemory())
+
+
+@dataclass(frozen=True)
+class _Claim:
+    target: Checkpoint
+    dtype: torch.dtype
+    form: DraftForm
+    device: torch.device
+    recalls: bool
+    cuda_graphs: bool
+
+    def memory(self, source: str) -> DrafterMemory:
+        if source == NGRAM:
+            drafter = NGramDrafter()
+            return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
+        directory = drafter_directory(source)
+        kind = kind_of(directory)
+        if kind == "lm":
+            return self._of_lm(Checkpoint(directory))
+        return self._of_head(directory, eagle3=kind == "eagle3")
+
+    def _of_lm(self, own: Checkpoint) -> DrafterMemory:
+        layers, hidden = int(own.config.num_hidden_layers), int(own.config.hidden_size)
+        row = SessionCache.bytes_per_row(own.config, layers, self.dtype)
+        recorded = self.cuda_graphs and is_recordable(own, 0, layers)
+        row = (row_bytes_with_scratch(row) if recorded else row) + hidden * self.dtype.itemsize
+        quant = lm_quant(own, self._quant)
+        weights = LanguageModel.required_bytes(own, self.dtype, quant)
+        saved = LanguageModel.required_bytes(own, self.dtype) - weights
+        return DrafterMemory(weights + self._copy(int(own.config.vocab_size), hidden, quant, saved), row)
+
+    def _of_head(self, directory: Path, *, eagle3: bool) -> DrafterMemory:
+        config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
+        given = self.target.config
+        parameters, weights, has_embedding = _head_sizes(directory, self._quant, self.dtype)
+        saved = parameters * self.dtype.itemsize - weights
+        if not has_embedding and self.target.head_name != self.target.embedding_name:
+            weights += int(given.vocab_size * given.hidden_size) * self.dtype.itemsize
+        if not eagle3:
+            weights += self._copy(int(given.vocab_size), int(given.hidden_size), self._quant, saved)
+        row = HeadSizes.of(config, self.dtype, torch.device("cpu"), self.recalls and not eagle3).row_bytes
+        if self.cuda_graphs and fixed_rope_length(config) is None:
+            row = row_bytes_with_scratch(row)
+        return DrafterMemory(weights, row)
+
+    @property
+    def _quant(self) -> str:
+        return layer_quant(self.form, self.dtype, self.device)
+
+    def _copy(self, vocab: int, hidden: int, quant: str, saved: int) -> int:
+        """The bytes of the LM head's copy. Before enough is learned, a whole vocabulary may be copied."""
+        wanted = self.form.tokens(int(self.target.config.vocab_size), self.device.type)
+        return max(self._copied(rows, vocab, hidden, quant, saved) for rows in (min(wanted, vocab), vocab))
+
+    def _copied(self, rows: int, vocab: int, hidden: int, quant: str, saved: int) -> int:
+        form = head_quant(quant, rows, hidden, self.dtype, copy_limit(self.form, saved))
+        return 0 if rows == vocab and form == "none" else linear_bytes(rows, hidden, form, self.dtype)
+
+
+def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, int, bool]:
+    """The parameters of a draft head, their bytes in `quant`, and whether an embedding is among them."""
+    file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
+    if not file.exists() and pickled.exists():
+        parameters = pickled.stat().st_size // STORED_BYTES
+        return parameters, parameters * dtype.itemsize, True
+    weights = open_weights(file)
+    shapes = {name: weight.shape for name, weight in weights.items() if weight.dtype.is_floating_point}
+    held = sum(
+        linear_bytes(*shape, quant, dtype)
+        if len(shape) == 2 and name != EMBEDDING_KEY
+        else math.prod(shape) * dtype.itemsize
+        for name, shape in shapes.items()
+    )
+    return sum(map(math.prod, shapes.values())), held, EMBEDDING_KEY in weights

@@ -1,0 +1,1 @@
+"""The tokens that a drafter proposes, and the LM head over them."""

@@ -1,0 +1,1 @@
+"""What drafters cost, and what parts of the vocabulary do to their acceptance."""

@@ -1,0 +1,137 @@
+"""The form of drafters that are models: how it is chosen, and what a draft node holds in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.errors import BadRequestError
+from flowedge.drafting import draft_quant
+from flowedge.drafting.draft_form import ALL, AUTO, DraftForm
+from flowedge.drafting.draft_quant import layer_quant
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.vocabulary.counts_file import CountsFile
+from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
+from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.engine.draft_models import DraftModels, required_memory
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.native.library import missing_reason
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+VOCAB = 4096
+
+
+@pytest.mark.parametrize(
+    ("texts", "form"),
+    [
+        (("", ""), DraftForm()),
+        (("int4", "1000"), DraftForm("int4", 1000)),
+        (("none", "all"), DraftForm("none", ALL)),
+        (("auto", "auto"), DraftForm(AUTO, AUTO)),
+    ],
+)
+def test_a_form_is_read_from_texts(texts: tuple[str, str], form: DraftForm) -> None:
+    assert DraftForm.parsed(*texts) == form
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (("nf4", ""), "draft_quant is 'nf4'"),
+        (("", "0"), "draft_vocabulary is 0"),
+        (("", "-3"), "draft_vocabulary is '-3'"),
+        (("", "many"), "draft_vocabulary is 'many'"),
+    ],
+)
+def test_other_texts_are_refused(texts: tuple[str, str], message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        DraftForm.parsed(*texts)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "vocab_size", "tokens"),
+    [
+        ("auto", 32_000, 32_000),
+        ("auto", 128_256, 32_768),
+        ("all", 128_256, 128_256),
+        (5000, 128_256, 5000),
+        (5000, 4096, 4096),
+    ],
+)
+def test_auto_takes_a_part_of_large_vocabularies(vocabulary: str, vocab_size: int, tokens: int) -> None:
+    assert DraftForm.parsed("", str(vocabulary)).tokens(vocab_size) == tokens
+
+
+def test_a_gpu_proposes_all_tokens_unless_a_number_is_asked_for() -> None:
+    assert DraftForm().tokens(128_256, "cuda") == 128_256
+    assert DraftForm("auto", 5000).tokens(128_256, "cuda") == 5000
+
+
+def test_auto_takes_8_bits_where_kernels_make_them_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_quant, "missing_reason", lambda: "")
+    assert layer_quant(DraftForm("auto"), torch.bfloat16, CPU) == "int8"
+    assert layer_quant(DraftForm("auto"), torch.float32, CPU) == "none"
+    assert layer_quant(DraftForm("auto"), torch.float16, CUDA) == "none"
+    assert layer_quant(DraftForm("int4"), torch.float32, CUDA) == "int4"
+    monkeypatch.setattr(draft_quant, "missing_reason", lambda: "no kernels")
+    assert layer_quant(DraftForm("auto"), torch.bfloat16, CPU) == "none"
+
+
+def test_short_of_memory_an_automatic_format_has_fewer_bits() -> None:
+    plain = DraftForm("auto", 1000)
+    smaller = plain.in_less_memory()
+    assert [form.quant for form in smaller] == ["int8", "int4"]
+    assert all(form.limits_copy and form.vocabulary == 1000 for form in smaller)
+    assert DraftForm("int8").in_less_memory() == () and not DraftForm("int8").limits_copy
+    checkpoint = Checkpoint.open("bundled")
+    sizes = [
+        drafter_memory(("bundled",), checkpoint, torch.float32, form).weights for form in (plain, *smaller)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("drafter", [("bundled",), ("bundled-small",), ("bundled-eagle3",)])
+@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+@pytest.mark.parametrize("tokens", ["all", "1000"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_that_is_asked_for_is_what_is_held(
+    drafter: tuple[str, ...], quant: str, tokens: str, dtype: str, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint.open("bundled")
+    counts = TokenCounts(VOCAB)
+    counts.add(np.arange(ENOUGH_TOKENS) % VOCAB)
+    CountsFile(tmp_path, checkpoint.fingerprint, VOCAB).write(counts)
+    form = DraftForm.parsed(quant, tokens)
+    models = DraftModels.load(checkpoint, drafter, dtype, form=form, state=tmp_path)
+    asked, _ = required_memory(checkpoint, drafter, dtype, form=form)
+    own = drafter == ("bundled-eagle3",)
+    assert models.draft_quant == quant
+    assert models.draft_tokens == (3072 if own else 1000 if tokens == "1000" else VOCAB)
+    if tokens == "all" or own or quant == "none":
+        assert asked == pytest.approx(models.weight_bytes, rel=0.02)
+    else:  # until enough is counted, the whole head is copied
+        whole = DraftModels.load(checkpoint, drafter, dtype, form=form)
+        assert asked == pytest.approx(whole.weight_bytes, rel=0.02)
+        assert models.weight_bytes < whole.weight_bytes
+
+
+def test_auto_asks_for_no_copy_that_takes_more_than_8_bits_save() -> None:
+    if missing_reason():
+        pytest.skip(missing_reason())
+    checkpoint = Checkpoint.open("bundled")
+    plain = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("none", "all"))
+    auto = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("auto", "all"))
+    forced = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("int8", "all"))
+    assert auto.weights <= plain.weights
+    assert forced.weights >= auto.weights
+
+
+def test_a_part_needs_counts_of_the_model(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open("bundled")
+    CountsFile(tmp_path, "another model", VOCAB).write(TokenCounts(VOCAB, np.full(VOCAB, 100)))
+    form = DraftForm("none", 1000)
+    models = DraftModels.load(checkpoint, ("bundled",), "float32", form=form, state=tmp_path)
+    assert models.draft_tokens == VOCAB
