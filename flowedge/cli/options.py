@@ -10,8 +10,10 @@ import typer
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_STRATEGY
+from flowedge.core.verification import VerificationChoice
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
+from flowedge.drafting.draft_form import DraftQuant
 from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
 from flowedge.strategies.autoregressive import Autoregressive
@@ -46,6 +48,31 @@ Exactness = Annotated[
         help="Make each row's result independent of the rows computed with it, bit for bit; auto: "
         "where that is "
         "cheap.",
+    ),
+]
+Verification = Annotated[
+    VerificationChoice,
+    typer.Option(
+        "--verification",
+        help="Where the model's tokens are drawn: on the draft node, or on the last stage, which then holds "
+        "the LM head as well; auto: where it takes less time.",
+    ),
+]
+DraftQuantOption = Annotated[
+    DraftQuant,
+    typer.Option(
+        "--draft-quant",
+        help="Format of drafters that are models, and of the LM head that they propose with; auto: the "
+        "fastest.",
+    ),
+]
+DraftVocabularyOption = Annotated[
+    str,
+    typer.Option(
+        "--draft-vocabulary",
+        metavar="<auto|all|N>",
+        help="Number of tokens that such drafters propose, the most frequent of the model's output; auto: on "
+        "a CPU a part of large vocabularies, when the draft node has seen enough.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

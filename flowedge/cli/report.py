@@ -92,6 +92,7 @@ def _entry(answer: PromptAnswer) -> dict[str, Any]:
         "draft_node": _device_work(statistics.draft_node),
         "stages": [_device_work(stage) for stage in statistics.stages],
         "link_bytes": statistics.link_bytes,
+        "verification": statistics.verification,
         "middles": [_device_work(middle) for middle in statistics.middles],
         "rollbacks": counters.rollbacks,
         "client_ttft_s": answer.client_ttft_s,

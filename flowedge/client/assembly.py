@@ -11,7 +11,9 @@ from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.device import Device
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.pipeline_id import new_pipeline_id
+from flowedge.core.verification import VERIFICATIONS
 from flowedge.drafting.choice import drafter_label
+from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.net.address import checked_address
 from flowedge.net.watchdog import Watchdog
 from flowedge.system.compute import AUTO, PREFERENCE
@@ -25,6 +27,7 @@ NATIVE = "native"
 DTYPES = (AUTO, *PREFERENCE)
 KV_FORMS = (NATIVE, "int8")
 EXACTNESS = (AUTO, "on", "off")
+_WORDS = {"dtype": DTYPES, "kv": KV_FORMS, "exact": EXACTNESS, "verification": VERIFICATIONS}
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class PipelineSpec:
         exact: whether the bits of a row may not depend on the rows beside it, one of EXACTNESS; "auto" where
             that costs little.
         tokenizer: directory or hub id of a tokenizer that replaces the model's; "" for the model's.
+        verification: where the target's tokens are drawn, one of VERIFICATIONS; "auto" decides by what the
+            draft node and the last stage measure.
+        draft_form: how drafters that are models are held.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a word is unknown.
@@ -59,12 +65,14 @@ class PipelineSpec:
     kv: str = NATIVE
     exact: str = AUTO
     tokenizer: str = ""
+    verification: str = AUTO
+    draft_form: DraftForm = DEFAULT_FORM
 
     def __post_init__(self) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
         for address in addresses:
             checked_address(address)
-        for name, words in (("dtype", DTYPES), ("kv", KV_FORMS), ("exact", EXACTNESS)):
+        for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise BadRequestError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(words)}"
@@ -78,7 +86,8 @@ class PipelineSpec:
     def is_served_by(self, device: Device) -> bool:
         """Return whether the device is the draft node of exactly this pipeline.
 
-        An empty split fits any split, and "auto" fits any dtype and exactness.
+        An empty split fits any split, and "auto" fits any dtype, exactness, place of verification and form
+        of the drafter.
         """
         return (
             (device.stage_addresses, device.middles) == (self.stages, self.middles)
@@ -88,6 +97,9 @@ class PipelineSpec:
             and self.dtype in (AUTO, device.dtype)
             and self.kv == (device.kv or NATIVE)
             and self.exact in (AUTO, "on" if device.exact else "off")
+            and self.verification in (AUTO, device.verification)
+            and self.draft_form.quant in (AUTO, device.draft_quant or "none")
+            and str(self.draft_form.vocabulary) in (AUTO, device.draft_vocabulary)
         )
 
 
@@ -123,6 +135,9 @@ def assemble(
         kv=spec.kv,
         exact=spec.exact,
         tokenizer=spec.tokenizer,
+        verification=spec.verification,
+        draft_quant=spec.draft_form.quant,
+        draft_vocabulary=str(spec.draft_form.vocabulary),
     )
     ready = False
     with open_stub(spec.draft_node) as stub:

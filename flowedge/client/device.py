@@ -29,6 +29,10 @@ class Device:
         compute: what it computes on, without a quantisation.
         dtype: of the weights, KV cache and hidden states of its role; kv: the form of the KV cache.
         exact: whether the bits of a row do not depend on the rows beside it.
+        verification: of a draft node, where the target's tokens are drawn.
+        draft_vocabulary: of a draft node, what was asked for (see DraftForm.vocabulary).
+        draft_quant, draft_tokens: of a draft node whose drafter is a model, the format of its layers and the
+            number of tokens that it proposes.
     """
 
     id: str
@@ -58,6 +62,10 @@ class Device:
     kv: str = ""
     exact: bool = False
     tokenizer: str = ""
+    verification: str = ""
+    draft_vocabulary: str = ""
+    draft_quant: str = ""
+    draft_tokens: int = 0
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:

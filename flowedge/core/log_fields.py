@@ -29,6 +29,7 @@ class Fields(TypedDict, total=False):
     model: str
     quant: str
     layers: str  # such as "0-7"
+    verification: str  # where tokens are drawn
     strategy: str
     prompt_tokens: int
     new_tokens: int

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.sampling import SamplingParams
 
 CONTEXT = -1  # the parent of a row whose parent is the committed context
 MAX_FRAME_BYTES = 64 << 20  # most bytes of an encoded message
@@ -19,11 +20,37 @@ SEGMENT_ROWS = 4096  # most rows of one segment, unless a device is set to take 
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What the last stage needs to know to draw a session's tokens in place of the draft node.
+
+    Attributes:
+        prompt_rows: tokens of the prompt. Only the last of them is followed by a token that has to be drawn.
+        features: whether hidden states come back: those of the prompt and of the rows on the target's path.
+        max_new_tokens: tokens that are drawn at most; eos: ids after which none is drawn.
+    """
+
+    sampling: SamplingParams
+    prompt_rows: int
+    features: bool
+    max_new_tokens: int
+    eos: frozenset[int] = frozenset()
+
+    def ends_with(self, token: int, position: int) -> bool:
+        """Return whether no token is drawn after a token at an absolute position."""
+        return token in self.eos or position >= self.prompt_rows + self.max_new_tokens - 1
+
+
+@dataclass(frozen=True)
 class Open:
-    """Start of a session; every stage allocates a KV cache of `capacity` rows, once."""
+    """Start of a session; every stage allocates a KV cache of `capacity` rows, once.
+
+    Attributes:
+        drawing: for a session whose tokens the last stage draws; None where all rows come back.
+    """
 
     session: str
     capacity: int
+    drawing: Drawing | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +65,12 @@ class Segment:
         positions: int64 [n] absolute positions, context length + depth.
         parents: int64 [n] parent rows, CONTEXT where the parent is the last context row.
         payload: int32 [n] token ids into the first stage; after it [n, width], the hidden state followed by
-            the layer inputs tapped for the drafter so far (models/layers/taps.py).
+            the layer inputs tapped for the drafter so far (models/layers/taps.py). Where the last stage has
+            drawn, of draft rows only the k rows on the target's path are left: [k, width], or [k, 0].
         padding: bytes sent along, so that the transfer has the size it has in an emulated model.
+        tokens: int64 [n], the token of each draft row on the way to a last stage that draws; None elsewhere.
+        drawn: int64 [n], the token drawn after each row that the last stage has found on the target's path,
+            NO_TOKEN for other rows; None where it does not draw.
     """
 
     session: str
@@ -51,21 +82,34 @@ class Segment:
     parents: IntArray
     payload: Payload
     padding: int = 0
+    tokens: IntArray | None = None
+    drawn: IntArray | None = None
 
     @property
     def num_rows(self) -> int:
         return len(self.positions)
 
+    @property
+    def carried(self) -> IntArray:
+        """The offsets of the rows that the payload has: int64 [k]."""
+        if self.drawn is None or self.committed:
+            return np.arange(self.num_rows)
+        return np.flatnonzero(self.drawn != NO_TOKEN)
+
     def take(self, offsets: IntArray) -> Segment:
         """Return the segment with only the rows at `offsets`, int64 [k]; `first_row` and `parents` stay."""
         if len(offsets) == self.num_rows:
             return self
+        every = self.drawn is None or self.committed
+        payload = self.payload[offsets if every else np.isin(self.carried, offsets)]
         return replace(
             self,
             positions=self.positions[offsets],
             parents=self.parents[offsets],
-            payload=self.payload[offsets],
-            padding=self.padding * len(offsets) // self.num_rows,
+            payload=payload,
+            padding=self.padding * len(payload) // max(len(self.payload), 1),
+            tokens=None if self.tokens is None else self.tokens[offsets],
+            drawn=None if self.drawn is None else self.drawn[offsets],
         )
 
     def joined(self, following: Segment) -> Segment:
@@ -77,7 +121,12 @@ class Segment:
             parents=np.concatenate([self.parents, following.parents]),
             payload=np.concatenate([self.payload, following.payload]),
             padding=self.padding + following.padding,
+            drawn=_both(self.drawn, following.drawn),
         )
+
+
+def _both(drawn: IntArray | None, following: IntArray | None) -> IntArray | None:
+    return None if drawn is None or following is None else np.concatenate([drawn, following])
 
 
 @dataclass(frozen=True, eq=False)

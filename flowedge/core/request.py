@@ -10,6 +10,7 @@ from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.messages import StageReport
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 
 Noise: TypeAlias = Literal["plain", "shared"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
@@ -77,11 +78,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens that the target has drawn, with the text that they complete."""
+    """Tokens that the target has drawn, with the text that they complete.
+
+    Attributes:
+        drawn: when, in seconds of the draft node's clock.
+    """
 
     session: str
     token_ids: tuple[int, ...]
     text: str
+    drawn: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +140,7 @@ class Finished:
         text: the rest of the output, held back until now as a possible beginning of a stop string.
         reports: of the draft node, then of the stages in order.
         side_reports: of the models on other routes that the request used.
+        verification: where the tokens were drawn.
     """
 
     session: str
@@ -142,6 +149,7 @@ class Finished:
     counters: DecodeCounters
     reports: tuple[StageReport, ...]
     side_reports: tuple[StageReport, ...] = ()
+    verification: VerificationPlace = DRAFT_NODE
 
 
 @dataclass(frozen=True)

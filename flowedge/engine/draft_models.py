@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 from flowedge.drafting.choice import drafter_label
+from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.joined import JoinedDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.model_drafter import ModelDrafter
+from flowedge.drafting.vocabulary.counts_file import CountsFile
+from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import HeadExecutor
@@ -27,7 +35,7 @@ from flowedge.models.checkpoint.tokenizer import (
     eos_token_ids,
     load_tokenizer,
 )
-from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
 from flowedge.strategies.registry import make_strategy
@@ -44,6 +52,7 @@ class DraftModels:
         eos: token ids that end an answer; dtype: numpy name of the hidden states on the wire.
         weight_bytes: of head and drafter together.
         drafter_name: of the drafter that was loaded with the models.
+        draft_quant: the format of the layers of drafters that are models; "" without such a drafter.
     """
 
     config: Any
@@ -53,6 +62,7 @@ class DraftModels:
     dtype: str
     weight_bytes: int
     drafter_name: str
+    draft_quant: str
 
     @classmethod
     def load(
@@ -63,12 +73,17 @@ class DraftModels:
         device: torch.device | str = "cpu",
         *,
         cuda_graphs: bool = False,
+        form: DraftForm = DEFAULT_FORM,
+        state: Path | None = None,
     ) -> DraftModels:
         """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
 
         Args:
             drafters: names as `drafter_names` checks them.
             cuda_graphs: whether a GPU records the forwards of drafters.
+            form: how drafters that are models are held.
+            state: directory where counts of the drawn tokens are kept, by which the tokens to propose are
+                chosen; without it all tokens are proposed.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
@@ -77,7 +92,18 @@ class DraftModels:
         dtype = torch_dtype(dtype_name)
         head = LMHead.load(checkpoint, dtype=dtype, device=device)
         tokenizer = load_tokenizer(checkpoint)
-        loaded = load_drafter(drafters, TargetModel(checkpoint, head, tokenizer, dtype, cuda_graphs))
+        learner = _learner(checkpoint, head, form, state)
+        target = TargetModel(
+            checkpoint,
+            head,
+            tokenizer,
+            dtype,
+            cuda_graphs,
+            form,
+            None if learner is None else learner.vocabulary,
+            learner,
+        )
+        loaded = load_drafter(drafters, target)
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
@@ -86,6 +112,7 @@ class DraftModels:
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
             drafter_name=drafter_label(drafters),
+            draft_quant=target.quant if isinstance(loaded, ModelDrafter | JoinedDrafter) else "",
         )
 
     def make_exact(self, *, required: bool) -> None:
@@ -127,6 +154,12 @@ class DraftModels:
             check_takes_system(chat_template(self.tokenizer), self.tokenizer.name_or_path)
         return tuple(encode_messages(self.tokenizer, messages))
 
+    @property
+    def draft_tokens(self) -> int:
+        """The number of tokens that a drafter which is a model proposes; 0 for other drafters."""
+        drafter = self.executor.drafter
+        return drafter.draft_tokens if isinstance(drafter, ModelDrafter | JoinedDrafter) else 0
+
     def drafter_bytes(self, rows: int) -> int:
         drafter = self.executor.drafter
         return drafter.session_bytes(rows) if drafter is not None else 0
@@ -160,12 +193,23 @@ class DraftModels:
         )
 
 
+def _learner(
+    checkpoint: Checkpoint, head: LMHead, form: DraftForm, state: Path | None
+) -> VocabularyLearner | None:
+    """Return the learner of the tokens to propose; None where all are proposed."""
+    size = form.tokens(head.vocab_size, head.device.type)
+    if state is None or size == head.vocab_size:
+        return None
+    return VocabularyLearner(size, CountsFile(state, checkpoint.fingerprint, head.vocab_size))
+
+
 def draft_node_spec(
     config: Any,
     drafter: Drafter | None,
     taps: Taps,
     dtype: str,
     drafter_name: str = DraftNodeSpec.drafter_name,
+    verification: VerificationPlace = DRAFT_NODE,
     **limits: int,
 ) -> DraftNodeSpec:
     """Return the spec of a draft node in front of stages with these taps.
@@ -181,13 +225,20 @@ def draft_node_spec(
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
         vocab_size=int(config.vocab_size),
+        verification=verification,
         drafter_name=drafter_name,
         **limits,
     )
 
 
 def required_memory(
-    checkpoint: Checkpoint, drafters: Sequence[str], dtype_name: str, *, cuda_graphs: bool = False
+    checkpoint: Checkpoint,
+    drafters: Sequence[str],
+    dtype_name: str,
+    device: torch.device | str = "cpu",
+    *,
+    cuda_graphs: bool = False,
+    form: DraftForm = DEFAULT_FORM,
 ) -> tuple[int, int]:
     """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
 
@@ -195,8 +246,8 @@ def required_memory(
 
     Args:
         cuda_graphs: whether the device records the drafter's small forwards as CUDA graphs, if it can.
+        form: how drafters that are models are held.
     """
     dtype = torch_dtype(dtype_name)
-    head = int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-    size = drafter_memory(drafters, checkpoint, dtype, cuda_graphs=cuda_graphs)
-    return head + size.weights, size.row
+    size = drafter_memory(drafters, checkpoint, dtype, form, device, cuda_graphs=cuda_graphs)
+    return head_bytes(checkpoint, dtype) + size.weights, size.row

@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from flowedge.core.errors import (
     BadRequestError,
     CapacityError,
@@ -37,13 +35,25 @@ from flowedge.core.messages import (
 )
 from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.core.sampling import Walk
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_session import DraftNodeSpec, DraftSession
+from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
-from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo
+from flowedge.strategies.commands import (
+    AcceptPath,
+    Append,
+    Command,
+    Emit,
+    Grow,
+    Keep,
+    Send,
+    SendTo,
+    Withdraw,
+)
 from flowedge.strategies.events import TARGET, CreditGranted, Returned
 
 
@@ -112,7 +122,8 @@ class DraftNode:
             request = session.request
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
-            self._outgoing[route].put(Open(name, session.capacity))
+            drawing = session.drawing if route == TARGET else None
+            self._outgoing[route].put(Open(name, session.capacity, drawing))
             self._send_prompt(session, route)
 
     def _side_routes(self, strategy: Strategy) -> range:
@@ -130,6 +141,10 @@ class DraftNode:
     def draft_with(self, *, needs_features: bool) -> None:
         """Let sessions that are prepared from now on draft: the executor has been given a drafter."""
         self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
+
+    def verify_at(self, place: VerificationPlace) -> None:
+        """Have the tokens of sessions that are prepared from now on drawn at a place."""
+        self.spec = replace(self.spec, verification=place)
 
     def cancel(self, name: str) -> None:
         """End a session without a result, unless it has ended."""
@@ -204,17 +219,17 @@ class DraftNode:
         if isinstance(job, Verify) and isinstance(result, Walk):
             event = session.verified(job, result)
             self._carry_out(session, session.strategy.handle(event))
-            self._report_empty(session)
+            self._report_results(session)
             self._grant(session, *session.side_routes)
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
-            if not _are_scores(result):
+            if not are_scores(result):
                 of_drafter = NonFiniteError.of(f"the scores of drafter {self.spec.drafter_name}")
                 self.fail_session(job.session, self._named(of_drafter))
                 return
             layer = session.grown(job, result)
             if layer is not None:
                 self._carry_out(session, session.strategy.handle(layer))
-                self._report_empty(session)
+                self._report_results(session)
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its session ends with the error."""
@@ -269,7 +284,7 @@ class DraftNode:
         for route in routes:
             for _ in range(session.take_grants(route)):
                 if session.name in self._sessions:
-                    self._carry_out(session, session.strategy.handle(CreditGranted(route)))
+                    self._carry_out(session, session.strategy.handle(CreditGranted(route, self._now)))
 
     def _receive_result(self, segment: Segment, route: int, sender: str) -> None:
         session = self._sessions.get(segment.session)
@@ -280,7 +295,7 @@ class DraftNode:
             if session.request.rows_only:
                 self._put_out_rows(session)
             else:
-                self._report_empty(session)
+                self._report_results(session)
             return
         predicted = session.side_route(route).take_result(segment)
         if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
@@ -294,10 +309,21 @@ class DraftNode:
             session.finish_reason = "rows"
             self._close(session)
 
-    def _report_empty(self, session: DraftSession) -> None:
-        """Tell the strategy of each segment that came back without live rows, when its turn has come."""
-        while session.name in self._sessions and session.take_empty():
-            self._carry_out(session, session.strategy.handle(Returned()))
+    def _report_results(self, session: DraftSession) -> None:
+        """Tell the strategy of each returned segment that takes no job, when its turn has come.
+
+        These are segments without live rows, and those whose tokens the last stage has drawn.
+        """
+        while session.name in self._sessions:
+            try:
+                event = Returned(self._now) if session.take_empty() else session.take_drawn()
+            except ProtocolError as error:
+                self.fail_session(session.name, error)
+                return
+            if event is None:
+                return
+            self._carry_out(session, session.strategy.handle(event))
+            self._grant(session, *session.side_routes)
 
     def _receive_close(self, close: Close, route: int) -> None:
         session = self._closing.get(close.session)
@@ -320,7 +346,13 @@ class DraftNode:
         if session.finish_reason is not None:
             counters = session.counters()
             finished = Finished(
-                session.name, session.finish_reason, "", counters, (own, *reports), side_reports
+                session.name,
+                session.finish_reason,
+                "",
+                counters,
+                (own, *reports),
+                side_reports,
+                DRAFT_NODE if session.drawing is None else LAST_STAGE,
             )
             self._outputs.append(finished)
 
@@ -344,13 +376,15 @@ class DraftNode:
                         self._outgoing[command.route].prune(prune)
                 case Grow():
                     session.grow(command)
+                case Withdraw():
+                    session.grow(None)
         session.note_rollbacks()
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""
         accepted = session.output.push(emit.tokens)
         session.count_emitted(len(accepted.tokens))
-        self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text))
+        self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text, self._now))
         if accepted.reason is None:
             return False
         session.finish_reason = accepted.reason
@@ -364,8 +398,3 @@ class DraftNode:
             self._outgoing[route].close(name)
         if session.strategy.needs_drafter:
             self._cache_jobs.append(DropCache(name))
-
-
-def _are_scores(layer: DraftLayer) -> bool:
-    """Whether no log-probability of a layer is NaN or infinity; a child that is impossible has -infinity."""
-    return bool((layer.log_probs < np.inf).all())

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import BadRequestError, CapacityError, NonFiniteError, ProtocolError
-from flowedge.core.messages import CONTEXT, Prune, Segment, StageReport
+from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
+from flowedge.core.messages import Prune, Segment, StageReport
 from flowedge.core.request import DecodeCounters, Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
+from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.finite import rows_not_finite
+from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
+from flowedge.engine.verification import returned_draws
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
@@ -42,7 +44,8 @@ class DraftNodeSpec:
         num_stages: verification stages, by which lock-step strategies time their steps.
         num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
             between the drafter and the target.
-        vocab_size: bound of the token ids that come back from those models.
+        verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
+        vocab_size: bound of the token ids that come back.
         max_sessions: most sessions open at once.
         drafter_name: for messages.
     """
@@ -55,6 +58,7 @@ class DraftNodeSpec:
     needs_features: bool = True
     num_stages: int = 1
     num_routes: int = 1
+    verification: VerificationPlace = DRAFT_NODE
     vocab_size: int = 1 << 31
     max_sessions: int = 1 << 16
     drafter_name: str = "in use"
@@ -65,6 +69,7 @@ class DraftSession:
 
     Attributes:
         capacity: cache rows it needs on every stage.
+        drawing: what the last stage needs to draw its tokens; None where the draft node draws them.
         side_routes: its parts on the routes beside the target's, by route.
         reports: the reports of the stages of every route on which it has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
@@ -102,6 +107,8 @@ class DraftSession:
         self.strategy = strategy
         draft_rows = 0 if request.rows_only else strategy.max_draft_rows
         self.capacity = session_capacity(wanted, draft_rows, spec.max_positions)
+        features = strategy.needs_drafter and spec.needs_features
+        self.drawing = returned_draws.drawing_of(request, spec.verification, features)
         self.output = OutputText(request, text)
         self.side_routes = {
             route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
@@ -114,6 +121,7 @@ class DraftSession:
         self._spec = spec
         self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
+        self._draft_begun = False  # whether a layer is being drafted
         self._ledger = PipelineLedger(self.name, request.prompt)
         self._sequence = self._ledger.sequence
         self._meter = RowsInFlightMeter()  # of decoding
@@ -197,10 +205,12 @@ class DraftSession:
             NonFiniteError: when a live row is not finite.
             ProtocolError: when the segment does not fit the session.
         """
-        segment = self._ledger.take_back(segment, (self._spec.width,), self._spec.dtype)
-        damaged = rows_not_finite(segment.payload)
-        if damaged:
-            raise NonFiniteError.of(f"{damaged} of {segment.num_rows} rows that device {sender} sent")
+        drawing = self.drawing
+        width = self._spec.width if drawing is None or drawing.features else 0
+        segment = self._ledger.take_back(segment, (width,), self._spec.dtype)
+        if drawing is not None:
+            segment = returned_draws.with_draws(segment, self._spec.vocab_size)
+        check_finite(segment.payload, sender)
         self._counts["segments"] += 1
         self._collect(segment)
 
@@ -240,25 +250,53 @@ class DraftSession:
 
     def next_verify(self) -> Verify | None:
         """Return the job that verifies the next returned segment; prompt chunks before the last need none."""
-        while self.strategy.takes_results and self._results and self._results[0].num_rows:
-            segment = self._results.popleft()
-            self._verified_number = segment.number
+        while self.drawing is None and (segment := self._take_live()) is not None:
             if not segment.committed:
                 self._verifying = True
-                return self._verify_draft(segment)
-            after = segment.first_row + 1
-            known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
-            self._add_true_rows(segment.payload[: len(known)], known)
-            if len(known) < segment.num_rows:
+                return self._verify(segment, *self._tree_of(segment))
+            if self._add_prompt_rows(segment) < segment.num_rows:
                 last, no_token = segment.take(np.array([segment.num_rows - 1])), np.zeros(1, dtype=np.int64)
                 return self._verify(last, no_token, np.array([-1]))
         return None
 
-    def _verify_draft(self, segment: Segment) -> Verify:
-        parents = np.where(segment.parents == CONTEXT, -1, segment.parents - segment.first_row)
-        if segment.first_row != self._sequence.context or parents[0] != -1 or bool(np.any(parents[1:] < 0)):
-            raise ProtocolError(f"segment {segment.number} is not a tree under the root")
-        return self._verify(segment, self._sequence.tokens[: segment.num_rows], parents)
+    def take_drawn(self) -> Prefilled | Verified | None:
+        """Return the event of the next returned segment whose tokens the last stage has drawn, if any.
+
+        Raises:
+            ProtocolError: when the segment is no tree, or the draws are no path through it.
+        """
+        while self.drawing is not None and (segment := self._take_live()) is not None:
+            if not segment.committed:
+                tokens, parents = self._tree_of(segment)
+                walk = returned_draws.returned_walk(segment, tokens, parents)
+                after = np.append(tokens[list(walk.accepted[1:])], walk.token)
+                self._add_true_rows(segment.payload, after)
+                return self._followed(segment.first_row, walk, segment.num_rows)
+            if self._add_prompt_rows(segment) < segment.num_rows:
+                walk = Walk((0,), returned_draws.last_draw(segment))
+                self._add_true_rows(segment.payload[-1:], np.array([walk.token]))
+                return self._followed(segment.first_row + segment.num_rows - 1, walk, 1)
+        return None
+
+    def _take_live(self) -> Segment | None:
+        """Return the next returned segment if it has live rows and the strategy takes results now."""
+        if not self.strategy.takes_results or not self._results or not self._results[0].num_rows:
+            return None
+        segment = self._results.popleft()
+        self._verified_number = segment.number
+        return segment
+
+    def _add_prompt_rows(self, segment: Segment) -> int:
+        """Give the drafter the committed rows after which the prompt goes on; return their number."""
+        after = segment.first_row + 1
+        known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
+        self._add_true_rows(segment.payload[: len(known)], known)
+        return len(known)
+
+    def _tree_of(self, segment: Segment) -> tuple[IntArray, IntArray]:
+        """Return the tokens of the rows of a segment and the offsets of their parents, -1 for the root."""
+        parents = returned_draws.parents_under_root(segment, self._sequence.context)
+        return self._sequence.tokens[: segment.num_rows], parents
 
     def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
         return Verify(self.name, self.request.sampling, rows.payload, tokens, parents, rows.positions)
@@ -266,10 +304,20 @@ class DraftSession:
     def verified(self, job: Verify, result: Walk) -> Prefilled | Verified:
         """Return the event that tells the strategy of a verification."""
         self._verifying = False
-        self._meter.settle(self._verified_number, self._ledger.now)
         accepted = np.array(result.accepted)
-        tokens = np.append(job.tokens[accepted[1:]], result.token)
-        self._add_true_rows(job.hidden[accepted], tokens)
+        self._add_true_rows(job.hidden[accepted], np.append(job.tokens[accepted[1:]], result.token))
+        # Everything before the root is context, so that its row is its position.
+        return self._followed(int(job.positions[0]), result, len(job.positions), self.job_s)
+
+    def _followed(
+        self, root_row: int, result: Walk, rows: int, verify_s: float = 0.0
+    ) -> Prefilled | Verified:
+        """Return the event that tells of a walk from a row, whose true rows the drafter has been given.
+
+        Args:
+            rows: that were verified; verify_s: seconds that it took the draft node.
+        """
+        self._meter.settle(self._verified_number, self._ledger.now)
         if not self.prefilled:
             self.prefilled = True
             return Prefilled(
@@ -279,10 +327,19 @@ class DraftSession:
                 stages=self._spec.num_stages,
                 routes=tuple(self.side_routes),
                 trips=self._ledger.take_trips(self._ledger.sent),
+                verify_s=verify_s,
+                now=self._ledger.now,
             )
-        root_row = int(job.positions[0])  # everything before the root is context
         *_, trip = self._ledger.take_trips(self._verified_number)
-        return Verified(tuple((root_row + accepted).tolist()), result.token, trip)
+        return Verified(
+            accepted=tuple(root_row + row for row in result.accepted),
+            token=result.token,
+            trip=trip,
+            rows=rows,
+            verify_s=verify_s,
+            drafting=self._draft_begun,
+            now=self._ledger.now,
+        )
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
@@ -299,6 +356,7 @@ class DraftSession:
         if growth is None:
             return None
         self._counts["draft_layers"] += 1
+        self._draft_begun = True
         extend = self._take_true_rows() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
         return GrowDraft(
             session=self.name,
@@ -324,10 +382,11 @@ class DraftSession:
 
     def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
         """Return the event of a drafted layer; None when the strategy has dropped its growth."""
+        self._draft_begun = False
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s)
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, self._ledger.now)
 
     def count_emitted(self, count: int) -> None:
         """Count the tokens emitted after a returned segment; the prefill's token belongs to no segment."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-from flowedge.core.arrays import Payload
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.arrays import IntArray
+from flowedge.core.errors import BadRequestError, NonFiniteError, ProtocolError
 from flowedge.core.sampling import Walk, walk
 from flowedge.drafting.drafter import Drafter, Frontier
+from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
     DraftJob,
     DraftResult,
@@ -18,10 +20,12 @@ from flowedge.engine.jobs import (
     OpenCache,
     OpenDraft,
     StageJob,
+    StageResult,
     Verify,
 )
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage import StageSpec
+from flowedge.engine.verification.draw import Draw, DrawnRows
 from flowedge.models.copies import to_device
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
@@ -29,8 +33,8 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, row_width, taps_within
 from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
-from flowedge.models.sampling.path_logits import PathLogits
 from flowedge.models.sampling.token_sampler import TokenSampler
+from flowedge.models.sampling.tree_draws import tree_draws
 
 
 class BlockExecutor:
@@ -41,12 +45,20 @@ class BlockExecutor:
         added_width: values by which the rows that it returns are wider.
         model: the whole model of which `block` has all layers. Each row is then answered with the token that
             the model predicts after it; None where hidden states are returned.
+        head: the LM head of a last stage that draws tokens.
     """
 
-    def __init__(self, block: LayerBlock, taps: Taps = (), model: LanguageModel | None = None) -> None:
+    def __init__(
+        self,
+        block: LayerBlock,
+        taps: Taps = (),
+        model: LanguageModel | None = None,
+        head: LMHead | None = None,
+    ) -> None:
         """taps: those of the whole pipeline."""
         self.block = block
         self.model = model
+        self.head = head
         self.row_width = row_width(block.hidden_size, taps, block.start)
         self.added_width = row_width(block.hidden_size, taps, block.stop) - self.row_width
         self._taps = taps_within(taps, block.start, block.stop)
@@ -54,7 +66,9 @@ class BlockExecutor:
 
     @property
     def weight_bytes(self) -> int:
-        return self.block.weight_bytes if self.model is None else self.model.weight_bytes
+        if self.model is not None:
+            return self.model.weight_bytes
+        return self.block.weight_bytes + (0 if self.head is None else self.head.weight_bytes)
 
     def stage_spec(self, **limits: int) -> StageSpec:
         """Return what a stage with this executor accepts and hands on; `limits` are fields of StageSpec."""
@@ -64,11 +78,16 @@ class BlockExecutor:
             vocab_size=self.block.vocab_size if self.model is None else self.model.vocab_size,
             dtype=payload_dtype(self.block.dtype),
             added_width=self.added_width,
+            draws=self.head is not None,
             returns_tokens=self.model is not None,
-            layers=f"layers {self.block.start} to {self.block.stop - 1}"
-            + ("" if self.model is None else " of the middle model"),
+            layers=self._layers,
             **limits,
         )
+
+    @property
+    def _layers(self) -> str:
+        of_middle = "" if self.model is None else " of the middle model"
+        return f"layers {self.block.start} to {self.block.stop - 1}{of_middle}"
 
     @property
     def cache_row_bytes(self) -> int:
@@ -83,10 +102,10 @@ class BlockExecutor:
     def close(self) -> None:
         """Free all weights and caches, even if this is still referenced. It runs no job after that."""
         self._caches.clear()
-        self.model = None
+        self.model = self.head = None
         del self.block
 
-    def run(self, job: StageJob) -> Payload | None:
+    def run(self, job: StageJob) -> StageResult:
         """Run one job. Returns None for a Forward that was aborted.
 
         Raises:
@@ -109,7 +128,7 @@ class BlockExecutor:
         if self.block.decoding is not None:
             self.block.decoding.free()
 
-    def _run(self, job: StageJob) -> Payload | None:
+    def _run(self, job: StageJob) -> StageResult:
         match job:
             case OpenCache():
                 self._caches[job.session] = self.block.new_cache(job.capacity)
@@ -119,7 +138,7 @@ class BlockExecutor:
                 return self._forward(job)
         return None
 
-    def _forward(self, job: Forward) -> Payload | None:
+    def _forward(self, job: Forward) -> StageResult:
         cache = self._caches.get(job.session)
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
@@ -146,7 +165,43 @@ class BlockExecutor:
             return self.model.predict(output, job.positions)
         if carries:
             output = torch.cat((output[:, :width], inputs[:, width:], output[:, width:]), dim=-1)
-        return to_payload(output)
+        return to_payload(output) if job.draw is None else self._draw(job, job.draw, output)
+
+    @torch.inference_mode()
+    def _draw(self, job: Forward, draw: Draw, output: torch.Tensor) -> DrawnRows:
+        """Return the tokens drawn along the rows of a forward, and its output as far as it is wanted."""
+        rows, tokens = draw.visitable, draw.visitable
+        if len(rows):
+            rows, tokens = self._follow(job, draw, output)
+        if not job.committed:
+            (places,) = to_device(output.device, rows)
+            output = output[places]
+        if not draw.features:
+            return DrawnRows(rows, tokens, np.zeros((len(output), 0), dtype=payload_dtype(output.dtype)))
+        return DrawnRows(rows, tokens, to_payload(output))
+
+    def _follow(self, job: Forward, draw: Draw, output: torch.Tensor) -> tuple[IntArray, IntArray]:
+        """Return the rows on the target's path, and the token drawn after each.
+
+        Raises:
+            NonFiniteError: when rows or logits are no numbers.
+            ProtocolError: when there is no LM head here.
+        """
+        head = self.head
+        if head is None:
+            raise ProtocolError(f"session {job.session} wants tokens drawn where there is no LM head")
+        rows = draw.visitable
+        sampler, positions = TokenSampler(draw.sampling, head.vocab_size), job.positions[rows] + 1
+        places, streams = to_device(head.device, rows, sampler.streams(positions))
+        hidden = output[places, : head.hidden_size]
+        try:
+            return draw.follow(tree_draws(head, sampler, hidden, streams, draw.visitable_parents, positions))
+        except NonFiniteError as error:
+            damaged = rows_not_finite(to_payload(hidden))
+            if not damaged:
+                raise
+            computed = f"{damaged} of {len(rows)} rows that {self._layers} computed"
+            raise NonFiniteError.of(computed, payload_dtype(hidden.dtype)) from error
 
 
 class HeadExecutor:
@@ -210,14 +265,7 @@ class HeadExecutor:
         hidden = job.hidden[:, : self.head.hidden_size]
         rows, streams = to_device(self.head.device, hidden, sampler.streams(positions))
         parents = job.parents.tolist()
-        if self.head.rows_are_apart:
-            logits = PathLogits(self.head, rows, parents)
-            return walk(
-                job.tokens.tolist(),
-                parents,
-                lambda row: sampler.draw(logits.of(row), int(positions[row])),
-            )
-        draw = sampler.draws(self.head.logits(rows), positions, streams)
+        draw = tree_draws(self.head, sampler, rows, streams, parents, positions)
         return walk(job.tokens.tolist(), parents, draw)
 
     def _drafter(self) -> Drafter:

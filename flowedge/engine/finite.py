@@ -1,10 +1,12 @@
-"""The test whether hidden states are numbers. A copy to the host has to be there: this waits for no GPU."""
+"""Tests whether hidden states and scores are numbers. A copy to the host must be there: no GPU is awaited."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from flowedge.core.arrays import Payload
+from flowedge.core.errors import NonFiniteError
+from flowedge.drafting.drafter import DraftLayer
 
 BFLOAT16_EXPONENT, FLOAT16_EXPONENT = 0x7F80, 0x7C00  # all bits of the exponent: NaN or infinity
 
@@ -25,6 +27,22 @@ def rows_not_finite(payload: Payload) -> int:
             finite = np.isfinite(payload)
             return 0 if finite.all() else int((~finite.all(axis=1)).sum())
     return 0
+
+
+def check_finite(payload: Payload, sender: str) -> None:
+    """Check hidden states that device `sender` sent.
+
+    Raises:
+        NonFiniteError: when a row is not finite.
+    """
+    damaged = rows_not_finite(payload)
+    if damaged:
+        raise NonFiniteError.of(f"{damaged} of {len(payload)} rows that device {sender} sent")
+
+
+def are_scores(layer: DraftLayer) -> bool:
+    """Whether no log-probability of a layer is NaN or infinity; a child that is impossible has -infinity."""
+    return bool((layer.log_probs < np.inf).all())
 
 
 def _rows_with(bits: Payload, exponent: int) -> int:

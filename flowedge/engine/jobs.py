@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.verification.draw import Draw, DrawnRows
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class DropCache:
 
 @dataclass(eq=False)
 class Forward:
-    """Compute n rows through a stage's layers. Result: a payload as in StageSpec, or None when aborted.
+    """Compute n rows through a stage's layers.
+
+    Result: a payload as in StageSpec, DrawnRows if there is something to draw, or None when aborted.
 
     Attributes:
         gathered_until: for the gather that comes first: cache row gathered_until + i receives cache row
@@ -51,6 +54,7 @@ class Forward:
         cached: cache row of the first computed row; equals gathered_until + len(slots).
         tail_parents: int64, parent row of rows context .. cached + n, CONTEXT where it is the context.
         positions: int64 [n]; payload: int32 [n] token ids or [n, width] hidden states.
+        draw: what the last stage is to draw; None where all rows are handed on.
         dead: set when no row lives any more; to be read between layers.
     """
 
@@ -63,6 +67,7 @@ class Forward:
     positions: IntArray
     payload: Payload
     committed: bool = False
+    draw: Draw | None = None
     dead: bool = field(default=False)
 
     @property
@@ -126,13 +131,14 @@ class GrowDraft:
 
 StageJob: TypeAlias = OpenCache | DropCache | Forward
 DraftJob: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
+StageResult: TypeAlias = Payload | DrawnRows | None
 DraftResult: TypeAlias = Walk | DraftLayer | None
 
 
 class StageExecutor(Protocol):
     """Runs a stage's jobs; called from one thread at a time."""
 
-    def run(self, job: StageJob) -> Payload | None:
+    def run(self, job: StageJob) -> StageResult:
         """Run a job. The memory of a payload is not written to any more: it is sent from there."""
 
 

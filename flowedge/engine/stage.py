@@ -28,8 +28,9 @@ from flowedge.core.messages import (
     no_rows,
 )
 from flowedge.engine.finite import rows_not_finite
-from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob
+from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob, StageResult
 from flowedge.engine.stage_session import StageSession
+from flowedge.engine.verification.draw import DrawnRows
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.outbox import Outbox
@@ -51,6 +52,7 @@ class StageSpec:
         max_total_capacity: most cache rows of all sessions together.
         max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
         padding_per_row: bytes sent along with each row, when a larger model is emulated.
+        draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
         layers: the layers that it computes, for messages.
     """
@@ -66,6 +68,7 @@ class StageSpec:
     max_queue: int = 4096
     padding_per_row: int = 0
     added_width: int = 0
+    draws: bool = False
     returns_tokens: bool = False
     layers: str = "its layers"
 
@@ -161,7 +164,7 @@ class Stage:
                 return job
         return None
 
-    def finish(self, job: StageJob, output: Payload | None) -> None:
+    def finish(self, job: StageJob, output: StageResult) -> None:
         """Take back a job that was run, with its result."""
         computing = self._computing
         if not isinstance(job, Forward) or computing is None or computing.job is not job:
@@ -173,11 +176,16 @@ class Stage:
         segment = computing.segment
         if output is None:
             session.count(segments=1, aborted=1)
-            self._outbox.put(self._output(no_rows(segment), self._no_output()))
+            self._outbox.put(self._output(no_rows(segment), self._no_output(session)))
             return
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
-        live = output if len(computing.offsets) == len(output) else output[computing.offsets]
+        if isinstance(output, DrawnRows):
+            assert session.path is not None
+            segment = session.path.take(segment, computing.offsets, output)
+            live = segment.payload
+        else:
+            live = output if len(computing.offsets) == len(output) else output[computing.offsets]
         failed = self._count_failed(live)
         if failed:
             self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
@@ -238,7 +246,7 @@ class Stage:
             self._outbox.put(self._fault(message.session, refusal))
             return
         self._counts.opened += 1
-        session = StageSession(self.device, message.capacity, self._counts.work)
+        session = StageSession(self.device, message, self._counts.work, draws=self.spec.draws)
         self._sessions[message.session] = session
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
@@ -269,6 +277,7 @@ class Stage:
             return
         session = self._session(segment.session)
         self._check_payload(segment)
+        session.check_tokens(segment, self.spec.vocab_size, is_first=self.spec.is_first)
         if len(self._inbox) >= self.spec.max_queue:
             raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
         self._inbox.append(session.renumbered(segment))
@@ -318,8 +327,10 @@ class Stage:
         session = self._session(segment.session)
         if segment.num_rows == 0:
             session.count(segments=1)
-            self._outbox.put(self._output(segment, self._no_output()))
+            self._outbox.put(self._output(segment, self._no_output(session)))
             return None
+        if self.spec.is_first and session.drawing is not None and not segment.committed:
+            segment = replace(segment, tokens=segment.payload.astype(np.int64))
         job = session.begin_forward(segment)
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
         self._computing = _Computing(job, header, np.arange(segment.num_rows))
@@ -338,12 +349,14 @@ class Stage:
 
     def _output(self, segment: Segment, payload: Payload) -> Segment:
         """Return the segment that goes on in place of one that came in, with this stage's own padding."""
-        return replace(segment, payload=payload, padding=self.spec.padding_per_row * segment.num_rows)
+        padded = len(payload) if payload.size else 0
+        return replace(segment, payload=payload, padding=self.spec.padding_per_row * padded)
 
-    def _no_output(self) -> Payload:
+    def _no_output(self, session: StageSession) -> Payload:
         if self.spec.returns_tokens:
             return np.zeros(0, dtype=np.int32)
-        return np.zeros((0, self.spec.width + self.spec.added_width), dtype=self.spec.dtype)
+        width = self.spec.width + self.spec.added_width if session.returns_rows else 0
+        return np.zeros((0, width), dtype=self.spec.dtype)
 
     def _receive_close(self, close: Close, express: bool) -> None:
         name = close.session

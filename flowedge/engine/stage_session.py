@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import Prune, Segment, StageReport
+from flowedge.core.messages import Drawing, Open, Prune, Segment, StageReport
 from flowedge.engine.jobs import Forward
+from flowedge.engine.verification.drawn_path import DrawnPath
 from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.epochs import check_prune, map_segment
 
@@ -22,12 +23,19 @@ class StageSession:
         tail: the rows that are cached or being computed.
         epoch: number of the last prune that was applied; the session's rows are in its numbering.
         fence: number of the last prune that came in-band.
+        drawing: as the session was opened with.
+        path: what this stage has drawn for the session; None where it does not draw.
         maps: the applied prunes beyond the fence, by number; held: prunes whose turn has not come.
     """
 
-    def __init__(self, device: str, capacity: int, work: Counter[str]) -> None:
-        """work: the sums over all sessions of the stage, by field of StageReport."""
-        self.capacity = capacity
+    def __init__(self, device: str, opened: Open, work: Counter[str], *, draws: bool = False) -> None:
+        """work: the sums over all sessions of the stage, by field of StageReport.
+
+        draws: whether the stage draws the tokens of sessions that are opened for it.
+        """
+        self.capacity = opened.capacity
+        self.drawing: Drawing | None = opened.drawing
+        self.path = DrawnPath(opened.drawing) if draws and opened.drawing is not None else None
         self.tail = CachedRows()
         self.epoch = 0
         self.fence = 0
@@ -39,6 +47,24 @@ class StageSession:
     @property
     def report(self) -> StageReport:
         return StageReport(**self._counted)
+
+    @property
+    def returns_rows(self) -> bool:
+        """Whether the stage hands on hidden states, of some rows at least."""
+        return self.path is None or self.drawing is None or self.drawing.features
+
+    def check_tokens(self, segment: Segment, vocab_size: int, *, is_first: bool) -> None:
+        """Check that draft rows have their tokens exactly where a stage behind the first needs them.
+
+        Raises:
+            ProtocolError: when they do not, or a token id is out of bounds.
+        """
+        wanted = not (self.drawing is None or is_first or segment.committed)
+        tokens = segment.tokens
+        if segment.drawn is not None or (segment.num_rows and wanted != (tokens is not None)):
+            raise ProtocolError(f"segment {segment.number} has other tokens than its session calls for")
+        if tokens is not None and len(tokens) and tokens.max() >= vocab_size:
+            raise ProtocolError(f"segment {segment.number} has a token id outside 0..{vocab_size - 1}")
 
     def count(self, **changes: float) -> None:
         """Add to the fields of the report; counts, but not seconds, are added to the stage's work as well."""
@@ -107,6 +133,8 @@ class StageSession:
             ProtocolError: when the prune does not fit them.
         """
         check_prune(prune, self.tail.context, self.tail.cached)
+        if self.path is not None:
+            self.path.apply(prune)
         self.tail.apply(prune)
         self.epoch = prune.epoch
         self.maps[prune.epoch] = prune
@@ -119,6 +147,7 @@ class StageSession:
         """
         tail = self.tail
         tail.check_next(segment)
+        draw = None if self.path is None else self.path.draw(segment)
         job = Forward(
             session=segment.session,
             gathered_until=tail.gathered_until,
@@ -129,6 +158,7 @@ class StageSession:
             positions=segment.positions,
             payload=segment.payload,
             committed=segment.committed,
+            draw=draw,
         )
         tail.append(segment)
         return job

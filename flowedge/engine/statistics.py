@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters, Finished, Request
+from flowedge.core.verification import VerificationPlace
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RequestStatistics:
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
         draft_node, stages: what each device did, stages in pipeline order.
         link_bytes: bytes sent on each in-band link, by its sender, and on all express links as "express".
+        verification: where the tokens were drawn (core/verification.py).
         middles: what the devices of the models between drafter and target did, the smallest model's first.
     """
 
@@ -47,6 +49,7 @@ class RequestStatistics:
     draft_node: StageUse
     stages: tuple[StageUse, ...]
     link_bytes: dict[str, int]
+    verification: VerificationPlace
     middles: tuple[StageUse, ...] = ()
 
     def to_json(self) -> str:
@@ -104,6 +107,7 @@ class RequestClock:
             counters=finished.counters,
             draft_node=use[0],
             stages=use[1 : 1 + num_stages],
+            verification=finished.verification,
             link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
             middles=use[1 + num_stages :],
         )

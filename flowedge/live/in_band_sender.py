@@ -9,7 +9,7 @@ from threading import RLock
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
-from flowedge.live.transport.link import OutLink
+from flowedge.live.transport.frame_link import FrameLink
 from flowedge.live.work_timing import WorkTiming
 
 NextMessage = Callable[[], Message | None]
@@ -41,7 +41,7 @@ class InBandSender:
             with the lock.
         lost: told that the link is lost; called in any thread.
         """
-        self.link: OutLink | None = None
+        self.link: FrameLink | None = None
         self._sending = False
         self._unfinished: Callable[[], bool] | None = None  # concludes a message that the link took in part
         self._lock = lock

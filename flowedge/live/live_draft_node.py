@@ -23,6 +23,7 @@ from flowedge.core.errors import (
 from flowedge.core.log_fields import about
 from flowedge.core.messages import SEGMENT_ROWS, Fault, Message
 from flowedge.core.request import Failed, Finished, Output, Request
+from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
@@ -33,7 +34,7 @@ from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import check_caller
 from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
-from flowedge.live.transport.link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.net.deadline import within
@@ -43,6 +44,7 @@ from flowedge.strategies.events import TARGET
 
 TOKEN_BYTES = 4  # of a token id that a middle model returns
 CHECK_S = 0.5  # between two checks of the sessions' progress
+OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the interpreter's time from drafting
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +74,14 @@ class RunningRequest:
             return await within(timeout_s, self.outputs.get(), "no output")
         except DeadlineError:
             return None
+
+    async def next_outputs(self, timeout_s: float) -> list[Output]:
+        """Return all outputs that there are, at least one; none if there is no output within the time."""
+        first = await self.next_output(timeout_s)
+        outputs = [] if first is None else [first]
+        while outputs and not self.outputs.empty():
+            outputs.append(self.outputs.get_nowait())
+        return outputs
 
 
 class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
@@ -110,6 +120,9 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         }
         self._last: dict[int, InStream] = {}  # from the last stage of each route
         self._watch: asyncio.Task[None] | None = None
+        self._outputs: list[Output] = []  # that are not handed over yet
+        self._handing_over = False  # whether `_put_out` will be called
+        self._next_hand_over: asyncio.TimerHandle | None = None
 
     @property
     def alive(self) -> bool:
@@ -147,6 +160,11 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """Let requests that are prepared from now on draft: the executor has been given a drafter."""
         with self._lock:
             self._machine.draft_with(needs_features=needs_features)
+
+    def verify_at(self, place: VerificationPlace) -> None:
+        """Have the tokens of requests that are prepared from now on drawn at a place."""
+        with self._lock:
+            self._machine.verify_at(place)
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""
@@ -255,11 +273,22 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             for route, links in self._links.items():
                 while (message := self._machine.next_express(route)) is not None:
                     links.put_express(message)
-            outputs = list(iter(self._machine.next_output, None))
-            if outputs:
-                self._on_loop(self._put_out, outputs)
+            outputs: list[Output] = list(iter(self._machine.next_output, None))
+            self._outputs += outputs
+            ended = any(isinstance(output, Finished | Failed) for output in outputs)
+            if ended or (outputs and not self._handing_over):
+                self._handing_over = True
+                self._on_loop(self._put_out)
 
-    def _put_out(self, outputs: Sequence[Output]) -> None:
+    def _put_out(self) -> None:
+        """Hand outputs to the requests that wait for them, and those of the next moments together."""
+        if self._next_hand_over is not None:
+            self._next_hand_over.cancel()
+        with self._lock:
+            outputs, self._outputs = self._outputs, []
+            self._handing_over = bool(outputs)
+        if outputs:
+            self._next_hand_over = self._loop.call_later(OUTPUT_PAUSE_S, self._put_out)
         for output in outputs:
             running = self._running.get(output.session)
             if running is None:

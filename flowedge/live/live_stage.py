@@ -12,17 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Close, Fault, Message, Open, Prune
 from flowedge.engine.activity import PRUNE
-from flowedge.engine.jobs import StageExecutor, StageJob
+from flowedge.engine.jobs import StageExecutor, StageJob, StageResult
 from flowedge.engine.stage import Stage
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import PermittedMembers
-from flowedge.live.transport.link import LinkEvents, LinkKind, OpenLink, OutLink
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind, OpenLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
@@ -85,7 +84,7 @@ class SessionLog:
             _log.warning("a session has ended", extra=fields)
 
 
-class LiveStage(LiveDriver[StageJob, Payload]):
+class LiveStage(LiveDriver[StageJob, StageResult]):
     """One stage of one pipeline, from its first stream to the end of the pipeline.
 
     Each session belongs to the in-band stream that opened it; other streams cannot touch it. In a cluster,
@@ -313,7 +312,7 @@ class LiveStage(LiveDriver[StageJob, Payload]):
             stream.end(f"the pipeline has ended: {reason}", drained)
         self._on_ended(reason)
 
-    async def _close_downstream(self, link: OutLink, telling: bool) -> None:
+    async def _close_downstream(self, link: FrameLink, telling: bool) -> None:
         """Close the link to the next device; if `telling`, once the draft node knows why.
 
         To the draft node, the end of the last stage's link is the loss of that device.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.core.errors import AccessError
-from flowedge.live.transport.link import LinkKind
+from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.server import InStream
 
 

@@ -12,12 +12,12 @@ from typing import Protocol, TypeAlias
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.live.in_band_sender import InBandSender
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
 from flowedge.protocol import wire
 
 MAX_WAITING = 256  # express messages to one stage; a stage that is this far behind has the in-band copies
-OpenTo: TypeAlias = Callable[[str, LinkKind, LinkEvents], Awaitable[OutLink]]
-"""Opens a link to an address; raises what OutLink.open raises."""
+OpenTo: TypeAlias = Callable[[str, LinkKind, LinkEvents], Awaitable[FrameLink]]
+"""Opens a link to an address; raises what FrameLink.open raises."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RouteLinks:
     def __init__(self, fault: ExpressFault | None, in_band: InBandSender) -> None:
         self.in_band = in_band
         self._fault = fault
-        self._express: list[OutLink] = []
+        self._express: list[FrameLink] = []
         self._sent_bytes: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
 
@@ -78,7 +78,7 @@ class RouteLinks:
         links = [*self._express, *([in_band] if in_band is not None else [])]
         await asyncio.gather(*(link.close() for link in links))
 
-    def _offer(self, link: OutLink, session: str, frame: wire.Frame) -> None:
+    def _offer(self, link: FrameLink, session: str, frame: wire.Frame) -> None:
         if link.num_waiting >= MAX_WAITING:
             _log.debug("a stage does not keep up with the express messages")
             return

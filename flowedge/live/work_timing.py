@@ -9,7 +9,7 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome
-from flowedge.live.transport.link import LinkKind, OutLink
+from flowedge.live.transport.frame_link import FrameLink, LinkKind
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class WorkTiming(Protocol):
         """
 
     def send(
-        self, link: OutLink, message: Message, sent: Callable[[int | DeviceLostError], None]
+        self, link: FrameLink, message: Message, sent: Callable[[int | DeviceLostError], None]
     ) -> int | None:
         """Send a message; return its size in bytes, or None if it leaves later.
 
@@ -78,7 +78,7 @@ class RealTime:
 
     def send(
         self,
-        link: OutLink,
+        link: FrameLink,
         message: Message,
         sent: Callable[[int | DeviceLostError], None],  # noqa: ARG002
     ) -> int | None:

@@ -33,6 +33,17 @@ def even_split(layers: int, stages: int) -> list[int]:
     return counts
 
 
+def layers_beside_head(layers: int, stages: int, head_layers: float) -> int:
+    """Return the layers of a last stage with the LM head, so that all stages take about as long.
+
+    Args:
+        layers: of the model, not fewer than stages; stages: 2 or more.
+        head_layers: the time of the LM head in times of a layer.
+    """
+    alike = (layers + head_layers) / stages - head_layers
+    return min(max(round(alike), 1), layers - stages + 1)
+
+
 def split_counts(text: str) -> list[int]:
     """Return the numbers of a text such as "2,3,3".
 

@@ -18,8 +18,10 @@ MAX_TEXT = 4096  # characters of a reason or of a device name
 MAX_ROWS = 1 << 16  # rows of a segment, and rows that a prune retains
 MAX_REPORTS = 1024  # stages of one pipeline
 MAX_REPORT_BYTES = 1024  # of one stage's report
+MAX_EOS = 1 << 10  # token ids that end an answer
+OPEN_BYTES = 32 << 10  # of the head of a frame that opens a session
 CONTROL_BYTES = 1 << 20  # most bytes of a frame that is no segment
-SEGMENT_HEAD_BYTES = 2 << 20  # most bytes of the head of a segment's frame
+SEGMENT_HEAD_BYTES = 3 << 20  # most bytes of the head of a segment's frame
 
 VARINT_BYTES = 10  # most bytes of a number
 SMALL_BYTES = 16 << 10  # a frame up to this size costs little, whatever it holds
@@ -54,15 +56,20 @@ def _packed(values: int) -> _Field:
 
 
 _NUMBER = _Field(_VARINT)
+_FLOAT = _Field(_FIXED64)
 _SESSION = _Field(_BYTES, 4 * MAX_SESSION_ID)
 _TEXT = _Field(_BYTES, 4 * MAX_TEXT)
 _LIST = _packed(MAX_ROWS)
 _TENSOR = _message(512, {1: _NUMBER, 2: _packed(2)})
 _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST, 7: _LIST, 8: _TENSOR} | {
-    9: _NUMBER
+    9: _NUMBER,
+    10: _LIST,
+    11: _LIST,
 }
+_EOS = _packed(MAX_EOS)
+_DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}
 _BODIES: Mapping[int, tuple[str, _Field]] = {
-    1: ("open", _message(512, {1: _SESSION, 2: _NUMBER})),
+    1: ("open", _message(OPEN_BYTES, {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING)})),
     2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
     3: (
         "prune",
@@ -73,7 +80,7 @@ _BODIES: Mapping[int, tuple[str, _Field]] = {
     6: ("fault", _message(CONTROL_BYTES, {1: _SESSION, 2: _TEXT, 3: _TEXT, 4: _TEXT})),
     7: ("heartbeat", _message(512, {1: _NUMBER})),
 }
-_FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _Field(_FIXED64)}
+_FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _FLOAT}
 
 
 def check_bounds(data: bytes) -> None:

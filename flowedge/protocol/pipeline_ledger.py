@@ -147,7 +147,7 @@ class PipelineLedger:
                 f"segment {segment.number} came back with {segment.num_rows} rows and "
                 f"{len(segment.parents)} parents"
             )
-        wanted = (segment.num_rows, *row_shape)
+        wanted = (len(segment.carried), *row_shape)
         if segment.payload.shape != wanted or segment.payload.dtype.name != dtype:
             raise ProtocolError(
                 f"segment {segment.number} came back as {segment.payload.dtype.name} "

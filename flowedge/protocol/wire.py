@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import ProtocolError
+from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import (
     MAX_FRAME_BYTES,
     Close,
     Credit,
+    Drawing,
     Fault,
     Heartbeat,
     Message,
@@ -29,6 +30,7 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
 )
+from flowedge.core.sampling import SamplingParams
 from flowedge.protocol.frame_bounds import (
     MAX_REPORTS,
     MAX_ROWS,
@@ -125,14 +127,16 @@ def read(head: bytes, tail: bytes | bytearray) -> tuple[Message, float]:
 
 def segment_bytes(rows: int, row_bytes: int) -> int:
     """Return the most bytes of the frame of a segment, of so many rows with so many bytes of payload each."""
-    return rows * (row_bytes + 2 * VARINT_BYTES) + SMALL_BYTES
+    return rows * (row_bytes + 3 * VARINT_BYTES) + SMALL_BYTES
 
 
 def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
     """Return the head of a message's frame."""
     match message:
         case Open():
-            return pb.Frame(open=pb.Open(session=message.session, capacity=message.capacity))
+            drawing = None if message.drawing is None else _drawing_to_pb(message.drawing)
+            opened = pb.Open(session=message.session, capacity=message.capacity, drawing=drawing)
+            return pb.Frame(open=opened)
         case Segment():
             return pb.Frame(segment=_segment_to_pb(message))
         case Prune():
@@ -179,7 +183,8 @@ def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
 def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:
     match kind:
         case "open":
-            return Open(frame.open.session, _index(frame.open.capacity))
+            drawing = _drawing_from_pb(frame.open.drawing) if frame.open.HasField("drawing") else None
+            return Open(frame.open.session, _index(frame.open.capacity), drawing)
         case "segment":
             return _segment_from_pb(frame.segment, tail)
         case "prune":
@@ -193,6 +198,39 @@ def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:
             return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
 
 
+def _drawing_to_pb(drawing: Drawing) -> pb.Drawing:
+    sampling = drawing.sampling
+    return pb.Drawing(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        prompt_rows=drawing.prompt_rows,
+        features=drawing.features,
+        max_new_tokens=drawing.max_new_tokens,
+        eos=sorted(drawing.eos),
+    )
+
+
+def _drawing_from_pb(drawing: pb.Drawing) -> Drawing:
+    try:
+        sampling = SamplingParams(
+            temperature=drawing.temperature,
+            top_k=_index(drawing.top_k),
+            top_p=drawing.top_p,
+            seed=drawing.seed,
+        )
+    except BadRequestError as error:
+        raise ProtocolError(str(error)) from error
+    return Drawing(
+        sampling,
+        _index(drawing.prompt_rows),
+        drawing.features,
+        _index(drawing.max_new_tokens),
+        frozenset(_int64(drawing.eos, least=0).tolist()),
+    )
+
+
 def _segment_to_pb(segment: Segment) -> pb.Segment:
     return pb.Segment(
         session=segment.session,
@@ -204,6 +242,8 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
         parents=segment.parents.tolist(),
         payload=_tensor_to_pb(segment.payload),
         padding=segment.padding,
+        tokens=None if segment.tokens is None else segment.tokens.tolist(),
+        drawn=None if segment.drawn is None else segment.drawn.tolist(),
     )
 
 
@@ -213,11 +253,12 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
         raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
     if len(segment.parents) != rows:
         raise ProtocolError(f"{rows} positions but {len(segment.parents)} parents")
+    for name, given in (("tokens", segment.tokens), ("drawn tokens", segment.drawn)):
+        if given and len(given) != rows:
+            raise ProtocolError(f"{rows} positions but {len(given)} {name}")
     payload = _tensor_from_pb(segment.payload, tail, segment.padding)
-    if len(payload) != rows:
-        raise ProtocolError(f"{rows} positions but a payload of {len(payload)} rows")
     positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
-    return Segment(
+    read = Segment(
         session=segment.session,
         number=_index(segment.number),
         epoch=_index(segment.epoch),
@@ -227,7 +268,12 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
         parents=parents,
         payload=payload,
         padding=segment.padding,
+        tokens=_int64(segment.tokens, least=0) if segment.tokens else None,
+        drawn=_int64(segment.drawn, least=NO_TOKEN) if segment.drawn else None,
     )
+    if len(payload) != len(read.carried):
+        raise ProtocolError(f"{len(read.carried)} rows are carried but the payload has {len(payload)}")
+    return read
 
 
 def _prune_to_pb(prune: Prune) -> pb.Prune:

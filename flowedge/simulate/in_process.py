@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.engine.draft_models import draft_node_spec
 from flowedge.engine.draft_node import DraftNode
@@ -55,6 +56,7 @@ def virtual_pipeline(
     observer: VirtualObserver | None = None,
     blocks: Sequence[LayerBlock] | None = None,
     side_models: Sequence[LanguageModel] = (),
+    verification: VerificationPlace = DRAFT_NODE,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
@@ -68,12 +70,15 @@ def virtual_pipeline(
     loaded = load_blocks(checkpoint, split, quant) if blocks is None else blocks
     taps = () if drafter is None else drafter.taps
     executors = [BlockExecutor(block, taps) for block in loaded]
+    if verification == LAST_STAGE:
+        executors[-1].head = head
     side_executors = [BlockExecutor(model.block, model=model) for model in side_models]
     spec = draft_node_spec(
         checkpoint.config,
         drafter,
         taps,
         payload_dtype(loaded[0].dtype),
+        verification=verification,
         prefill_rows=prefill_rows,
         num_stages=len(executors),
         num_routes=1 + len(side_executors),

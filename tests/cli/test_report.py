@@ -40,6 +40,7 @@ STATISTICS = RequestStatistics(
     draft_node=use("d0"),
     stages=(use("v1"), use("v2")),
     link_bytes={"d0": 9, "express": 1},
+    verification="last-stage",
     middles=(use("m1"),),
 )
 VERDICT = Verdict(3, 1, 0.5, 0.25, 256, None)
@@ -92,6 +93,7 @@ def test_an_entry_has_the_documented_fields() -> None:
             "draft_node": work("d0"),
             "stages": [work("v1"), work("v2")],
             "link_bytes": {"d0": 9, "express": 1},
+            "verification": "last-stage",
             "middles": [work("m1")],
             "rollbacks": [1, 0],
             "client_ttft_s": 0.15,
@@ -115,6 +117,8 @@ def test_the_settings_are_those_asked_for() -> None:
         "model": "m",
         "drafter": "bundled+ngram",
         "quant": "none",
+        "draft_form": {"quant": "auto", "vocabulary": "auto", "saves_memory": False},
+        "verification": "auto",
         "tokenizer": "",
         "split": None,
         "stages": None,

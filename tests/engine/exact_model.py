@@ -23,8 +23,10 @@ from flowedge.engine.jobs import (
     OpenCache,
     OpenDraft,
     StageJob,
+    StageResult,
     Verify,
 )
+from flowedge.engine.verification.draw import DrawnRows
 
 MASK = (1 << 64) - 1
 POISON = 0xDEADBEEFDEADBEEF
@@ -55,9 +57,11 @@ class PlainModel:
     def __init__(self, num_stages: int, vocab: int) -> None:
         self.num_stages = num_stages
         self.vocab = vocab
+        self.hidden: list[int] = []  # of each row that the last answer needed
 
     def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
         sums = [0] * self.num_stages
+        self.hidden = []
         out: list[int] = []
         tokens = list(prompt)
         position = 0
@@ -66,6 +70,7 @@ class PlainModel:
             for stage in range(self.num_stages):
                 sums[stage] += row_kv(stage, hidden, position)
                 hidden = attend(hidden, sums[stage])
+            self.hidden.append(hidden)
             position += 1
             if position == len(tokens):
                 token = token_of(hidden, position, self.vocab)
@@ -78,11 +83,13 @@ class PlainModel:
 class ExactStage:
     """Executes a stage's jobs on hashes; asserts the invariants of the cache."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, vocab: int = 1) -> None:
+        """vocab: of the tokens that it draws, if it is asked to."""
         self.index = index
+        self.vocab = vocab
         self.caches: dict[str, list[int]] = {}
 
-    def run(self, job: StageJob) -> Payload | None:
+    def run(self, job: StageJob) -> StageResult:
         match job:
             case OpenCache():
                 assert job.session not in self.caches
@@ -92,7 +99,19 @@ class ExactStage:
                 del self.caches[job.session]
                 return None
             case Forward():
-                return self._forward(job)
+                output = self._forward(job)
+                return output if output is None or job.draw is None else self._draw(job, output)
+
+    def _draw(self, job: Forward, output: Payload) -> DrawnRows:
+        draw, positions = job.draw, job.positions.tolist()
+        assert draw is not None
+        visitable = draw.visitable.tolist()
+        hidden = [int(output[row, 0]) for row in visitable]
+        rows, tokens = draw.follow(
+            lambda place: token_of(hidden[place], positions[visitable[place]] + 1, self.vocab)
+        )
+        kept = output if job.committed else output[rows]
+        return DrawnRows(rows, tokens, kept if draw.features else kept[:, :0])
 
     def _forward(self, job: Forward) -> Payload | None:
         cache, slots, cached = self.caches[job.session], job.slots.tolist(), job.cached
@@ -122,14 +141,14 @@ class ExactHead:
         self.vocab = vocab
         self.rng = rng
         self.open: set[str] = set()
-        self.fed: dict[str, int] = {}
+        self.fed: dict[str, list[int]] = {}  # hidden states of true rows, by session
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
     def run(self, job: DraftJob) -> DraftResult:
         match job:
             case OpenDraft():
                 self.open.add(job.session)
-                self.fed[job.session] = 0
+                self.fed[job.session] = []
                 return None
             case DropCache():
                 self.open.remove(job.session)
@@ -142,14 +161,18 @@ class ExactHead:
                     lambda row: token_of(hidden[row], positions[row] + 1, self.vocab),
                 )
             case ExtendDraft():
-                assert len(job.features) == len(job.next_tokens)
-                self.fed[job.session] += len(job.features)
+                self._feed(job)
                 return None
             case GrowDraft():
                 assert job.session in self.open
-                if job.features is not None:
-                    self.fed[job.session] += len(job.features)
+                self._feed(job)
                 return self._grow(job)
+
+    def _feed(self, job: ExtendDraft | GrowDraft) -> None:
+        if job.features is not None:
+            assert job.next_tokens is not None
+            assert len(job.features) == len(job.next_tokens)
+            self.fed[job.session] += job.features.reshape(-1).tolist()
 
     def _grow(self, job: GrowDraft) -> DraftLayer:
         width = min(job.width, self.vocab)

@@ -6,6 +6,7 @@ import numpy as np
 
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.stage import Stage, StageSpec
@@ -25,6 +26,9 @@ class RandomCosts:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
         self.scale = rng.choice([0.0, 0.1, 1.0, 10.0], size=5)
+        # Apart, so that the draws of `rng` tell the same histories as without them.
+        self.surrounding = np.random.default_rng(rng.bit_generator.state["state"]["state"] % 2**32)
+        self.surrounding_scale = self.surrounding.choice([0.0, 0.0, 0.1, 1.0], size=3)
 
     def _draw(self, kind: int) -> float:
         return float(self.rng.integers(0, 8) * self.scale[kind])
@@ -37,6 +41,15 @@ class RandomCosts:
 
     def draft_job(self, job):
         return self._draw(1)
+
+    def conclude(self, place, job):
+        return float(self.surrounding.integers(0, 4) * self.surrounding_scale[0])
+
+    def receive(self, place, message):
+        return float(self.surrounding.integers(0, 4) * self.surrounding_scale[1])
+
+    def speed(self, busy):
+        return float(1 / (1 + self.surrounding_scale[2] * (busy - 1)))
 
     def transfer(self, sender, message):
         return self._draw(2)
@@ -95,10 +108,7 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "max_nodes": int(rng.integers(1, 40)),
             "least_node": float(rng.choice([0.001, 0.05, 0.4])),
             "row_price": float(rng.choice([0.0, 0.3, 1e9])),
-            "lone_share": float(rng.choice([0.0, 0.2, 1.0])),
-            "patience": float(rng.choice([0.0, 1.5])),
-            "stale_tokens": float(rng.choice([0, 1, 3, 1e9])),
-            "extra_segments": float(rng.choice([0, 1])),
+            "regrow_share": float(rng.choice([0.0, 1.0, 3.0, 1e9])),
         }
     if name == "pipespec":
         return {"models": int(rng.integers(2, 6)), "max_draft_rows": int(rng.integers(1, 20))}
@@ -139,11 +149,21 @@ def run_history(seed: int, check_always: bool = False) -> int:
     rng = np.random.default_rng(seed)
     num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
     vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
+    verification = LAST_STAGE if seed % 2 else DRAFT_NODE
     stages = [
-        Stage(f"v{i}", StageSpec(is_first=i == 0, width=1, vocab_size=vocab, dtype="uint64"))
+        Stage(
+            f"v{i}",
+            StageSpec(
+                is_first=i == 0,
+                width=1,
+                vocab_size=vocab,
+                dtype="uint64",
+                draws=i == num_stages - 1 and verification == LAST_STAGE,
+            ),
+        )
         for i in range(num_stages)
     ]
-    executors = [ExactStage(i) for i in range(num_stages)]
+    executors = [ExactStage(i, vocab) for i in range(num_stages)]
     middles, middle_executors = random_middles(num_stages, vocab, rng)
     head = ExactHead(vocab, rng)
     node = DraftNode(
@@ -155,6 +175,8 @@ def run_history(seed: int, check_always: bool = False) -> int:
             num_stages=num_stages,
             num_routes=1 + len(middles),
             vocab_size=vocab,
+            verification=verification,
+            needs_features=bool(seed % 3),
         ),
         lambda request: checked_strategy(request, middle_executors),
         NoText,
@@ -211,6 +233,8 @@ def run_history(seed: int, check_always: bool = False) -> int:
             assert len(finished.side_reports) == used
             assert got == want, (seed, request.strategy, got, want)
         compared += len(got)
+        fed = head.fed.get(request.session, [])
+        assert fed == plain.hidden[: len(fed)], (seed, "the drafter was given other hidden states")
     check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
     return compared
 

@@ -30,6 +30,15 @@ class EvenCosts:
     def draft_job(self, job):
         return DRAFT
 
+    def conclude(self, place, job):
+        return 0.0
+
+    def receive(self, place, message):
+        return 0.0
+
+    def speed(self, busy):
+        return 1.0
+
     def transfer(self, sender, message):
         return TRANSFER if hasattr(message, "payload") else 0.0
 

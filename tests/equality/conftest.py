@@ -11,6 +11,7 @@ import torch
 
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -21,7 +22,12 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
-from flowedge.simulate.virtual_pipeline import ExpressDelay, TimedOutput, VirtualPipeline
+from flowedge.simulate.virtual_pipeline import (
+    ExpressDelay,
+    TimedOutput,
+    VirtualObserver,
+    VirtualPipeline,
+)
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "
@@ -44,7 +50,12 @@ class Pair:
         return tuple(ids[:num_tokens])
 
     def pipeline(
-        self, split: list[int], quant: str = "none", express_fault: ExpressDelay | None = None
+        self,
+        split: list[int],
+        quant: str = "none",
+        express_fault: ExpressDelay | None = None,
+        observer: VirtualObserver | None = None,
+        verification: VerificationPlace = DRAFT_NODE,
     ) -> VirtualPipeline:
         return virtual_pipeline(
             self.checkpoint,
@@ -54,6 +65,8 @@ class Pair:
             head=self.head,
             make_text=lambda: StreamDecoder(self.tokenizer),
             express_fault=express_fault,
+            observer=observer,
+            verification=verification,
             blocks=bundled_blocks(tuple(split), quant),
         )
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,12 +21,19 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.vocabulary.counts_file import CountsFile
+from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
+from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.quant.quantize import quantize_block
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
@@ -75,16 +84,24 @@ class Models:
             self.reference.generate(PROMPT, sampling, TOKENS, frozenset()).token_ids for sampling in SAMPLINGS
         ]
 
-    def lm(self, checkpoint: Checkpoint) -> LMDrafter:
-        return LMDrafter(LanguageModel(LayerBlock.load(checkpoint, 0, 3), LMHead.load(checkpoint), VOCAB, ""))
+    def lm(
+        self, checkpoint: Checkpoint, part: DraftVocabulary | None = None, quant: str = "none"
+    ) -> LMDrafter:
+        block, head = LayerBlock.load(checkpoint, 0, 3, quant=quant), LMHead.load(checkpoint)
+        return LMDrafter(LanguageModel(block, head, VOCAB, ""), ProposalHead(head, part, quant))
 
-    def eagle(self, recalls: bool = False) -> HeadDrafter:
+    def eagle(
+        self, recalls: bool = False, part: DraftVocabulary | None = None, quant: str = "none"
+    ) -> HeadDrafter:
         torch.manual_seed(1)
         head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
+        quantize_block(head.requires_grad_(False), quant)
         embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
-        return HeadDrafter(head, self.head, embedding, recalls=recalls)
+        proposals = ProposalHead(self.head, part, quant)
+        return HeadDrafter(head, self.head, embedding, recalls=recalls, proposals=proposals)
 
 
+PART = DraftVocabulary(np.array([7, 3, 11, 20, 14]), VOCAB)  # most tokens of the answers are seen first
 DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
     "eagle": lambda models: models.eagle(),
     "lm": lambda models: models.lm(models.noisy),
@@ -93,6 +110,15 @@ DRAFTERS: dict[str, Callable[[Models], Drafter]] = {
     "eagle+recall+ngram": lambda models: JoinedDrafter([models.eagle(recalls=True)], NGramDrafter(), VOCAB),
     "lm+eagle+ngram": lambda models: JoinedDrafter(
         [models.lm(models.noisy), models.eagle()], NGramDrafter(), VOCAB
+    ),
+    "eagle of a part": lambda models: models.eagle(part=PART),
+    "lm of a part": lambda models: models.lm(models.noisy, PART),
+    "itself of a part": lambda models: models.lm(models.checkpoint, PART),
+    "eagle+recall+ngram of a part in int8": lambda models: JoinedDrafter(
+        [models.eagle(True, PART, "int8")], NGramDrafter(), VOCAB
+    ),
+    "lm in int4+eagle of a part": lambda models: JoinedDrafter(
+        [models.lm(models.noisy, quant="int4"), models.eagle(part=PART)], None, VOCAB
     ),
 }
 
@@ -137,9 +163,33 @@ def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: 
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
         tokens, finished = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
         assert tokens == expected
-        if kind == "itself" and sampling.temperature == 0:
+        if kind.startswith("itself") and sampling.temperature == 0:
             rounds = finished.counters.accepted_per_round
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
+
+
+LEARNING: dict[str, Callable[[Models], ModelDrafter[Any]]] = {
+    "eagle": lambda models: models.eagle(),
+    "eagle in int4": lambda models: models.eagle(quant="int4"),
+    "lm": lambda models: models.lm(models.noisy),
+}
+
+
+@pytest.mark.parametrize(("strategy", "kind"), dealt_diagonally(DRAFTING, list(LEARNING), one_in=3))
+def test_a_vocabulary_that_is_learned_between_requests(
+    models: Models, strategy: str, kind: str, tmp_path: Path
+) -> None:
+    file = CountsFile(tmp_path, "target", VOCAB)
+    counted = np.zeros(VOCAB, dtype=np.int64)
+    counted[[7, 3]] = ENOUGH_TOKENS // 2 - 1
+    file.write(TokenCounts(VOCAB, counted))
+    drafter = LEARNING[kind](models)
+    drafter.learn_by(VocabularyLearner(4, file))
+    proposed = []
+    for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
+        proposed.append(drafter.draft_tokens)
+        assert generate(models, drafter, strategy, PROMPT, sampling)[0] == expected
+    assert proposed == [VOCAB, 4]
 
 
 @pytest.mark.parametrize("strategy", DRAFTING)

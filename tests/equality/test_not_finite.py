@@ -17,6 +17,7 @@ from flowedge.core.arrays import Payload
 from flowedge.core.errors import CheckpointError, NonFiniteError
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -64,6 +65,7 @@ class Small:
         drafters: tuple[str, ...] = ("ngram",),
         middles: int = 1,
         spoil_middle: Callable[[LanguageModel], None] = lambda middle: None,
+        verification: VerificationPlace = DRAFT_NODE,
     ) -> Any:
         blocks = [LayerBlock.load(self.checkpoint, i, i + 1, dtype=dtype) for i in range(2)]
         head = LMHead.load(self.checkpoint, dtype=dtype)
@@ -81,6 +83,7 @@ class Small:
             make_text=NoText,
             blocks=blocks,
             side_models=sides,
+            verification=verification,
         )
 
     def drafter(self, names: tuple[str, ...], head: LMHead) -> Drafter:
@@ -128,6 +131,17 @@ def test_a_damaged_layer(small: Small, strategy: str, sampling: str) -> None:
 def test_a_damaged_lm_head(small: Small, strategy: str, sampling: str) -> None:
     pipeline = small.pipeline(spoil=spoil_head)
     with pytest.raises(NonFiniteError, match=r"^device d0: the LM head's logits for the token at position 6"):
+        pipeline.generate(ask(strategy, sampling))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("strategy", ["autoregressive", "flowspec"])
+def test_a_damaged_last_stage_that_draws(small: Small, strategy: str, sampling: str) -> None:
+    pipeline = small.pipeline(spoil=spoil_layer, verification=LAST_STAGE)
+    with pytest.raises(NonFiniteError, match=r"^device v2: 1 of 1 rows that layers 1 to 1 computed are not"):
+        pipeline.generate(ask(strategy, sampling))
+    pipeline = small.pipeline(spoil=spoil_head, verification=LAST_STAGE)
+    with pytest.raises(NonFiniteError, match=r"^device v2: the LM head's logits for the token at position 6"):
         pipeline.generate(ask(strategy, sampling))
 
 

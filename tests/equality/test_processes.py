@@ -89,13 +89,16 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("verification", ["draft-node", "last-stage"])
 @pytest.mark.parametrize("stages", [1, 8])
 def test_over_one_stage_and_over_one_layer_a_stage(
-    idle_agents: list[AgentProcess], reference: Reference, stages: int
+    idle_agents: list[AgentProcess], reference: Reference, stages: int, verification: str
 ) -> None:
-    address = assembled(idle_agents[: stages + 1])
+    address = assembled(idle_agents[: stages + 1], verification=verification)
     for strategy in STRATEGIES:
-        assert_equal(generate(address, strategy, SAMPLINGS[1]), SAMPLINGS[1], reference("none"))
+        generation = generate(address, strategy, SAMPLINGS[1])
+        assert_equal(generation, SAMPLINGS[1], reference("none"))
+        assert generation.statistics["verification"] == verification
 
 
 @pytest.mark.slow
@@ -110,9 +113,17 @@ def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant:
     assert judgement.passed, judgement
 
 
-def assembled(agents: Sequence[AgentProcess], quant: str = "none") -> str:
+def assembled(agents: Sequence[AgentProcess], quant: str = "none", verification: str = "auto") -> str:
     addresses = [agent.address for agent in agents]
     stages = tuple(addresses[1:])
-    spec = PipelineSpec(addresses[0], stages, "bundled", ("bundled",), quant, dtype="float32")
+    spec = PipelineSpec(
+        addresses[0],
+        stages,
+        "bundled",
+        ("bundled",),
+        quant,
+        dtype="float32",
+        verification=verification,
+    )
     assemble(spec, lambda *_: None)
     return addresses[0]

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
 
 from flowedge.core import messages as core
-from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Heartbeat, Open, Prune, Segment, StageReport
+from flowedge.core.messages import (
+    CONTEXT,
+    Close,
+    Credit,
+    Drawing,
+    Fault,
+    Heartbeat,
+    Open,
+    Prune,
+    Segment,
+    StageReport,
+)
+from flowedge.core.sampling import SamplingParams
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as agent
 from flowedge.v1 import generation_pb2 as generation
@@ -48,7 +61,21 @@ def session_frames(session: str, width: int | None) -> list[SeedFrame]:
         Heartbeat(9),
         Close(session, (StageReport("v0", 3, 6, 1, 1, 0, 0.5, 99),)),
     ]
-    return _frames(messages)
+    return [*_frames(messages), *_frames(_drawing(messages, first=width is None))]
+
+
+def _drawing(messages: list[core.Message], *, first: bool) -> Iterable[core.Message]:
+    """Return the life of a session whose tokens the last stage draws, to the first stage or a later one."""
+    for message in messages:
+        match message:
+            case Open():
+                yield replace(
+                    message, drawing=Drawing(SamplingParams(0.7, 5, 0.9, 3), 3, True, 9, frozenset([2]))
+                )
+            case Segment() if not (first or message.committed):
+                yield replace(message, tokens=np.arange(message.num_rows) + 5)
+            case _:
+                yield message
 
 
 def _frames(messages: Iterable[core.Message]) -> list[SeedFrame]:
@@ -70,6 +97,17 @@ def result_frames(session: str, width: int) -> list[SeedFrame]:
     """Messages that the last stage sends to the draft node, and replies of the first stage."""
     messages = (
         Segment(session, 0, 0, True, 0, np.arange(3), np.arange(3) - 1, np.full((3, width), 0.5, np.float32)),
+        Segment(
+            session,
+            1,
+            0,
+            False,
+            3,
+            np.array([3, 4]),
+            np.array([CONTEXT, 3]),
+            np.full((1, width), 0.5, np.float32),
+            drawn=np.array([9, -1]),
+        ),
         Prune(session, 1, 4, 3, 1, np.array([3])),
         Credit(session),
         Fault(session, "v1", "device", "it is on fire"),

@@ -22,7 +22,8 @@ import torch
 
 import flowedge
 from flowedge.core.errors import FlowEdgeError
-from flowedge.drafting.loading import TargetModel, drafter_memory, load_drafter
+from flowedge.drafting.drafter_memory import drafter_memory
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
 from flowedge.models.inspection import inspect_checkpoint

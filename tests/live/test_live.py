@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import pairwise
@@ -20,11 +21,13 @@ from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage, StageSpec
+from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.route_links import ExpressFault
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -186,6 +189,27 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
             asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "auto") * 2)]
             results = await asyncio.gather(*(result_of(node, each) for each in asked))
             assert [tokens for tokens, _ in results] == [expected] * 4
+
+    run(test)
+
+
+def test_outputs_of_one_moment_are_handed_over_together_with_the_times_of_their_draws(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_draft_node, "OUTPUT_PAUSE_S", 0.5)
+
+    async def test() -> None:
+        async with live_pipeline(models) as (node, _):
+            running = start(node, request("grouped", "autoregressive"))
+            groups = [await running.next_outputs(120)]
+            while not isinstance(groups[-1][-1], Finished):
+                groups.append(await running.next_outputs(120))
+            node.end(running)
+            drawn = [output for group in groups for output in group if isinstance(output, Tokens)]
+            assert sum(len(tokens.token_ids) for tokens in drawn) == TOKENS
+            assert all(before.drawn < after.drawn for before, after in pairwise(drawn))
+            assert drawn[-1].drawn <= time.monotonic()
+            assert len(groups) < TOKENS
 
     run(test)
 

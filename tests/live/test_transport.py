@@ -25,7 +25,8 @@ from flowedge.core.messages import (
 )
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
-from flowedge.live.transport.link import SERVICE, STREAM_METHODS, LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.link import SERVICE, STREAM_METHODS, OutLink
 from flowedge.live.transport.listener import UNPROVEN_PER_ADDRESS, LinkListener
 from flowedge.live.transport.server import InStream
 from flowedge.net.grpc_status import from_status

@@ -13,10 +13,15 @@ import torch
 
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.heads import head_drafter
+from flowedge.drafting.vocabulary.counts_file import CountsFile
+from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
+from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor, HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
+from flowedge.engine.verification.draw import Draw
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import RowCounts
@@ -26,6 +31,7 @@ from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers import exactness
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from tests.models.tiny_families import LAYERS, VOCAB
 from tests.support.fake_cuda import CUDA, FakeCuda
@@ -151,13 +157,55 @@ def run_whole_model(gpu: FakeCuda, directory: Path) -> None:
     run_stage(gpu, BlockExecutor(model.block, model=model), 0)
 
 
+def run_last_stage(gpu: FakeCuda, sampling: SamplingParams) -> None:
+    """Compute the end of a prompt and a tree on a stage that draws, with and without hidden states."""
+    checkpoint = Checkpoint.open("bundled")
+    layers = int(checkpoint.config.num_hidden_layers)
+    with gpu.load():
+        block = LayerBlock.load(checkpoint, layers - 1, layers, dtype=torch.bfloat16, device=CUDA)
+        head = LMHead.load(checkpoint, torch.bfloat16, CUDA)
+    executor = BlockExecutor(block, head=head)
+    states = np.zeros((3, executor.row_width), dtype=np.uint16)
+    executor.run(OpenCache("s", 200))
+    for features in (True, False):
+        alone, tree = np.full(3, -1), np.array([-1, 0, 0])
+        draws = [Draw(sampling, features, first, np.zeros(3, np.int64), tree) for first in (0, None)]
+        prompt = Draw(sampling, features, 2, np.zeros(3, np.int64), alone)
+        for job in (
+            forward(0, 3, [CONTEXT, 0, 1], states, draw=prompt, committed=True),
+            *(forward(3, 3, [CONTEXT, 3, 3], states, draw=draw) for draw in draws),
+        ):
+            uploads, downloads = gpu.copies_of(partial(executor.run, job))
+            drawn = job.draw is not draws[1]
+            assert downloads <= drawn + features, "a forward waits for its draws, and for the rows wanted"
+            assert uploads <= 7
+
+
 def run_draft_node(
-    gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams, cuda_graphs: bool = False
+    gpu: FakeCuda,
+    drafters: tuple[str, ...],
+    sampling: SamplingParams,
+    cuda_graphs: bool = False,
+    state: Path | None = None,
 ) -> None:
+    """Run all jobs of a draft node; with `state`, a directory, its drafters propose a part of the tokens."""
+    checkpoint = Checkpoint.open("bundled")
+    if state is not None:
+        counts = TokenCounts(4096)
+        counts.add(np.arange(ENOUGH_TOKENS) % 1000)
+        CountsFile(state, checkpoint.fingerprint, 4096).write(counts)
     with gpu.load():
         models = DraftModels.load(
-            Checkpoint.open("bundled"), drafters, "bfloat16", CUDA, cuda_graphs=cuda_graphs
+            checkpoint,
+            drafters,
+            "bfloat16",
+            CUDA,
+            cuda_graphs=cuda_graphs,
+            form=DraftForm("none", 140),
+            state=state,
         )
+    if drafters[0] in ("bundled", "bundled-small"):
+        assert models.draft_tokens == (4096 if state is None else 140)
     executor, noise = models.executor, None if sampling.greedy else sampling
     if sampling.greedy:  # as an exact head, which computes fixed numbers of rows
         executor.head.row_counts, executor.head.exact = RowCounts((16, 128)), True
@@ -171,13 +219,15 @@ def run_draft_node(
     executor.run(DropCache("s"))
 
 
-def run_static_draft_node(gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams) -> None:
+def run_static_draft_node(
+    gpu: FakeCuda, drafters: tuple[str, ...], sampling: SamplingParams, state: Path | None = None
+) -> None:
     """Run a draft node whose drafters' small forwards are called as a GPU would record them."""
     maker = RecordingMaker()
     with pytest.MonkeyPatch.context() as patch:
         for module in (head_drafter, static_decoding):
             patch.setattr(module, "CapturingMaker", lambda _device: maker)
-        run_draft_node(gpu, drafters, sampling, cuda_graphs=True)
+        run_draft_node(gpu, drafters, sampling, True, state)
     maker.check(gpu)
 
 

@@ -32,6 +32,7 @@ from tests.models.fake_runs import (
     run_draft_node,
     run_exact_family,
     run_family,
+    run_last_stage,
     run_stage,
     run_static_draft_node,
     run_static_family,
@@ -58,6 +59,8 @@ REFUSALS = (
 )
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
+    "flowedge.drafting.draft_quant": "names formats",
+    "flowedge.drafting.drafter_memory": "counts bytes",
     "flowedge.drafting.heads.native_eagle": "serves CPUs",
     "flowedge.models.compute_trial": "tries a real device",
     "flowedge.models.exact.aligned_activation": "serves CPUs",
@@ -68,6 +71,7 @@ ELSEWHERE = {
     "flowedge.models.layers.decoding": "declares what the package of graphs does",
     "flowedge.models.lean.form": "reads a layer's names and numbers",
     "flowedge.models.layers.exactness": "compares the bits of a real device",
+    "flowedge.models.sampling.draw_timing": "times a real device, and waits for it",
     "flowedge.models.sampling.path_logits": "serves heads that the kernels compute",
     "flowedge.models.inspection": "counts bytes",
     "flowedge.models.memory_errors": "reads the messages of errors",
@@ -195,6 +199,11 @@ def test_what_was_read_for_a_gpu_leaves_the_page_cache(
     assert not dropped, "for a CPU, the system frees cached files by itself"
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T0", "T1", "filtered"])
+def test_a_last_stage_that_draws(sampling: SamplingParams, gpu: FakeCuda) -> None:
+    run_last_stage(gpu, sampling)
+
+
 def test_a_whole_model_of_a_middle_device(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_whole_model(gpu, families("llama"))
 
@@ -209,6 +218,14 @@ def test_draft_nodes_with_every_drafter(
     drafters: tuple[str, ...], sampling: SamplingParams, gpu: FakeCuda
 ) -> None:
     run_draft_node(gpu, drafters, sampling)
+
+
+@pytest.mark.parametrize("run", [run_draft_node, run_static_draft_node])
+@pytest.mark.parametrize("drafters", [DRAFTERS[1], DRAFTERS[3]])
+def test_draft_nodes_that_propose_a_part(
+    run: Callable[..., None], drafters: tuple[str, ...], gpu: FakeCuda, tmp_path: Path
+) -> None:
+    run(gpu, drafters, SAMPLINGS[-1], state=tmp_path)
 
 
 @pytest.mark.parametrize("recalls", [False, True])
@@ -263,13 +280,15 @@ def imports_torch(path: Path) -> bool:
     return False
 
 
-def test_every_module_that_computes_is_run(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
+def test_every_module_that_computes_is_run(
+    gpu: FakeCuda, families: Callable[[str], Path], tmp_path: Path
+) -> None:
     run_family(gpu, families("qwen3_moe"))
     run_exact_family(gpu, families("gemma2"), "native")
     run_exact_family(gpu, families("qwen3"), "int8")
     run_static_family(gpu, families("gemma2"))
     run_whole_model(gpu, families("gemma2"))
-    run_static_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1])
+    run_static_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1], tmp_path)
     root = Path(flowedge.__file__).parent
     computing = {
         ".".join(("flowedge", *path.relative_to(root).with_suffix("").parts))

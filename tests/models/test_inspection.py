@@ -84,6 +84,8 @@ def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing
     assert run(["inspect", str(directory), "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["tied"] and document["num_layers"] == 4
+    assert document["draft_head"]["tokens"] == 97
+    assert document["draft_head"]["bytes"]["none"] == document["head_bytes"] == 97 * 64 * 4
     assert [row["quant"] for row in document["fits"]] == ["nf4", "none"]
     row = document["fits"][0]
     layer = document["layer_bytes"]["nf4"][0] + 100 * document["kv_bytes"]["float32"]
@@ -97,6 +99,7 @@ def test_the_tables(directory: Path, capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     for text in (*QUANTISATIONS[1:], "4 layers of width 64", "does not fit", "more stages than layers"):
         assert text in shown
+    assert "LM head of the 97 tokens that a drafter proposes" in shown
     assert shown.count("\nfloat32") == 3  # a row of each table: layers, keys and values, devices needed
     assert run(["inspect", "bundled"]) == 0
     shown = capsys.readouterr().out

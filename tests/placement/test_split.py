@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
-from flowedge.placement.split import check_split, even_split, layer_ranges, split_counts
+from flowedge.placement.split import (
+    check_split,
+    even_split,
+    layer_ranges,
+    layers_beside_head,
+    split_counts,
+)
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
@@ -58,3 +64,13 @@ def test_a_split_can_be_read_without_knowing_the_model() -> None:
 def test_no_stages_are_no_pipeline() -> None:
     with pytest.raises(BadRequestError, match="at least one"):
         even_split(8, 0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "head_layers", "last"),
+    [(32, 4, 0.0, 8), (32, 4, 8.6, 2), (16, 4, 4.3, 1), (8, 4, 100.0, 1), (32, 2, 4.0, 14), (4, 4, 0.0, 1)],
+)
+def test_a_last_stage_has_fewer_layers_beside_the_head(
+    layers: int, stages: int, head_layers: float, last: int
+) -> None:
+    assert layers_beside_head(layers, stages, head_layers) == last

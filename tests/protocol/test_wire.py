@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment, StageReport
+from flowedge.core.arrays import NO_TOKEN
+from flowedge.core.messages import (
+    Close,
+    Credit,
+    Drawing,
+    Fault,
+    Heartbeat,
+    Message,
+    Open,
+    Prune,
+    Segment,
+    StageReport,
+)
+from flowedge.core.sampling import MAX_SEED, SamplingParams
 from flowedge.protocol import wire
 from flowedge.v1 import pipeline_pb2 as pb
 
@@ -31,17 +44,25 @@ def segments(draw: st.DrawFn) -> Segment:
     shape = (rows,) if width == 0 else (rows, width)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     bits = np.random.default_rng(draw(st.integers(0, 99))).bytes(size)
-    return Segment(
+
+    def per_row(least: int) -> np.ndarray:
+        values = st.lists(st.integers(least, 1 << 40), min_size=rows, max_size=rows)
+        return np.array(draw(values), dtype=np.int64)
+
+    segment = Segment(
         draw(SESSIONS),
         draw(INDICES),
         draw(INDICES),
         draw(st.booleans()),
         draw(INDICES),
-        np.array(draw(st.lists(INDICES, min_size=rows, max_size=rows)), dtype=np.int64),
-        np.array(draw(st.lists(st.integers(-1, 1 << 40), min_size=rows, max_size=rows)), dtype=np.int64),
+        per_row(0),
+        per_row(-1),
         np.frombuffer(bits, dtype=dtype).reshape(shape),
         draw(st.integers(0, 1000)),
+        per_row(0) if rows and draw(st.booleans()) else None,
+        per_row(NO_TOKEN) if rows and draw(st.booleans()) else None,
     )
+    return dataclasses.replace(segment, payload=segment.payload[segment.carried])
 
 
 @st.composite
@@ -51,8 +72,22 @@ def prunes(draw: st.DrawFn) -> Prune:
     return Prune(draw(SESSIONS), draw(INDICES), draw(INDICES), draw(INDICES), accepted, retained)
 
 
+DRAWINGS = st.builds(
+    Drawing,
+    st.builds(
+        SamplingParams,
+        st.just(0.0) | st.floats(0.01, 100),
+        st.integers(0, 1 << 40),
+        st.floats(0.01, 1),
+        st.integers(0, MAX_SEED),
+    ),
+    INDICES,
+    st.booleans(),
+    INDICES,
+    st.frozensets(INDICES, max_size=4),
+)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Open, SESSIONS, INDICES),
+    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS),
     segments(),
     prunes(),
     st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple)),
@@ -127,6 +162,17 @@ MALFORMED = {
     "huge position": segment_frame(positions=[(1 << 63) - 1, 0]),
     "huge epoch": segment_frame(epoch=1 << 63),
     "too many rows": segment_frame(positions=[0] * (wire.MAX_ROWS + 1)),
+    "tokens differ": segment_frame(tokens=[3]),
+    "huge token": segment_frame(tokens=[1 << 63, 0]),
+    "drawn tokens differ": segment_frame(drawn=[3, 4, 5]),
+    "negative drawn token": segment_frame(drawn=[3, -2]),
+    "more rows than are on the path": segment_frame(drawn=[3, -1]),
+    "temperature": pb.Frame(open=pb.Open(session="s", drawing=pb.Drawing(top_p=1, temperature=-1))),
+    "temperature is no number": pb.Frame(
+        open=pb.Open(session="s", drawing=pb.Drawing(top_p=1, temperature=float("nan")))
+    ),
+    "top_p": pb.Frame(open=pb.Open(session="s", drawing=pb.Drawing())),
+    "seed": pb.Frame(open=pb.Open(session="s", drawing=pb.Drawing(top_p=1, seed=1 << 63))),
     "retained descends": pb.Frame(prune=pb.Prune(session="s", retained=[3, 2])),
     "retained repeats": pb.Frame(prune=pb.Prune(session="s", retained=[3, 3])),
     "retained is huge": pb.Frame(prune=pb.Prune(session="s", retained=[(1 << 64) - 1])),

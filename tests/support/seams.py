@@ -21,6 +21,7 @@ from flowedge.models.chat_template.renderer import TemplateRenderer
 from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.pipespec.pipespec import PipeSpec
 
@@ -76,9 +77,9 @@ def draft_chain(strategy: PipeSpec) -> Any:
     return strategy._chain
 
 
-def decision_of(strategy: Auto) -> tuple[Any, bool]:
-    """Return the estimate of trip times, and whether single rows are sent: commands show the second late."""
-    return strategy._trip_estimate, strategy._sends_single_rows
+def times_of(strategy: Auto) -> StepTimes:
+    """Return the times that `auto` has measured: tests begin where a request already knows them."""
+    return strategy._times
 
 
 def give_models(role: DraftNodeRole, models: Any) -> None:

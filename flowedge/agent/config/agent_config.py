@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flowedge.core.counted import counted
 from flowedge.core.errors import CapacityError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
+from flowedge.core.verification import VerificationChoice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.drafting.choice import drafter_names
+from flowedge.drafting.draft_form import DraftForm, DraftQuant
 from flowedge.net.address import checked_address, host_ip
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.calls.caller import CallerCheck
@@ -98,6 +100,17 @@ class PipelineSettings(SettingsGroup):
         'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none". A list combines '
         'several drafters: ["bundled", "ngram"].',
     )
+    draft_quant: DraftQuant = setting(
+        "auto",
+        "Format of drafters that are models, and of the LM head that they propose with; auto: the fastest on "
+        "the device.",
+    )
+    draft_vocabulary: Annotated[int, Field(ge=1)] | Literal["auto", "all"] = setting(
+        "auto",
+        "Number of tokens that such drafters propose, the most frequent of the model's output; all; auto: on "
+        "a CPU a part of vocabularies of 65,536 tokens and more.",
+        examples=[32768],
+    )
     tokenizer: str = setting(
         "", "Directory or hub id of a tokenizer to use instead of the model's. Empty: the model's."
     )
@@ -113,6 +126,11 @@ class PipelineSettings(SettingsGroup):
         "auto",
         "Make each row's result independent of the rows computed with it, bit for bit; auto: where "
         "that is cheap.",
+    )
+    verification: VerificationChoice = setting(
+        "auto",
+        "Where the model's tokens are drawn: on the draft node, or on the last stage, which then holds the "
+        "LM head as well; auto: where it takes less time.",
     )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Addresses of the stages, host:port, in layer order. Empty: the idle agents that are found."
@@ -135,6 +153,11 @@ class PipelineSettings(SettingsGroup):
     def drafters(self) -> tuple[str, ...]:
         """The names of the drafters to join; empty for no drafter."""
         return drafter_names(self.drafter)
+
+    @property
+    def draft_form(self) -> DraftForm:
+        """How drafters that are models are held."""
+        return DraftForm(self.draft_quant, self.draft_vocabulary)
 
     @property
     def stages_wanted(self) -> int:

@@ -76,11 +76,14 @@ class PipelineKeeper:
             quant=wanted.quant,
             dtype=wanted.dtype,
             kv=wanted.kv,
+            verification=wanted.verification,
             exact=wanted.exact,
             stages=stages,
             split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
             tokenizer=wanted.tokenizer,
+            draft_quant=wanted.draft_quant,
+            draft_vocabulary=str(wanted.draft_vocabulary),
         )
         self._said = ""
         await self._lead(request, _report)

@@ -12,7 +12,8 @@ from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import ExpressFault
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import RealTime, WorkTiming

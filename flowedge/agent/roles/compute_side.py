@@ -5,17 +5,25 @@ An idle agent has not imported it; see Agent.compute_side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import OFF, ON, PlannedRoute, PlannedStage
+from flowedge.agent.roles.head_choice import choose_head
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
-from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
+from flowedge.core.verification import (
+    DRAFT_NODE,
+    LAST_STAGE,
+    parse_verification,
+)
 from flowedge.drafting.choice import drafter_label, drafters_of
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
@@ -32,13 +40,15 @@ from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.placement.admission import admit, session_rows
-from flowedge.placement.split import check_split, even_split, layer_ranges
+from flowedge.placement.split import check_split, even_split, layer_ranges, layers_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
 from flowedge.system.allocator import release_freed_memory
 from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
 from flowedge.system.memory import gib, read_memory_of
+from flowedge.system.state_dir import state_dir
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.manifest.describing import describe
@@ -120,6 +130,17 @@ class ComputeSide:
         release_freed_memory()  # of reading, quantising and the trials of exactness
         return executor
 
+    def choose_head(
+        self, executor: BlockExecutor, content: StageContent, opened: OpenedModel, draft_node_s: float
+    ) -> str:
+        """Give a last stage the LM head if it pays; return the choice in words (see choose_head)."""
+        assert isinstance(content, LayerSlice)
+        said = choose_head(
+            self._device, self._config.memory, executor, content, opened.checkpoint, draft_node_s
+        )
+        release_freed_memory()
+        return said
+
     def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int, checkpoint: Checkpoint) -> StageSpec:
         """Return what a stage accepts, by the memory that is left, the model and the agent's limits.
 
@@ -171,10 +192,8 @@ class ComputeSide:
             CheckpointError: when the files of a model cannot be found or read.
         """
         own = self._compute.best
-        layers, count = int(target.config.num_hidden_layers), len(request.stages)
+        layers = int(target.config.num_hidden_layers)
         taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
-        split = list(request.split)
-        counts = check_split(split, layers, count) if split else even_split(layers, count)
         dtype = route_dtype(request.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
         computing = [own.device, *(devices[address].compute.device for address in request.stages)]
         exact = plans_exact(request, target.config, computing)
@@ -189,8 +208,11 @@ class ComputeSide:
                 kv=request.kv,
                 exact=exact,
             )
-            for start, stop in layer_ranges(counts)
+            for start, stop in layer_ranges(split_of(request, target, dtype))
         ]
+        choice = parse_verification(request.verification)
+        if choice != DRAFT_NODE:
+            slices[-1] = replace(slices[-1], verification=choice)
         routes = [_planned(TARGET, target, slices, request.stages, devices)]
         tokenizer = load_tokenizer(target) if request.middles else None
         for number, asked in enumerate(request.middles, start=1):
@@ -212,22 +234,38 @@ class ComputeSide:
         checkpoint, dtype, drafters = target.checkpoint, target.dtype, drafters_of(request)
         device = self._compute.best.device
         graphs = self._config.agent.records_on(device)
-        weights, row_bytes = required_memory(checkpoint, drafters, dtype, cuda_graphs=graphs)
         title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
-        admit(
-            title,
-            self._device,
-            weights=weights,
-            row_bytes=row_bytes,
-            max_rows=max_positions(checkpoint.config),
-            settings=self._config.memory,
-            memory=read_memory_of(device, self._config.memory),
+
+        def admitted(form: DraftForm) -> int:
+            """Return the bytes of the weights in this form; raise CapacityError when they do not fit."""
+            weights, row_bytes = required_memory(
+                checkpoint, drafters, dtype, device, cuda_graphs=graphs, form=form
+            )
+            admit(
+                title,
+                self._device,
+                weights=weights,
+                row_bytes=row_bytes,
+                max_rows=max_positions(checkpoint.config),
+                settings=self._config.memory,
+                memory=read_memory_of(device, self._config.memory),
+            )
+            return weights
+
+        form, weights = first_that_fits(
+            DraftForm.parsed(request.draft_quant, request.draft_vocabulary), admitted
         )
         models = within_memory(
             f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
             device,
             lambda: DraftModels.load(
-                checkpoint, drafters, dtype, device, cuda_graphs=self._config.agent.cuda_graphs
+                checkpoint,
+                drafters,
+                dtype,
+                device,
+                cuda_graphs=self._config.agent.cuda_graphs,
+                form=form,
+                state=state_dir(),
             ),
             lambda: None,
         )
@@ -235,6 +273,11 @@ class ComputeSide:
             models.make_exact(required=request.exact == ON)
         release_freed_memory()
         return models
+
+    @staticmethod
+    def draw_seconds(models: DraftModels) -> float:
+        """Return the seconds in which this device draws the tokens after a few rows."""
+        return draw_seconds(models.executor.head)
 
     def share_quantised(self, route: PlannedRoute, manifest: Manifest, local_weights: LocalWeights) -> str:
         """Give the quantised weights of a route that this device's cache has.
@@ -257,6 +300,23 @@ class ComputeSide:
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
+def first_that_fits(wanted: DraftForm, admitted: Callable[[DraftForm], int]) -> tuple[DraftForm, int]:
+    """Return the wanted form of the drafters, or the largest smaller form that fits, and its bytes.
+
+    `admitted` returns the bytes of the weights in a form, and raises CapacityError when they do not fit.
+
+    Raises:
+        CapacityError: that of the wanted form, when no form fits.
+    """
+    try:
+        return wanted, admitted(wanted)
+    except CapacityError:
+        for form in wanted.in_less_memory():
+            with contextlib.suppress(CapacityError):
+                return form, admitted(form)
+        raise
+
+
 def plans_exact(request: pb.DraftNodeRole, config: Any, devices: Iterable[str]) -> bool:
     """Return whether the devices of a pipeline are asked to compute exact rows.
 
@@ -277,6 +337,25 @@ def plans_exact(request: pb.DraftNodeRole, config: Any, devices: Iterable[str]) 
     if kv_format(request.kv) != NATIVE:
         return True
     return all(resolve_exact("auto", config, device.partition(":")[0]) for device in devices)
+
+
+def split_of(request: pb.DraftNodeRole, target: Checkpoint, dtype: str) -> list[int]:
+    """Return the layers of each stage.
+
+    Without a split in the request they are as even as possible, with fewer beside an LM head on the last
+    stage, by the bytes that are read for a row.
+
+    Raises:
+        BadRequestError: when the split does not fit the stages and the model.
+    """
+    layers, count = int(target.config.num_hidden_layers), len(request.stages)
+    if request.split:
+        return check_split(list(request.split), layers, count)
+    if parse_verification(request.verification) != LAST_STAGE or not 1 < count <= layers:
+        return even_split(layers, count)
+    layer = LayerSlice(request.model, 1, 2, dtype, request.quant)
+    last = layers_beside_head(layers, count, layer.head_bytes(target) / layer.weight_bytes(target))
+    return [*even_split(layers - last, count - 1), last]
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

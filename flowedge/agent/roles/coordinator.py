@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -17,6 +26,7 @@ from flowedge.net.http2_probe import check_http2
 from flowedge.net.link_settings import LinkSettings
 from flowedge.security.process import security_for
 from flowedge.security.tls.channels import open_channel, open_verified
+from flowedge.system.compute import AUTO
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -106,6 +116,18 @@ class MetMembers:
 
 
 @dataclass(frozen=True)
+class StageReady:
+    """What a stage says of itself when it has loaded.
+
+    Attributes:
+        exact: whether its rows are exact; draws: whether it draws tokens.
+    """
+
+    exact: bool = False
+    draws: bool = False
+
+
+@dataclass(frozen=True)
 class PipelineSetup:
     """Has the devices of a pipeline take their roles.
 
@@ -115,6 +137,7 @@ class PipelineSetup:
         address_for: returns the draft node's own address, as the device at an address reaches it.
         weights: by address, where a device gets its weights; a device that has its model is not in it.
         report: is told of the devices' progress.
+        draft_node_s: seconds in which the draft node draws tokens, for a last stage that is to choose.
     """
 
     pipeline: str
@@ -122,12 +145,15 @@ class PipelineSetup:
     address_for: Callable[[str], str]
     weights: Mapping[str, pb.WeightSources]
     report: ReportProgress
+    draft_node_s: Awaitable[float]
 
     @asynccontextmanager
-    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[Sequence[asyncio.Task[bool]]]:
+    async def loading(
+        self, routes: Iterable[PlannedRoute]
+    ) -> AsyncIterator[Sequence[asyncio.Task[StageReady]]]:
         """Have all devices load at once; what is still loading when the context is left is called off.
 
-        The result of a task is whether the rows of the stage are exact; the target's stages come first.
+        The tasks of the target's stages come first.
         """
         # In a thread, since the address for a device may have to be looked up.
         roles = await asyncio.to_thread(lambda: [role for route in routes for role in self._roles(route)])
@@ -164,24 +190,27 @@ class PipelineSetup:
                     exact=content.exact,
                     weights=self.weights.get(stage.address),
                     members=permitted,
+                    verification=content.verification,
                 ),
             )
 
-    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> bool:
-        """Have a stage load its role; return whether its rows are exact."""
-        ready = exact = False
+    async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> StageReady:
+        """Have a stage load its role."""
+        ready: StageReady | None = None
+        if role.verification == AUTO:
+            role.draft_node_s = await self.draft_node_s
         try:
             member = self.members.by_address.get(stage.address)
             async with await open_channel(stage.address, _OPTIONS, member=member) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
-                    ready, exact = progress.ready, progress.exact
+                    ready = StageReady(progress.exact, progress.draws) if progress.ready else None
         except grpc.aio.AioRpcError as error:
             raise from_status(error, stage.name) from error
-        if not ready:
+        if ready is None:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
-        return exact
+        return ready
 
 
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str, members: MetMembers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,15 @@ from flowedge.agent.roles.coordinator import (
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.log_fields import about
 from flowedge.core.request import Request
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.link import OutLink
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.strategies.events import TARGET
-from flowedge.system.compute import ComputeChoice
+from flowedge.system.compute import AUTO, ComputeChoice
 from flowedge.system.memory import gib, read_memory_of, require_memory
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from flowedge.drafting.drafter import Drafter
     from flowedge.engine.draft_models import DraftModels
     from flowedge.models.layers.taps import Taps
+
+_log = logging.getLogger(__name__)
 
 SHORTER = "ask for fewer tokens, or shorten the prompt"
 
@@ -62,6 +68,7 @@ class DraftNodeRole(PipelineRole):
         self._members = MetMembers()
         self._models: DraftModels | None = None
         self._exact = False
+        self._verification: VerificationPlace = DRAFT_NODE
 
     async def load(self, report: ReportProgress) -> None:
         """Take the role up, and have the other devices take theirs.
@@ -128,8 +135,11 @@ class DraftNodeRole(PipelineRole):
             device.stage_layers.extend(stage.content.num_layers for stage in target.stages)
             content = target.stages[0].content
             device.dtype, device.kv, device.exact = content.dtype, content.kv, self._exact
+            device.verification = self._verification
+        device.draft_vocabulary = request.draft_vocabulary
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes
+            device.draft_quant, device.draft_tokens = self._models.draft_quant, self._models.draft_tokens
 
     async def stop(self, reason: str) -> None:
         set_up = self._live is not None
@@ -182,15 +192,25 @@ class DraftNodeRole(PipelineRole):
         weights = await sharing.sources(routes)
         self._routes = routes
         await self._report_compute(devices, report)
-        setup = PipelineSetup(self.pipeline, self._members, agent.info.address_for, weights, report)
+        draft_node_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        setup = PipelineSetup(
+            self.pipeline, self._members, agent.info.address_for, weights, report, draft_node_s
+        )
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
             models = await agent.run(lambda: side.load_draft_models(target, request))
             self._models, self._executor = models, models.executor
+            if target.stages[-1].content.verification == AUTO:
+                draft_node_s.set_result(await agent.run(lambda: side.draw_seconds(models)))
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            exact = (await asyncio.gather(*others))[: len(target.stages)]
-        self._exact = models.exact and all(exact)
+            ready = (await asyncio.gather(*others))[: len(target.stages)]
+        exact = [stage.exact for stage in ready]
+        self._verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
+        self._live.verify_at(self._verification)
+        fields = about(event="verification", pipeline=self.label, verification=self._verification)
+        _log.info("the place that draws tokens is known", extra=fields)
+        self._exact = all(exact) and (models.exact or self._verification == LAST_STAGE)
         if request.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.verification import LAST_STAGE, parse_verification
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -17,6 +19,7 @@ from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.kv.store import kv_format, kv_row_bytes
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps, check_taps
@@ -73,6 +76,8 @@ class StageContent(ABC):
         exact: whether the bits of a row may not depend on the rows beside it.
         taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
         vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
+        verification: whether the stage, which is the last, holds the LM head to draw tokens: "last-stage",
+            "auto" where that pays, "" for no.
     """
 
     model: str
@@ -84,6 +89,7 @@ class StageContent(ABC):
     vocab_size: int = 0
     kv: str = ""
     exact: bool = False
+    verification: str = ""
 
     @property
     def num_layers(self) -> int:
@@ -188,11 +194,31 @@ class LayerSlice(StageContent):
         return checkpoint_quant(checkpoint, self.quant or "none")
 
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
-        return block_tensors(checkpoint, self.start, self.stop)
+        head = _stored(checkpoint, [checkpoint.head_name]) if self.verification else []
+        return sorted({*block_tensors(checkpoint, self.start, self.stop), *head})
 
     def weight_bytes(self, checkpoint: Checkpoint) -> int:
         quant, dtype = self.quant or "none", torch_dtype(self.dtype)
-        return LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
+        block = LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
+        return block + (self.head_bytes(checkpoint) if self.verification == LAST_STAGE else 0)
+
+    def head_bytes(self, checkpoint: Checkpoint) -> int:
+        """Return the bytes that the LM head takes beside the layers; no tensor is read."""
+        shared = self.start == 0 and checkpoint.head_name == checkpoint.embedding_name
+        return 0 if shared else head_bytes(checkpoint, torch_dtype(self.dtype))
+
+    def load_head(self, checkpoint: Checkpoint, block: LayerBlock) -> LMHead:
+        """Read the LM head to the device of a loaded block; it is exact if the block is and the device can.
+
+        Raises:
+            CheckpointError: when it cannot be read.
+        """
+        shared = block.embedding_weight if checkpoint.head_name == checkpoint.embedding_name else None
+        head = LMHead.load(checkpoint, block.dtype, block.device, shared)
+        if self.exact:
+            with contextlib.suppress(BadRequestError):
+                head.find_row_counts()
+        return head
 
     def load(
         self, checkpoint: Checkpoint, quant_cache: QuantCache | None, device: str = CPU
@@ -209,7 +235,8 @@ class LayerSlice(StageContent):
             exact=self.exact,
             kv=kv_format(self.kv),
         )
-        return BlockExecutor(block, taps)
+        head = self.load_head(checkpoint, block) if self.verification == LAST_STAGE else None
+        return BlockExecutor(block, taps, head=head)
 
 
 class WholeModel(StageContent):
@@ -266,7 +293,12 @@ class WholeModel(StageContent):
 
 
 def content_of(request: pb.StageRole) -> StageContent:
-    """Return the content that a stage is asked to hold."""
+    """Return the content that a stage is asked to hold.
+
+    Raises:
+        BadRequestError: when the place of verification is unknown.
+    """
+    parse_verification(request.verification)
     kind = WholeModel if request.route else LayerSlice
     return kind(
         request.model,
@@ -278,4 +310,5 @@ def content_of(request: pb.StageRole) -> StageContent:
         request.vocab_size if request.route else 0,
         request.kv,
         request.exact,
+        request.verification,
     )

@@ -11,8 +11,10 @@ from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
 from flowedge.engine.stage import Stage
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.permitted_members import PermittedMembers
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.link import OutLink
 from flowedge.net.deadline import within
+from flowedge.system.compute import AUTO
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.model_opener import ModelOpener, ReportFetch
 from flowedge.weights.open.model_request import ModelRequest, OpenedModel
@@ -51,7 +53,15 @@ class StageRole(PipelineRole):
     @property
     def exact(self) -> bool:
         """Whether the bits of a row do not depend on the rows beside it; False before it is loaded."""
-        return self._executor is not None and self._executor.block.exact
+        executor = self._executor
+        if executor is None or not executor.block.exact:
+            return False
+        return executor.head is None or executor.head.exact
+
+    @property
+    def draws(self) -> bool:
+        """Whether the stage has the LM head, to draw tokens; False before it is loaded."""
+        return self._executor is not None and self._executor.head is not None
 
     async def load(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
@@ -69,6 +79,11 @@ class StageRole(PipelineRole):
         executor = await within(agent.config.deadlines.load_s, loading, f"device {agent.name} did not load")
         self._check_not_stopped()
         self._executor = executor
+        if request.verification == AUTO:
+            choosing = agent.run(lambda: side.choose_head(executor, content, opened, request.draft_node_s))
+            await report(
+                await within(agent.config.deadlines.load_s, choosing, f"device {agent.name} did not load")
+            )
         timing = agent.instruments.make_timing(agent.compute)
         spec = side.stage_spec(executor, timing.row_bytes, opened.checkpoint)
         if executor.block.inexact_reason:

@@ -51,7 +51,7 @@ class AgentService(rpc.AgentServicer):
         await self._become(
             context,
             lambda report: self._take(role, request, lambda: role.load(partial(report, name))),
-            lambda: role.exact,
+            lambda: pb.RoleProgress(exact=role.exact, draws=role.draws),
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
@@ -89,8 +89,9 @@ class AgentService(rpc.AgentServicer):
         self,
         context: Context,
         take: Callable[[ReportProgress], Awaitable[None]],
-        is_exact: Callable[[], bool] = lambda: False,
+        describe: Callable[[], pb.RoleProgress] = pb.RoleProgress,
     ) -> None:
+        """describe: returns what is said of the role once it is taken."""
         writing, read_s = asyncio.Lock(), self._agent.config.deadlines.read_s
 
         async def report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
@@ -99,7 +100,8 @@ class AgentService(rpc.AgentServicer):
                 await send_reply(context, progress, read_s)
 
         await take(report)
-        ready = pb.RoleProgress(device=self._agent.name, message="ready", ready=True, exact=is_exact())
+        ready = describe()
+        ready.device, ready.message, ready.ready = self._agent.name, "ready", True
         await send_reply(context, ready, read_s)
 
     async def _take(

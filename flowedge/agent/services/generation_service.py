@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -181,26 +181,32 @@ class GenerationService(rpc.GenerationServicer):
         started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
         await self._send(context, pb.GenerateEvent(started=started), running)
         while True:
-            output = await running.next_output(self._agent.config.deadlines.keep_alive_s)
-            match output:
-                case None:
-                    await self._send(context, _KEEP_ALIVE, running)
-                case Tokens():
-                    number, first = len(output.token_ids), clock.num_tokens == 0
-                    seconds = clock.count(number, time.monotonic())
-                    if number:
-                        self._metrics.tokens(number, seconds, first=first)
-                    await self._send(context, _chunk(output.token_ids, output.text), running)
-                case Failed():
-                    raise output.error
-                case Finished():
-                    break
+            outputs = await running.next_outputs(self._agent.config.deadlines.keep_alive_s)
+            if not outputs:
+                await self._send(context, _KEEP_ALIVE, running)
+                continue
+            drawn = [output for output in outputs if isinstance(output, Tokens)]
+            for tokens in drawn:
+                self._count(tokens, clock)
+            if drawn:
+                await self._send(context, _chunk(drawn), running)
+            output = outputs[-1]
+            if isinstance(output, Failed):
+                raise output.error
+            if isinstance(output, Finished):
+                break
         if output.text:
-            await self._send(context, _chunk((), output.text), running)
+            await self._send(context, pb.GenerateEvent(chunk=pb.Chunk(text=output.text)), running)
         statistics = clock.statistics(time.monotonic(), request, output, running.express_bytes)
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)
         await self._send(context, pb.GenerateEvent(finished=finished), running)
+
+    def _count(self, tokens: Tokens, clock: RequestClock) -> None:
+        number, first = len(tokens.token_ids), clock.num_tokens == 0
+        seconds = clock.count(number, tokens.drawn)
+        if number:
+            self._metrics.tokens(number, seconds, first=first)
 
     async def _send(self, context: Any, event: pb.GenerateEvent, running: RunningRequest) -> None:
         """Send an event to the client.
@@ -215,8 +221,11 @@ class GenerationService(rpc.GenerationServicer):
         await send_reply(context, event, self._agent.config.deadlines.read_s, is_full)
 
 
-def _chunk(token_ids: tuple[int, ...], text: str) -> pb.GenerateEvent:
-    return pb.GenerateEvent(chunk=pb.Chunk(token_ids=token_ids, text=text))
+def _chunk(drawn: Sequence[Tokens]) -> pb.GenerateEvent:
+    token_ids = [token for tokens in drawn for token in tokens.token_ids]
+    return pb.GenerateEvent(
+        chunk=pb.Chunk(token_ids=token_ids, text="".join(tokens.text for tokens in drawn))
+    )
 
 
 def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:

@@ -14,10 +14,13 @@ from flowedge.cli.options import (
     DRAFTER_HELP,
     MODEL_HELP,
     TOKENIZER_HELP,
+    DraftQuantOption,
+    DraftVocabularyOption,
     Exactness,
     KvForm,
     PipelineDtype,
     Split,
+    Verification,
     choose_drafting,
     local_path,
     split_peers,
@@ -33,6 +36,7 @@ from flowedge.client.request import GenerateOptions, checked_seconds
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.utf8 import checked_utf8
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
@@ -74,6 +78,9 @@ def generate(
     dtype: PipelineDtype = "auto",
     kv: KvForm = "native",
     exact: Exactness = "auto",
+    verification: Verification = "auto",
+    draft_quant: DraftQuantOption = "auto",
+    draft_vocabulary: DraftVocabularyOption = "auto",
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature; 0 always picks the most likely token.")
     ] = 0.0,
@@ -154,6 +161,7 @@ def generate(
         stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
         system=None if system is None else checked_utf8(system, "--system"),
     )
+    draft_form = DraftForm.parsed(draft_quant, draft_vocabulary)
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     request = PipelineRequest(
         model=local_path(model),
@@ -166,7 +174,9 @@ def generate(
         dtype=dtype,
         kv=kv,
         exact=exact,
+        verification=verification,
         tokenizer="" if tokenizer is None else local_path(tokenizer),
+        draft_form=draft_form,
     )
     screen = AnswerScreen(quiet=quiet)
     preflight = Preflight(request, options, questions, check=check, json_file=json_file)

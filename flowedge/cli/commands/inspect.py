@@ -12,6 +12,7 @@ from flowedge.cli.output import say_json
 from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, line, output_console, plain_table
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.draft_form import DEFAULT_FORM
 from flowedge.placement.fit import Demand, least_devices, most_layers, place
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
 from flowedge.system.compute import AUTO, PREFERENCE, find_compute
@@ -54,11 +55,13 @@ def inspect(
     sizes = _sizes(model, dtype or find_compute(AUTO).best.dtypes[0], names)
     token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
     fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
+    draft_head = _draft_head(sizes)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
-        say_json({**content, "kv": kv, "memory_gib": memory, "fits": fits})
+        proposed = {"tokens": DEFAULT_FORM.tokens(sizes.vocab_size), "bytes": draft_head}
+        say_json({**content, "draft_head": proposed, "kv": kv, "memory_gib": memory, "fits": fits})
     else:
-        _print(model, sizes, context, memory, fits)
+        _print(model, sizes, draft_head, context, memory, fits)
 
 
 def _sizes(model: str, dtype: str, quants: list[str]) -> ModelSizes:
@@ -67,6 +70,15 @@ def _sizes(model: str, dtype: str, quants: list[str]) -> ModelSizes:
     from flowedge.models.inspection import inspect_checkpoint  # noqa: PLC0415
 
     return inspect_checkpoint(Checkpoint.open(model), dtype, quants)
+
+
+def _draft_head(sizes: ModelSizes) -> dict[str, int]:
+    """Return the bytes of the LM head that a drafter proposes with, by format; "none" is in the dtype."""
+    from flowedge.models.layers.tensors import torch_dtype  # noqa: PLC0415
+    from flowedge.models.quant.quantize import linear_bytes  # noqa: PLC0415
+
+    rows, dtype = DEFAULT_FORM.tokens(sizes.vocab_size), torch_dtype(sizes.dtype)
+    return {quant: linear_bytes(rows, sizes.hidden_size, quant, dtype) for quant in ("none", "int8", "int4")}
 
 
 def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
@@ -93,7 +105,12 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
 
 
 def _print(
-    model: str, sizes: ModelSizes, context: int, memory: float | None, fits: list[dict[str, Any]]
+    model: str,
+    sizes: ModelSizes,
+    draft_head: dict[str, int],
+    context: int,
+    memory: float | None,
+    fits: list[dict[str, Any]],
 ) -> None:
     console = output_console()
     by = f" by {sizes.stored_by}" if sizes.stored_by else ""
@@ -110,7 +127,12 @@ def _print(
     tied = ", the same tensor" if sizes.tied else ""
     console.print(
         f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "
-        f"LM head {_size(sizes.head_bytes)} (draft node){tied}\n"
+        f"LM head {_size(sizes.head_bytes)} (draft node){tied}"
+    )
+    copies = (f"{_size(size)} in {_format(quant, sizes.dtype)}" for quant, size in draft_head.items())
+    console.print(
+        f"LM head of the {DEFAULT_FORM.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
+        f"{', '.join(copies)}\n"
     )
     console.print(_layer_table(sizes))
     console.print()

@@ -8,6 +8,7 @@ from flowedge.agent.local_cluster import check_local_stages
 from flowedge.client import Device
 from flowedge.client.assembly import NATIVE, PipelineSpec
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.placement.split import split_counts
 from flowedge.system.compute import AUTO
 
@@ -23,7 +24,7 @@ class PipelineRequest:
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
         dtype, kv, exact: as in PipelineSpec.
-        tokenizer: as in PipelineSpec.
+        tokenizer, verification, draft_form: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -41,6 +42,8 @@ class PipelineRequest:
     kv: str = NATIVE
     exact: str = AUTO
     tokenizer: str = ""
+    verification: str = AUTO
+    draft_form: DraftForm = DEFAULT_FORM
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.peers is not None:
@@ -89,6 +92,8 @@ class PipelineRequest:
             kv=self.kv,
             exact=self.exact,
             tokenizer=self.tokenizer,
+            verification=self.verification,
+            draft_form=self.draft_form,
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:

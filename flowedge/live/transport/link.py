@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Awaitable
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,17 +18,16 @@ from flowedge.core.errors import (
     FlowEdgeError,
     ProtocolError,
 )
-from flowedge.core.messages import Fault, Heartbeat, Message
+from flowedge.core.messages import Heartbeat
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
-from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.net.address import join_address, split_address
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
-from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
-from flowedge.protocol.frame_error import FrameError
 from flowedge.security.process import security_for
 from flowedge.security.tls.channels import open_verified
 from flowedge.v1 import pipeline_pb2 as pb
@@ -41,51 +37,14 @@ TELL_S = 0.5  # for the call that opened a link to say why its connection was cl
 
 Call: TypeAlias = "grpc.aio.UnaryStreamCall[Any, pb.LinkOffer]"
 
-_log = logging.getLogger(__name__)
-
-
-class LinkKind(str, Enum):
-    """The ways by which a message reaches a device."""
-
-    IN_BAND = "InBand"  # from the device before it in the pipeline
-    EXPRESS = "Express"  # from the draft node
-    REPLY = "Reply"  # back from the device after it, such as a credit
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
-
-
 STREAM_METHODS = (LinkKind.IN_BAND, LinkKind.EXPRESS)  # their values are the Pipeline service's methods
 
 
-def _no_op() -> None:
-    return
-
-
-@dataclass(frozen=True)
-class LinkEvents:
-    """The functions by which a link tells its owner of an event.
-
-    Attributes:
-        on_message: called in the link thread.
-        on_lost: called on the event loop, at most once, never after close().
-        on_ready: called in the link thread when frames that had to wait have been written.
-    """
-
-    on_message: Callable[[Message], None]
-    on_lost: Callable[[DeviceLostError], None]
-    on_ready: Callable[[], None] = _no_op
-
-
-class OutLink:
+class OutLink(FrameLink):
     """An open stream to a device, on a connection of its own.
 
     The call of gRPC that opened the link lasts as long as the link. By it the other device checks who calls,
     and tells why it ends the link.
-
-    Attributes:
-        peer: the name that the device gave when it accepted the stream.
     """
 
     def __init__(
@@ -99,18 +58,13 @@ class OutLink:
         kind: LinkKind,
         observer: LiveObserver,
     ) -> None:
-        self.peer = peer
-        self._sent, self._received = observer.of_link(kind.label)
         self._channel = channel
         self._call = call
-        self._connection = connection
-        self._events = events
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._broken = asyncio.Event()
         self._broken_reason = ""
-        self._ended: DeviceLostError | None = None
-        connection.start(SocketEvents(self._take, self._too_large, self._on_closed, self._events.on_ready))
+        super().__init__(connection, peer, events, kind, observer)
         self._tasks = [asyncio.create_task(self._await_end()), asyncio.create_task(self._beat())]
 
     @classmethod
@@ -167,37 +121,6 @@ class OutLink:
         peer = offer.device[:MAX_TEXT]
         return cls(channel, call, connection, peer, events, settings, kind, observer)
 
-    @property
-    def ready(self) -> bool:
-        """Whether a message would be written at once; if it is not, `on_ready` is called when it is."""
-        return not self._connection.blocked
-
-    @property
-    def num_waiting(self) -> int:
-        """Messages that the kernel has not taken yet."""
-        return self._connection.num_waiting
-
-    def send(self, message: Message, departed: float = 0.0) -> int:
-        """Send a message without waiting; return its size in bytes. May be called in any thread.
-
-        Args:
-            departed: when it was due to leave, for a receiver that emulates a device (see wire.encode).
-
-        Raises:
-            DeviceLostError: when the link is lost or closed.
-        """
-        frame = wire.encode(message, departed)
-        return self.send_frame(frame)
-
-    def send_frame(self, frame: wire.Frame) -> int:
-        """Send a message that is encoded already; see `send`."""
-        try:
-            self._connection.send(frame)
-        except ConnectionError as error:
-            raise self._ended or DeviceLostError(self.peer, str(error)) from error
-        self._sent(frame.num_bytes)
-        return frame.num_bytes
-
     async def close(self) -> None:
         """End the stream and the connection. The owner is not told."""
         if self._ended is None:
@@ -216,21 +139,6 @@ class OutLink:
 
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(tell)
-
-    def _take(self, head: bytes, tail: bytearray) -> None:
-        self._received(len(head) + len(tail))
-        try:
-            message, _ = wire.read(head, tail)
-        except FrameError as error:
-            _log.warning("%s sent a reply that cannot be read: %s", self.peer, error)
-            if not error.session:
-                return
-            message = Fault(error.session, self.peer, ProtocolError.code, str(error))
-        if not isinstance(message, Heartbeat):
-            self._events.on_message(message)
-
-    def _too_large(self, num_bytes: int) -> None:
-        _log.warning("%s sent a reply of %d bytes; at most %d are read", self.peer, num_bytes, CONTROL_BYTES)
 
     async def _await_end(self) -> None:
         """Wait for the end of the call or of the connection, and tell the owner why it has ended."""
@@ -278,10 +186,6 @@ class OutLink:
         self._connection.close(error.reason)
         self._call.cancel()
         self._events.on_lost(error)
-
-
-OpenLink: TypeAlias = Callable[[LinkEvents], Awaitable[OutLink]]
-"""Opens a link whose address and settings the function knows; raises what OutLink.open raises."""
 
 
 async def _first_of(call: Call) -> pb.LinkOffer | None:

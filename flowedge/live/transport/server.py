@@ -18,8 +18,9 @@ from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver, ignore_bytes
+from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
-from flowedge.live.transport.link import SERVICE, STREAM_METHODS, LinkKind
+from flowedge.live.transport.link import SERVICE, STREAM_METHODS
 from flowedge.live.transport.listener import LinkListener
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort

@@ -83,7 +83,7 @@ def expect_metrics(d0: AgentProcess, v1: AgentProcess, statistics: dict[str, Any
     assert of_draft_node["flowedge_time_to_first_token_seconds_count"] == 1
     accepted = statistics["counters"]["accepted_per_segment"]
     assert of_draft_node["flowedge_acceptance_length_sum"] == sum(accepted)
-    assert of_draft_node['flowedge_compute_seconds_count{activity="verify"}'] > 0
+    assert of_draft_node['flowedge_compute_seconds_count{activity="draft"}'] > 0
     for name in ("computed", "trimmed", "wasted"):
         assert of_stage[f'flowedge_rows_total{{outcome="{name}"}}'] == report[f"rows_{name}"]
     assert of_stage['flowedge_sessions_ended_total{reason="closed"}'] == 1

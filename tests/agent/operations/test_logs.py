@@ -125,7 +125,10 @@ def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[AgentPr
         assert [event["event"] for event in mine] == ["session_opened", "session_closed"]
         assert {event["session"] for event in mine} == {generation.session}
         role = [event for event in logged if event.get("pipeline") == mine[0]["pipeline"]]
-        assert [event["event"] for event in role][:2] == ["role_taken", "role_loaded"]
+        chosen = [event["verification"] for event in role if event["event"] == "verification"]
+        assert set(chosen) <= {"draft-node", "last-stage"} and len(chosen) == (agent is pipeline[0])
+        kinds = [event["event"] for event in role if event["event"] != "verification"]
+        assert kinds[:2] == ["role_taken", "role_loaded"]
         assert mine[1]["reason"] == ("length" if agent is pipeline[0] else "the draft node closed it")
         assert mine[1]["new_tokens" if agent is pipeline[0] else "rows_computed"] >= 4
     refused = [event for event in events(pipeline[0]) if event.get("event") == "request_refused"]

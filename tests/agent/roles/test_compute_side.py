@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.roles.compute_side import ComputeSide
+from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
+from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.drafting.draft_form import DraftForm
+from flowedge.engine.draft_models import required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.system.compute import ComputeChoice, DeviceCompute, DeviceTrial
 from flowedge.system.memory import AvailableMemory
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.weights.open.model_request import OpenedModel
 
 GPU = DeviceTrial("cuda:0", "a GPU", integrated=True)  # whose memory is read without CUDA
 BOARD = DeviceCompute("auto", ComputeChoice("cpu", "a CPU", ("float32",)), GPU)
@@ -53,3 +60,104 @@ def test_a_stage_is_admitted_with_the_caches_of_its_device(monkeypatch: pytest.M
     ComputeSide("kitchen", WITHOUT_GRAPHS, BOARD).admit(content, "", checkpoint)
     with pytest.raises(CapacityError, match="KV cache for"):
         ComputeSide("kitchen", AgentConfig(), BOARD).admit(content, "", checkpoint)
+
+
+@pytest.mark.parametrize(("free", "quant"), [(100, "auto"), (99, "int8"), (60, "int8"), (59, "int4")])
+def test_an_automatic_drafter_has_fewer_bits_where_memory_is_short(free: int, quant: str) -> None:
+    sizes = {"auto": 100, "int8": 60, "int4": 30}
+
+    def admitted(form: DraftForm) -> int:
+        if sizes[form.quant] > free:
+            raise CapacityError(f"{form.quant} does not fit")
+        return sizes[form.quant]
+
+    form, weights = first_that_fits(DraftForm(), admitted)
+    assert (form.quant, weights) == (quant, sizes[quant])
+
+
+@pytest.mark.parametrize("wanted", ["auto", "none", "int8"])
+def test_a_drafter_that_fits_in_no_form_is_refused_as_it_was_wanted(wanted: str) -> None:
+    def refused(form: DraftForm) -> int:
+        raise CapacityError(f"{form.quant} does not fit")
+
+    with pytest.raises(CapacityError, match=f"{wanted} does not fit"):
+        first_that_fits(DraftForm.parsed(wanted, ""), refused)
+
+
+def test_a_draft_node_loads_the_form_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLOWEDGE_STATE_DIR", str(tmp_path))
+    checkpoint, config = Checkpoint.open("bundled"), AgentConfig()
+    form = DraftForm("int8", "auto", True)
+    weights, row = required_memory(checkpoint, ("bundled",), "float32", form=form)
+    rows = min(config.memory.kv_tokens, max_positions(checkpoint.config))
+    free = weights + row * rows + config.memory.reserve_bytes
+    room = AvailableMemory(2 * free, free, "the device's memory")
+    monkeypatch.setattr("flowedge.agent.roles.compute_side.read_memory_of", lambda device, settings: room)
+    side = ComputeSide("kitchen", config, DeviceCompute("cpu", BOARD.cpu))
+    request = pb.DraftNodeRole(model="bundled", drafter="bundled", dtype="float32", stages=["x:1"])
+    content = LayerSlice("bundled", 0, 8, "float32")
+    target = PlannedRoute(0, checkpoint, (PlannedStage("x:1", content, 1, "v1", 0),))
+    assert side.load_draft_models(target, request).draft_quant == "int8"
+    with pytest.raises(CapacityError, match="the LM head of bundled"):
+        request.draft_quant = "none"
+        side.load_draft_models(target, request)
+
+
+DEVICES = {f"cpu:{i}": pb.Device(name=f"cpu{i}", compute=pb.Compute(device="cpu")) for i in range(3)}
+
+
+@pytest.mark.parametrize(("asked", "held"), [("", "auto"), ("draft-node", ""), ("last-stage", "last-stage")])
+def test_a_plan_has_the_last_stage_verify(asked: str, held: str) -> None:
+    side = ComputeSide("kitchen", AgentConfig(), BOARD)
+    target = Checkpoint.open("bundled")
+    stages = ["cpu:0", "cpu:1"]
+    request = pb.DraftNodeRole(model="bundled", stages=stages, dtype="float32", verification=asked)
+    [route] = side.plan_routes(request, (), target, DEVICES)
+    *others, last = (stage.content for stage in route.stages)
+    assert (last.verification, {content.verification for content in others}) == (held, {""})
+    assert (target.head_name in last.tensors(target)) is bool(held)
+    counts = [content.num_layers for content in (*others, last)]
+    assert counts == ([5, 3] if asked == "last-stage" else [4, 4])
+
+
+def test_an_unknown_place_is_refused() -> None:
+    side, target = ComputeSide("kitchen", AgentConfig(), BOARD), Checkpoint.open("bundled")
+    request = pb.DraftNodeRole(model="bundled", stages=list(DEVICES), dtype="float32", verification="here")
+    with pytest.raises(BadRequestError, match="verification is 'here'"):
+        side.plan_routes(request, (), target, DEVICES)
+
+
+def test_the_faster_device_gets_the_head() -> None:
+    side, content = (
+        ComputeSide("kitchen", AgentConfig(), BOARD),
+        LayerSlice("bundled", 6, 8, verification="auto"),
+    )
+    opened = OpenedModel(Checkpoint.open("bundled"))
+    executor = content.load(opened.checkpoint, None)
+    assert executor.head is None
+    assert side.choose_head(executor, content, opened, 0.0).startswith(
+        "the draft node verifies: drawing takes"
+    )
+    assert executor.head is None
+    assert side.choose_head(executor, content, opened, 1e3).startswith(
+        "the last stage verifies: drawing takes"
+    )
+    assert executor.head is not None
+    assert executor.stage_spec().draws
+    assert executor.weight_bytes == LayerSlice("bundled", 6, 8, verification="last-stage").weight_bytes(
+        opened.checkpoint
+    )
+
+
+def test_a_head_that_does_not_fit_leaves_the_choice_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    side, content = (
+        ComputeSide("kitchen", AgentConfig(), BOARD),
+        LayerSlice("bundled", 6, 8, verification="auto"),
+    )
+    opened = OpenedModel(Checkpoint.open("bundled"))
+    executor = content.load(opened.checkpoint, None)
+    room = AvailableMemory(1 << 30, 1 << 10, "the device's memory")
+    monkeypatch.setattr("flowedge.agent.roles.head_choice.read_memory_of", lambda device, settings: room)
+    said = side.choose_head(executor, content, opened, 1e3)
+    assert said.startswith("the draft node verifies: the LM head of bundled does not fit on device kitchen")
+    assert executor.head is None

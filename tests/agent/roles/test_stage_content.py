@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,30 @@ def test_the_content_of_a_role(cut: Path) -> None:
     assert content_of(role) == LayerSlice("bundled", 2, 5, "", "int8", (3,))
     role = pb.StageRole(model=str(cut), layer_stop=2, dtype="bfloat16", route=1, vocab_size=VOCAB)
     assert content_of(role) == WholeModel(str(cut), 0, 2, "bfloat16", vocab_size=VOCAB)
+
+
+def test_a_last_stage_holds_the_lm_head_as_well(contents: list[tuple[StageContent, Checkpoint]]) -> None:
+    target, (last, _) = contents[0][1], contents[1]
+    drawing = replace(last, verification="last-stage")
+    executor = drawing.load(target, None)
+    assert executor.stage_spec().draws
+    assert executor.weight_bytes == drawing.weight_bytes(target) > last.weight_bytes(target)
+    assert set(drawing.tensors(target)) - set(last.tensors(target)) == {
+        target.source(target.head_name)[1].name
+    }
+    role = pb.StageRole(model="bundled", layer_start=6, layer_stop=8, verification="last-stage")
+    assert content_of(role) == drawing
+    with pytest.raises(BadRequestError, match="verification is 'there'"):
+        content_of(pb.StageRole(model="bundled", verification="there"))
+
+
+def test_the_embedding_and_a_tied_head_are_one_tensor(cut: Path) -> None:
+    checkpoint = Checkpoint(cut)
+    whole = LayerSlice(str(cut), 0, 2, verification="last-stage")
+    tied = checkpoint.head_name == checkpoint.embedding_name
+    executor = whole.load(checkpoint, None)
+    assert executor.head is not None
+    assert (executor.head.weight is executor.block.embedding_weight) is tied
 
 
 def test_a_head_is_no_whole_model() -> None:

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.loading import TargetModel, drafter_directory, drafter_memory, load_drafter
+from flowedge.drafting.loading import TargetModel, drafter_directory, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import load_tokenizer
 from flowedge.models.graphs.recordable import is_recordable

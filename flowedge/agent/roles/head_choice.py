@@ -1,0 +1,63 @@
+"""Whether the last stage draws tokens, decided there by what it measures. Imports torch and transformers."""
+
+from __future__ import annotations
+
+from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.core.errors import CapacityError
+from flowedge.core.verification import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
+from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.out_of_memory import within_memory
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.sampling.draw_timing import draw_seconds
+from flowedge.placement.admission import admit
+from flowedge.system.memory import MemorySettings, read_memory_of
+
+SAVED_ROWS = 14  # of a segment of 16, which do not cross the last link if the last stage draws
+
+
+def choose_head(
+    device: str,
+    settings: MemorySettings,
+    executor: BlockExecutor,
+    content: LayerSlice,
+    checkpoint: Checkpoint,
+    draft_node_s: float,
+) -> str:
+    """Give a last stage the LM head if it fits, and draws tokens faster here than the draft node does.
+
+    Args:
+        device: the name of this device; executor: of the stage, without the head.
+        draft_node_s: seconds in which the draft node draws the tokens after a few rows.
+
+    Returns:
+        The choice, in words for the user.
+    """
+    block = executor.block
+    try:
+        admit(
+            f"the LM head of {content.model}",
+            device,
+            weights=content.head_bytes(checkpoint),
+            row_bytes=executor.cache_row_bytes,
+            max_rows=max_positions(checkpoint.config),
+            settings=settings,
+            memory=read_memory_of(str(block.device), settings),
+        )
+        head = within_memory(
+            f"the LM head of {content.model} does not fit on device {device}",
+            block.device,
+            lambda: content.load_head(checkpoint, block),
+            lambda: None,
+        )
+    except CapacityError as error:
+        return f"the draft node verifies: {error}"
+    here_s = draw_seconds(head)
+    row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
+    place = cheaper_place(draft_node_s, here_s, SAVED_ROWS * row_bytes / LINK_BYTES_PER_S)
+    if place == LAST_STAGE:
+        executor.head = head
+    return (
+        f"{'the last stage' if place == LAST_STAGE else 'the draft node'} verifies: drawing takes "
+        f"{1e3 * here_s:.2f} ms here, {1e3 * draft_node_s:.2f} ms there"
+    )

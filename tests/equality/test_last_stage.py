@@ -1,0 +1,125 @@
+"""Token-for-token equality with the plain model where the last stage draws the tokens."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flowedge.core.messages import Segment
+from flowedge.core.request import Failed, Finished
+from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import LAST_STAGE
+from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.engine.jobs import DraftJob, StageJob, Verify
+from flowedge.simulate.virtual_pipeline import VirtualObserver
+from flowedge.strategies.registry import STRATEGIES
+from tests.equality.conftest import Pair, expected, request, token_ids
+from tests.support.breadth import dealt_diagonally
+
+pytestmark = pytest.mark.slow
+SPLITS = {1: [8], 2: [5, 3], 4: [3, 2, 2, 1]}
+SAMPLINGS = {
+    "greedy": SamplingParams(),
+    "T1": SamplingParams(temperature=1.0, seed=5),
+    "T0.7-k20-p0.9": SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=6),
+}
+
+
+@pytest.mark.parametrize("sampling_name", ["greedy", "T1"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
+    outputs = pair.pipeline([3, 2, 2, 1], verification=LAST_STAGE).generate(
+        request(prompt, sampling, 24, strategy)
+    )
+    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stages", "sampling_name"),
+    dealt_diagonally(("autoregressive", "auto", "flowspec"), list(SPLITS), list(SAMPLINGS), one_in=3),
+)
+def test_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
+    prompt, sampling = pair.prompt(300), SAMPLINGS[sampling_name]
+    rng = random.Random(stages)
+    pipeline = pair.pipeline(
+        SPLITS[stages],
+        express_fault=lambda _stage, _message: None if rng.random() < 0.3 else rng.random() * 2,
+        verification=LAST_STAGE,
+    )
+    outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
+
+
+@pytest.mark.parametrize(
+    "names", [("bundled-small",), ("ngram",), ("bundled", "bundled-small"), ("bundled-eagle3",)], ids="+".join
+)
+def test_drafters_with_and_without_features(pair: Pair, names: tuple[str, ...]) -> None:
+    """What a drafter proposes shows whether it was given the right hidden states."""
+    drafter = load_drafter(names, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
+    assert drafter is not None
+    prompt, sampling = pair.prompt(40), SAMPLINGS["T1"]
+    own = replace(pair, drafter=drafter)
+    there = own.pipeline([3, 5], verification=LAST_STAGE).generate(request(prompt, sampling, 24, "naive_pp"))
+    assert token_ids(there) == expected(prompt, sampling, 24, "none")
+    here = own.pipeline([3, 5]).generate(request(prompt, sampling, 24, "naive_pp"))
+    assert accepted(there) == accepted(here), "the drafter proposed other trees"
+
+
+def accepted(outputs: list) -> tuple[int, ...]:
+    finished = outputs[-1].output
+    assert isinstance(finished, Finished)
+    return finished.counters.accepted_per_round
+
+
+class Watching(VirtualObserver):
+    """Notes the jobs of the draft node, and the hidden states that come back from the stage at a place."""
+
+    def __init__(self, last: int) -> None:
+        self.jobs: list[StageJob | DraftJob] = []
+        self.returned: list[Segment] = []
+        self._last = last
+
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+        self.jobs.append(job)
+
+    def sent(self, sender: int, message: object, start: float, left: float, arrives: float) -> None:
+        if sender == self._last and isinstance(message, Segment):
+            self.returned.append(message)
+
+
+def test_only_rows_on_the_path_come_back(pair: Pair) -> None:
+    observer = Watching(last=3)
+    prompt = pair.prompt(40)
+    outputs = pair.pipeline([2, 2, 2, 2], observer=observer, verification=LAST_STAGE).generate(
+        request(prompt, SamplingParams(), 24, "flowspec")
+    )
+    assert not any(isinstance(job, Verify) for job in observer.jobs)
+    drafts = [segment for segment in observer.returned if not segment.committed]
+    assert sum(segment.num_rows for segment in drafts) > 2 * sum(len(s.payload) for s in drafts)
+    # The last token is drawn after a row that came back; every other token is such a row.
+    assert sum(len(segment.payload) for segment in drafts) >= len(token_ids(outputs)) - 1
+
+
+def test_nothing_but_ids_comes_back_without_a_drafter(pair: Pair) -> None:
+    observer = Watching(last=1)
+    pair.pipeline([3, 5], observer=observer, verification=LAST_STAGE).generate(
+        request(pair.prompt(40), SamplingParams(), 8, "autoregressive")
+    )
+    assert {segment.payload.size for segment in observer.returned} == {0}
+
+
+def test_a_session_may_end_in_flight_beside_another(pair: Pair) -> None:
+    pipeline = pair.pipeline([2, 2, 2, 2], verification=LAST_STAGE)
+    sampling, prompt = SAMPLINGS["T1"], pair.prompt(40)
+    pipeline.start(request(prompt, sampling, 24, "auto", session="cancelled"))
+    pipeline.cancel("cancelled", time=1.1)
+    pipeline.start(request(prompt, sampling, 24, "auto", session="other"), time=0.1)
+    pipeline.run()
+    own = [timed for timed in pipeline.outputs if timed.output.session == "other"]
+    assert token_ids(own) == expected(prompt, sampling, 24, "none")
+    assert all(stage.is_drained for stage in pipeline.stages)
+    assert not any(isinstance(timed.output, Failed) for timed in pipeline.outputs)
