@@ -16,10 +16,13 @@ from flowedge.net.address import split_address
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
+from flowedge.profiling.handshakes import handshake_times
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.security.tls.channels import open_channel
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, measure_pb2_grpc
 from flowedge.v1 import measure_pb2 as pb
+
+AT_ONCE = 5  # handshakes between two probes, by which the peer hears that the measuring goes on
 
 
 @dataclass(frozen=True)
@@ -73,24 +76,24 @@ class LinkSender:
             raise ProtocolError(f"{self.peer} is not a FlowEdge agent that measures links")
 
     async def _round_trips(self, channel: grpc.aio.Channel, count: int) -> list[float]:
+        """Return the times of handshakes with the peer, which must agree to take part before."""
         limits = self.limits
         call = measure_pb2_grpc.MeasureStub(channel).Ping(timeout=limits.total_s)
         await self._accepted(call, call.read)
         probe = pb.Probe(data=bytes(limits.probe_bytes))
-        times = []
-        for number in range(limits.warm_up_round_trips + count):
-            started = time.perf_counter()
+        times: list[float] = []
+        while len(times) < limits.warm_up_round_trips + count:
             # The peer may have ended the call; reading tells why.
             with contextlib.suppress(asyncio.InvalidStateError):
                 await within(limits.step_s, call.write(probe), f"{self.peer} took no probe")
             answer: Any = await within(limits.step_s, call.read(), f"{self.peer} sent no probe back")
             if not isinstance(answer, pb.Probe):
                 raise DeviceLostError(self.peer, "it ended the round trips early")
-            if number >= limits.warm_up_round_trips:
-                times.append(time.perf_counter() - started)
+            shaking = asyncio.to_thread(handshake_times, self.peer, AT_ONCE, limits.step_s)
+            times += await within(limits.step_s, shaking, f"{self.peer} took no connections")
         await call.done_writing()
         await within(limits.step_s, call.read(), f"{self.peer} did not end the round trips")
-        return times
+        return times[limits.warm_up_round_trips :][:count]
 
     async def _send(self, channel: grpc.aio.Channel, num_bytes: int) -> pb.SinkReply:
         limits = self.limits

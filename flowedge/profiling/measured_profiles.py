@@ -81,6 +81,7 @@ def device_profile(found: DeviceMeasurement) -> FittedDevice:
         tflops=short(roofline.flops / 1e12),
         layer_overhead_ms=short(roofline.overhead_s * 1e3),
         dequantise_gweights_s=unpacked,
+        added=found.added,
         measured=found.model.times,
         quantised=_quantised(found),
         not_measured=_not_measured(found, roofline, unpacked) or None,
@@ -116,7 +117,7 @@ def link_profile(sender: str, receiver: str, found: LinkMeasurement) -> LinkProf
         source=(
             f"Measured by `flowedge profile` between agents: the rate by {found.bytes / 1e6:.3g} MB over one "
             "gRPC stream, at the receiver, after a warm-up; the latency is half of the median of "
-            f"{len(found.round_trips)} round trips of small messages on an open stream. "
+            f"{len(found.round_trips)} TCP handshakes, without the software of the agents. "
             "Jitter was not measured."
         ),
         mbps=short(found.bits_per_s / 1e6),

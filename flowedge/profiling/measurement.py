@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from flowedge.core.errors import ProtocolError
 from flowedge.core.settings_group import SettingsGroup
 from flowedge.drafting.choice import MOST_NAMES
-from flowedge.profiling.documents.device import MeasuredTimes
+from flowedge.profiling.documents.device import AddedTimes, MeasuredTimes
 from flowedge.profiling.documents.model import LayerSizes, Quantisation, Size, StoredDtype
 
 MAX_REPEATS = 100
@@ -91,6 +91,7 @@ class DeviceMeasurement(StrictModel):
         processor: name by torch or the operating system.
         dtype: of all weights that are not quantised.
         memory_available: bytes, before anything was loaded.
+        added: what surrounds the computing of a segment.
         layers: generic layers in the dtype, to fit a roofline to.
         quantised: by quantisation, generic layers of one size; "none" is the dtype.
         quant_problems: by quantisation that could not be measured, why.
@@ -106,6 +107,7 @@ class DeviceMeasurement(StrictModel):
     repeats: Size
     memory_available: Annotated[int, Field(ge=1)]
     model: ModelTimes
+    added: AddedTimes
     layers: Annotated[tuple[LayerTime, ...], Field(max_length=256)]
     quantised: dict[Quantisation, Annotated[tuple[LayerTime, ...], Field(max_length=64)]]
     quant_problems: dict[Quantisation, Text] = Field(default_factory=dict)
@@ -116,7 +118,7 @@ class LinkMeasurement(StrictModel):
 
     Attributes:
         bytes, seconds: what arrived after the warm-up, and how long it took.
-        round_trips: times of small messages.
+        round_trips: times of TCP handshakes.
     """
 
     bytes: Annotated[int, Field(ge=1)]

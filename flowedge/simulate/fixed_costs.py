@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowedge.core.arrays import Payload
 from flowedge.core.messages import Message, Prune, Segment
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
@@ -29,11 +30,14 @@ class FixedCosts:
     latency_s: float = 0.001
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
-        return forward_s + self.row_s * job.num_rows if isinstance(job, Forward) else 0.0
+        if not isinstance(job, Forward):
+            return 0.0
+        draws = job.draw is not None and len(job.draw.visitable) > 0
+        return self.layers * self.layer(stage, job) + (self.verify_s if draws else 0.0)
 
     def layer(self, stage: int, job: Forward) -> float:
-        return self.stage_job(stage, job) / self.layers
+        forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
+        return (forward_s + self.row_s * job.num_rows) / self.layers
 
     def draft_job(self, job: DraftJob) -> float:
         match job:
@@ -45,6 +49,15 @@ class FixedCosts:
             case _:
                 return 0.0
 
+    def conclude(self, _place: int, _job: StageJob | DraftJob) -> float:
+        return 0.0
+
+    def receive(self, _place: int, _message: Message) -> float:
+        return 0.0
+
+    def speed(self, _busy: int) -> float:
+        return 1.0
+
     def transfer(self, sender: int, message: Message) -> float:
         return self.message_bytes(sender, message) / self.bytes_per_s
 
@@ -54,9 +67,15 @@ class FixedCosts:
     def message_bytes(self, _sender: int, message: Message) -> int:
         match message:
             case Segment():
-                per_row = self.row_bytes if message.payload.ndim > 1 else 4
-                return HEADER_BYTES + message.num_rows * (per_row + 4)
+                tokens = sum(4 * len(each) for each in (message.tokens, message.drawn) if each is not None)
+                return HEADER_BYTES + 4 * message.num_rows + tokens + self._payload_bytes(message.payload)
             case Prune():
                 return HEADER_BYTES + 4 * len(message.retained)
             case _:
                 return HEADER_BYTES
+
+    def _payload_bytes(self, payload: Payload) -> int:
+        """Return the bytes of token ids [n] or of hidden states [n, width], which may have no width."""
+        if payload.ndim == 1:
+            return 4 * len(payload)
+        return self.row_bytes * len(payload) if payload.shape[1] else 0

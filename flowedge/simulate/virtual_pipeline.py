@@ -18,6 +18,7 @@ from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
 from flowedge.engine.stage import Stage
+from flowedge.simulate.compute_slots import ComputeSlots
 from flowedge.strategies.events import TARGET
 
 DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
@@ -52,6 +53,18 @@ class Costs(Protocol):
     def draft_job(self, job: DraftJob) -> float:
         """Return the compute time of a job on the draft node."""
 
+    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
+        """Return the time from a job's end until what follows from it has been sent.
+
+        The device begins no other job meanwhile.
+        """
+
+    def receive(self, place: int, message: Message) -> float:
+        """Return the time from the arrival of an in-band message until the device has taken it in."""
+
+    def speed(self, busy: int) -> float:
+        """Return how fast each device computes while `busy` devices do, as a share of its speed alone."""
+
     def transfer(self, sender: int, message: Message) -> float:
         """Return the time for which an in-band message occupies the link out of `sender`."""
 
@@ -77,15 +90,6 @@ class VirtualObserver:
 
 ExpressDelay = Callable[[int, Message], float | None]
 """Returns the extra delay in seconds of an express message to the stage at a place; None loses it."""
-
-
-@dataclass
-class _ComputeSlot:
-    busy: bool = False
-    job: StageJob | DraftJob | None = None
-    started: float = 0.0
-    ends: float = 0.0
-    run: int = 0  # number of the current end; an abort replaces the end by an earlier one
 
 
 # Time, sequence number, place of the device, action. The sequence number is unique, so that a comparison of
@@ -133,7 +137,7 @@ class VirtualPipeline:
         self._observer = observer or VirtualObserver()
         self._heap: list[_Event] = []
         self._sequence = 0
-        self._slots = {place: _ComputeSlot() for place in [DRAFT_NODE, *self._machines]}
+        self._slots = ComputeSlots([DRAFT_NODE, *self._machines], costs.speed, self._at)
         self._link_busy = dict.fromkeys([DRAFT_NODE, *self._machines], False)
         self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
 
@@ -203,37 +207,24 @@ class VirtualPipeline:
             cost = self._costs.stage_job(index, job)
             self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
         if isinstance(slot.job, Forward) and slot.job.dead and slot.busy:
-            self._end_early(index, slot, slot.job)
+            self._end_early(index, slot.job)
         while (message := stage.next_upstream()) is not None:
-            self._deliver_up(self.now + self._costs.latency(index), index, message)
+            delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
+            self._deliver_up(self.now + delay, index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
     def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
-        slot = self._slots[place]
-        slot.busy, slot.job, slot.started = True, job, self.now
-        self._end_at(self.now + cost, place, slot, finish)
+        self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
 
-    def _end_at(self, time: float, place: int, slot: _ComputeSlot, finish: Callable[[], None]) -> None:
-        slot.ends = time
-        slot.run += 1
-        run = slot.run
-
-        def end() -> None:
-            if slot.run == run and slot.busy:
-                slot.busy = False
-                finish()
-
-        self._at(max(time, self.now), place, end)
-
-    def _end_early(self, index: int, slot: _ComputeSlot, job: Forward) -> None:
+    def _end_early(self, index: int, job: Forward) -> None:
         """Have an aborted forward end with its current layer."""
-        ends = abort_time(slot.started, self.now, self._costs.layer(index, job))
-        if ends < slot.ends:
-            self._end_at(ends, index, slot, lambda: self._finish_stage(index, job))
+        ends = abort_time(self._slots[index].started, self.now, self._costs.layer(index, job))
+        self._slots.end_by(index, self.now, ends)
 
     def _finish_draft(self, job: DraftJob) -> None:
-        self._observer.computed(DRAFT_NODE, job, self._slots[DRAFT_NODE].started, self.now)
-        self.draft_node.record_busy(job.session, self.now - self._slots[DRAFT_NODE].started)
+        slot = self._slots[DRAFT_NODE]
+        self._observer.computed(DRAFT_NODE, job, slot.started, slot.ended)
+        self.draft_node.record_busy(job.session, slot.ended - slot.started)
         try:
             result = self._draft_executor.run(job)
         except FlowEdgeError as error:
@@ -242,9 +233,9 @@ class VirtualPipeline:
             self.draft_node.finish(job, result)
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
-        self._observer.computed(index, job, self._slots[index].started, self.now)
-        stage = self._machines[index]
-        stage.record_busy(job.session, self.now - self._slots[index].started)
+        stage, slot = self._machines[index], self._slots[index]
+        self._observer.computed(index, job, slot.started, slot.ended)
+        stage.record_busy(job.session, slot.ended - slot.started)
         try:
             output = self._stage_executors[index].run(job)
         except FlowEdgeError as error:
@@ -263,11 +254,12 @@ class VirtualPipeline:
         machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
         machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(sender, message))
         left = self.now + self._costs.transfer(sender, message)
-        arrives = max(left + self._costs.latency(sender), self._last_arrival[sender])
+        receiver = self._receiver(sender, route)
+        delay = self._costs.latency(sender) + self._costs.receive(receiver, message)
+        arrives = max(left + delay, self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link
         self._observer.sent(sender, message, self.now, left, arrives)
         self._at(left, sender, lambda: self._link_busy.update({sender: False}))
-        receiver = self._receiver(sender, route)
         if receiver == DRAFT_NODE:
             self._deliver_up(arrives, sender, message)
         else:
@@ -282,7 +274,7 @@ class VirtualPipeline:
     def _send_express(self, place: int, message: Message) -> None:
         extra = 0.0 if self._express_fault is None else self._express_fault(place, message)
         if extra is not None:
-            delay = self._costs.latency(DRAFT_NODE) + extra
+            delay = self._costs.latency(DRAFT_NODE) + self._costs.receive(place, message) + extra
             stage = self._machines[place]
             self._observer.expressed(place, message, self.now, self.now + delay)
             self._at(self.now + delay, place, lambda: stage.receive(message, express=True))

@@ -17,21 +17,24 @@ from flowedge.engine.executors import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.tensors import to_payload
-from flowedge.profiling.device.layer_timing import RECORDING_RUNS, median_s, synchronize
+from flowedge.profiling.device.layer_timing import RECORDING_RUNS, median_s, pause, synchronize
 from flowedge.profiling.documents.device import MeasuredDraftTimes
 from flowedge.profiling.measurement import milliseconds, short
 
-GROWN = (1, 2, 5, 10, 20)  # frontier nodes of a layer
+GROWN = (1, 2, 5, 10, 20, 32)  # frontier nodes of a layer
 EXTENDED = (1, 2, 4, 8, 16, 32, 64, 128)  # true rows
 VERIFIED = (1, 4, 8, 16, 32, 64, 128)
 WIDTH = 10  # children of a node, as EAGLE-2 grows them
-ACCEPTED = 3  # rows that the sampling walk accepts, where there are as many
+ACCEPTED = 1  # row below the root that the sampling walk accepts, where there is one
 
 _SESSION = "measure"
 
 
 def verify_times(executor: HeadExecutor, repeats: int) -> dict[int, float]:
-    """Return seconds of verifying a segment, by rows, at temperature 0, with ACCEPTED rows below the root."""
+    """Return seconds of verifying a segment, by rows, at temperature 0, with ACCEPTED rows below the root.
+
+    Where rows are exact, only the logits of the rows that the walk may visit are computed.
+    """
     return {rows: _verify_s(executor, rows, repeats) for rows in VERIFIED}
 
 
@@ -49,12 +52,16 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
 
     finish, warm_up = _waiting(executor)
 
+    def rewind() -> None:
+        drafter.rewind(_SESSION, cached)
+        pause()
+
     def extended_s(rows: int) -> float:
         job = _extend(executor, rows)
         return median_s(
             lambda: executor.run(job),
             repeats,
-            prepare=lambda: drafter.rewind(_SESSION, cached),
+            prepare=rewind,
             finish=finish,
             warm_up=warm_up,
         )
@@ -63,7 +70,9 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
     drafter.rewind(_SESSION, cached)
     executor.run(_extend(executor, 1))  # a growth starts at the row that was added last
     growths = count(1)
-    root = median_s(lambda: executor.run(_grow(next(growths), [0], [-1])), repeats, warm_up=warm_up)
+    root = median_s(
+        lambda: executor.run(_grow(next(growths), [0], [-1])), repeats, prepare=pause, warm_up=warm_up
+    )
 
     def grown_s(nodes: int) -> float:
         growth = 0
@@ -72,6 +81,7 @@ def draft_times(executor: HeadExecutor, cached: int, repeats: int) -> MeasuredDr
             nonlocal growth
             growth = next(growths)
             executor.run(_grow(growth, [0], [-1]))
+            pause()
 
         names = list(range(1, nodes + 1))
         return median_s(
@@ -98,7 +108,7 @@ def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
         tokens[ACCEPTED + 1] = (tokens[ACCEPTED + 1] + 1) % executor.head.vocab_size
     positions: IntArray = np.arange(rows, dtype=np.int64)
     job = Verify(_SESSION, SamplingParams(seed=0), hidden, tokens, positions - 1, positions)
-    return median_s(lambda: executor.run(job), repeats)
+    return median_s(lambda: executor.run(job), repeats, prepare=pause)
 
 
 def _waiting(executor: HeadExecutor) -> tuple[Callable[[], object], int]:

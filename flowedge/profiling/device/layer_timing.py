@@ -19,6 +19,9 @@ from flowedge.models.layers.tensors import to_payload
 
 RECORDING_RUNS = 3  # the first runs on a device with CUDA graphs: layer by layer, captured, replayed
 
+# Jobs of an agent follow a wait, after which processor and caches are slower than in a loop.
+PAUSE_S = 0.001
+
 _SESSION = "measure"
 
 
@@ -72,11 +75,17 @@ def layer_times(
     times = {}
     for count in rows:
         tell(count)
-        run = partial(executor.run, _forward(block, count, cached))
+        run = partial(executor.run, forward_job(block, count, cached))
         warm_up = 0 if block.decoding is None else RECORDING_RUNS
-        times[count] = median_s(run, repeats, finish=finish, warm_up=warm_up) / block.num_layers
+        seconds = median_s(run, repeats, prepare=pause, finish=finish, warm_up=warm_up)
+        times[count] = seconds / block.num_layers
     executor.run(DropCache(_SESSION))
     return times
+
+
+def pause() -> None:
+    """Wait as an agent waits between two jobs."""
+    time.sleep(PAUSE_S)
 
 
 def synchronize(device: torch.device) -> Callable[[], object]:
@@ -111,8 +120,8 @@ def median_s(
     return statistics.median(times)
 
 
-def _forward(block: LayerBlock, rows: int, cached: int) -> Forward:
-    """A chain of draft rows after `cached` rows of context."""
+def forward_job(block: LayerBlock, rows: int, cached: int) -> Forward:
+    """Return the job of a chain of draft rows after `cached` rows of context."""
     slots = np.arange(cached, cached + rows, dtype=np.int64)
     parents: IntArray = slots - 1
     parents[0] = -1

@@ -1,11 +1,11 @@
-"""Measures a device: layers of a model, the work of a draft node with the model, and layers of other sizes.
+"""Measures a device: layers of a model, a draft node's work, what surrounds computing, layers of other sizes.
 
 Everything is computed as agents compute it, by the same executors and with as many threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,14 +13,16 @@ from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.default import resolve_exact
 from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import head_size
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.loading import checkpoint_quant
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.layers.tensors import payload_dtype, torch_dtype
 from flowedge.models.quant.quantize import check_available
 from flowedge.profiling.device.draft_timing import draft_times, verify_times
 from flowedge.profiling.device.generic_layers import generic_block, llama_like, shapes_within
+from flowedge.profiling.device.layer_parts import attention_ms, forward_seconds, without_forward
 from flowedge.profiling.device.layer_timing import LayerSeconds, compared_times
 from flowedge.profiling.documents.device import MeasuredTimes
 from flowedge.profiling.documents.model import LayerSizes, Quantisation
@@ -30,14 +32,19 @@ from flowedge.profiling.measurement import (
     MeasureOptions,
     ModelTimes,
     milliseconds,
+    short,
 )
+from flowedge.profiling.rehearsal.added_times import measure_added_times
 from flowedge.system.compute import processor_name, try_device
 from flowedge.system.memory import read_memory_of
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+FEW = 3  # the first counts of ROWS, for which a forward's time beside its layers is a large part
 CACHED_ROWS = 256
+LITTLE_CACHED = 16  # cached rows that hardly take time
 TIMED_LAYERS = 4  # so that the work of a block is spread over layers as on a stage
+CACHES = 64 << 20  # bytes; small layers are timed in as many as a processor's caches may hold
 COMPARED: tuple[Quantisation, ...] = ("none", "int8", "nf4", "int4", "w8a16")
 COMPARED_HIDDEN = {"cpu": 1024, "cuda": 4096}  # nf4 takes a second a layer of 4096 on a CPU
 COMPARED_LAYERS = 2
@@ -69,10 +76,11 @@ def profile_device(
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
     available = read_memory_of(options.compute).available
-    record = capture if options.cuda_graphs else _without_graphs
+    record = capture if options.cuda_graphs else without_graphs
     tell(f"opening {options.model}")
     checkpoint = Checkpoint.open(options.model)
-    model = _model_times(options, checkpoint, device, available, tell, record)
+    model = model_times(options, checkpoint, device, available, tell, record)
+    added = measure_added_times(model.times.hidden, payload_dtype(torch_dtype(options.dtype)), tell)
     quantised, problems = _quantised_times(options, device, tell, record)
     return DeviceMeasurement(
         name=name,
@@ -85,13 +93,14 @@ def profile_device(
         repeats=options.repeats,
         memory_available=available,
         model=model,
+        added=added,
         layers=_generic_times(options, device, available, tell, record),
         quantised=quantised,
         quant_problems=problems,
     )
 
 
-def _model_times(
+def model_times(
     options: MeasureOptions,
     checkpoint: Checkpoint,
     device: torch.device,
@@ -99,15 +108,26 @@ def _model_times(
     tell: OnStep,
     record: Record,
 ) -> ModelTimes:
+    """Time the layers, the LM head and the drafter of a model; arguments and errors as in `profile_device`.
+
+    available: bytes of memory, of which layers take at most half.
+    """
     config = checkpoint.config
     sizes = _sizes(checkpoint)
     cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
-    block = _load_layers(options, checkpoint, device, available)
-    timed = block.num_layers
-    layer = compared_times(
-        block, ROWS, cached, options.repeats, lambda text: tell(f"a layer of {options.model}, {text}"), record
-    )
-    del block
+    timed = _num_timed(options, checkpoint, available)
+
+    def layer_seconds(layers: int, rows: Sequence[int], seen: int) -> LayerSeconds:
+        block = _load_layers(options, checkpoint, device, layers)
+        words = f"{counted(layers, 'layer')} of {options.model} after {counted(seen, 'row')}"
+        return compared_times(
+            block, rows, seen, options.repeats, lambda text: tell(f"{words}, {text}"), record
+        )
+
+    layer = layer_seconds(timed, ROWS, cached)
+    single = layer_seconds(1, ROWS[:FEW], cached).used if timed > 1 else {}
+    forward = forward_seconds(layer.used, single, timed)
+    short_context = layer_seconds(timed, ROWS, min(LITTLE_CACHED, cached)).used
     tell("the LM head")
     executor = DraftModels.load(
         checkpoint, options.drafters, options.dtype, device, cuda_graphs=options.cuda_graphs
@@ -123,8 +143,10 @@ def _model_times(
         "dtype": options.dtype,
         "quant": checkpoint_quant(checkpoint, options.quant),
         "cached_rows": cached,
-        "layer_ms": milliseconds(layer.used),
-        "layer_by_layer_ms": milliseconds(layer.layer_by_layer) or None,
+        "forward_ms": short(forward * 1e3),
+        "layer_ms": milliseconds(without_forward(layer.used, forward, timed)),
+        "attention_ms": attention_ms(layer.used, short_context, cached),
+        "layer_by_layer_ms": milliseconds(without_forward(layer.layer_by_layer, forward, timed)) or None,
         "verify_ms": milliseconds(verify),
         "draft": draft,
     }
@@ -153,21 +175,30 @@ def _sizes(checkpoint: Checkpoint) -> LayerSizes:
     )
 
 
-def _load_layers(
-    options: MeasureOptions, checkpoint: Checkpoint, device: torch.device, available: int
-) -> LayerBlock:
-    """Load layers from the middle of the model: as many as fit in half the memory, at most TIMED_LAYERS."""
-    dtype, quant = torch_dtype(options.dtype), options.quant
-    total = int(checkpoint.config.num_hidden_layers)
-    layer = LayerBlock.required_bytes(checkpoint, total // 2, total // 2 + 1, quant=quant, dtype=dtype)
+def _num_timed(options: MeasureOptions, checkpoint: Checkpoint, available: int) -> int:
+    """Return how many layers are timed: TIMED_LAYERS, or more small ones, if they fit in half the memory."""
+    dtype, total = torch_dtype(options.dtype), int(checkpoint.config.num_hidden_layers)
+    middle = total // 2
+    layer = LayerBlock.required_bytes(checkpoint, middle, middle + 1, quant=options.quant, dtype=dtype)
     if layer > available:
         raise CapacityError(
             f"a layer of {options.model} takes {layer / 2**20:.0f} MiB, and {available / 2**20:.0f} MiB are "
             "free; measure where there is more memory"
         )
-    count = max(1, min(TIMED_LAYERS, total - 2, available // (2 * layer)))
-    start = (total - count) // 2
-    return LayerBlock.load(checkpoint, start, start + count, quant=quant, dtype=dtype, device=device)
+    wanted = max(TIMED_LAYERS, CACHES // layer)
+    return int(max(1, min(wanted, total - 2, available // (2 * layer))))
+
+
+def _load_layers(
+    options: MeasureOptions, checkpoint: Checkpoint, device: torch.device, layers: int
+) -> LayerBlock:
+    """Load layers from the middle of the model, exact ones where agents compute exact ones by default."""
+    config, dtype = checkpoint.config, torch_dtype(options.dtype)
+    start = (int(config.num_hidden_layers) - layers) // 2
+    exact = resolve_exact("auto", config, device.type)
+    return LayerBlock.load(
+        checkpoint, start, start + layers, quant=options.quant, dtype=dtype, device=device, exact=exact
+    )
 
 
 def _generic_times(
@@ -230,7 +261,7 @@ def _timed(
     ]
 
 
-def _without_graphs(block: LayerBlock) -> None:
+def without_graphs(block: LayerBlock) -> None:
     """Leave a block as it is."""
 
 

@@ -17,6 +17,7 @@ from flowedge.profiling.documents.model import (
 )
 
 Milliseconds = Annotated[float, Field(gt=0, lt=3_600_000)]
+NotNegative = Annotated[float, Field(ge=0, lt=3_600_000)]
 Table = Annotated[dict[Size, Milliseconds], Field(max_length=64)]  # by rows
 
 
@@ -39,8 +40,9 @@ class MeasuredTimes(LayerSizes):
 
     Attributes:
         cached_rows: rows in the cache, all of which each measured row saw.
-        layer_ms: by rows, one decoder layer with its share of a stage's work for each segment, computed as an
-            agent does.
+        forward_ms: what each forward takes beside its layers, such as the preparation of masks.
+        layer_ms: by rows, one decoder layer, computed as an agent does.
+        attention_ms: by rows, the part of `layer_ms` for reading the cached rows; None where it is unknown.
         layer_by_layer_ms: the layer without CUDA graphs; None where an agent uses none.
         verify_ms: by rows, LM head and sampling walk.
         draft: None where no drafter was measured.
@@ -50,7 +52,9 @@ class MeasuredTimes(LayerSizes):
     dtype: StoredDtype
     quant: Quantisation
     cached_rows: int = Field(ge=0, le=1 << 20)
+    forward_ms: NotNegative = 0
     layer_ms: Table = Field(min_length=1)
+    attention_ms: Annotated[dict[Size, NotNegative], Field(min_length=1, max_length=64)] | None = None
     layer_by_layer_ms: Table | None = None
     verify_ms: Table = Field(default_factory=dict)
     draft: MeasuredDraftTimes | None = None
@@ -80,6 +84,62 @@ class MeasuredQuantisations(LayerSizes):
     layer_by_layer_ms: dict[Quantisation, Table] | None = None
 
 
+class StrategyTimes(YamlDocument):
+    """What a draft node does for a strategy beside computing, in milliseconds.
+
+    Attributes:
+        verified_ms: from the end of a verification until the segment that follows from it is written.
+        drafted_ms: from the end of a draft layer until the next job can begin.
+    """
+
+    verified_ms: NotNegative
+    drafted_ms: NotNegative
+
+
+class AddedTimes(YamlDocument):
+    """What a device does for a segment beside computing it, in milliseconds.
+
+    Attributes:
+        receive_ms: from the sender's last write on an immediate network until computing begins, for one row.
+        send_ms: from the end of a stage's computing until one row is written.
+        mib_ms: more for each MiB of rows, from encoding to reading.
+        strategies: by strategy, for a draft node.
+    """
+
+    receive_ms: NotNegative
+    send_ms: NotNegative
+    mib_ms: NotNegative
+    strategies: Annotated[dict[str, StrategyTimes], Field(max_length=64)]
+
+    def of(self, strategy: str) -> StrategyTimes:
+        """Return the times of a strategy; those of a strategy that was not measured are the largest ones."""
+        known = self.strategies.get(strategy)
+        if known is not None or not self.strategies:
+            return known or StrategyTimes(verified_ms=0, drafted_ms=0)
+        return StrategyTimes(
+            verified_ms=max(times.verified_ms for times in self.strategies.values()),
+            drafted_ms=max(times.drafted_ms for times in self.strategies.values()),
+        )
+
+
+class SharedCores(YamlDocument):
+    """How agents of one thread each share the cores of a host.
+
+    Attributes:
+        cores: that agents may use.
+        speed: of each agent while as many compute as there are cores, as a share of its speed alone.
+    """
+
+    cores: Size
+    speed: float = Field(gt=0, le=1)
+
+    def speed_of(self, busy: int) -> float:
+        """Return the speed of each of `busy` agents that compute at the same time."""
+        if busy >= self.cores:
+            return self.speed * self.cores / busy
+        return 1 - (1 - self.speed) * (busy - 1) / max(self.cores - 1, 1)
+
+
 class Watts(YamlDocument):
     idle: float = Field(ge=0)
     busy: float = Field(gt=0)
@@ -99,6 +159,8 @@ class DeviceProfile(SourcedDocument):
             the device runs no quantised weights.
         not_measured: why a value is no measurement, or is missing, by its key; None in a profile that nobody
             measured.
+        added: what it does for a segment beside computing; None counts as no time.
+        shared_cores: for devices that are agents of one host; None where each has a host of its own.
         measured: times of one model's layers on it, used instead of the roofline where they apply.
         quantised: times of one layer in each quantisation, to choose one by.
     """
@@ -110,6 +172,8 @@ class DeviceProfile(SourcedDocument):
     layer_overhead_ms: float = Field(ge=0)
     dequantise_gweights_s: Annotated[float, Field(gt=0)] | Literal["hidden"] | None = None
     watts: Watts | None = None
+    added: AddedTimes | None = None
+    shared_cores: SharedCores | None = None
     measured: MeasuredTimes | None = None
     quantised: MeasuredQuantisations | None = None
     not_measured: dict[str, str] | None = None

@@ -12,7 +12,8 @@ class LinkProfile(SourcedDocument):
 
     Attributes:
         mbps: rate in 1e6 bits per second.
-        latency_ms: time from sending the last bit to its arrival, software on both ends included.
+        latency_ms: time from sending the last bit to its arrival; with the software on both ends where the
+            devices' profiles do not have its times (see AddedTimes).
         jitter_ms: upper bound of a delay added to the latency, uniform from 0.
         seed: of the jitter.
     """
