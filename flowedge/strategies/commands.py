@@ -28,6 +28,12 @@ class Grow:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """Take back the Grow command before: its layer is not computed, or dropped if its computation has
+    begun."""
+
+
+@dataclass(frozen=True)
 class Send:
     """Send draft rows as a segment; they get the next rows in order.
 
@@ -96,4 +102,4 @@ class Emit:
     tokens: tuple[int, ...]
 
 
-Command: TypeAlias = Grow | Send | Append | AcceptPath | SendTo | Keep | Emit
+Command: TypeAlias = Grow | Withdraw | Send | Append | AcceptPath | SendTo | Keep | Emit

@@ -1,7 +1,8 @@
 """The events that a strategy is told of.
 
-A row is an index in the session's sequence, in its current numbering. A route leads to one model's pipeline:
-TARGET to the target's, 1 and above to the whole models of a hierarchy.
+Every event of the target's pipeline and of the drafter has the time `now`, in seconds of the driver's steady
+clock. A row is an index in the session's sequence, in its current numbering. A route leads to one model's
+pipeline: TARGET to the target's, 1 and above to the whole models of a hierarchy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Prefilled:
         trips: of the chunks of the prompt, in order.
         routes: of the session beside TARGET, the smallest model's first. Their credits are granted when their
             models have cached the prompt too.
+        verify_s: seconds that drawing the token took.
     """
 
     context: int
@@ -35,6 +37,8 @@ class Prefilled:
     stages: int = 1
     trips: tuple[PipelineTrip, ...] = ()
     routes: tuple[int, ...] = ()
+    verify_s: float = 0.0
+    now: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,7 @@ class Layer:
     tokens: IntArray
     log_probs: FloatArray
     seconds: float = 0.0
+    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,17 @@ class Verified:
         accepted: rows on the true path, root first.
         token: the first drawn token without a returned row.
         trip: of the segment; of the last segment where several are verified together.
+        rows: that were verified; verify_s: seconds that it took the draft node, 0 where the last stage draws.
+        drafting: whether the layer that is asked for is being computed; if not, it has not begun.
     """
 
     accepted: tuple[int, ...]
     token: int
     trip: PipelineTrip | None = None
+    rows: int = 1
+    verify_s: float = 0.0
+    drafting: bool = False
+    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,12 +91,15 @@ class Returned:
     that are verified together end in one event.
     """
 
+    now: float = 0.0
+
 
 @dataclass(frozen=True)
 class CreditGranted:
     """One more segment may be sent on a route."""
 
     route: int = TARGET
+    now: float = 0.0
 
 
 @dataclass(frozen=True)

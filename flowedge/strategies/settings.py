@@ -138,13 +138,10 @@ class AutoSettings(Settings):
     segment_rows: int = 48  # most rows of a segment
     max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
     max_nodes: int = 600  # size of the tree from which on nothing is drafted
-    row_price: float = 0.3  # least gain of sending a row now, as a share of the delay that it causes
-    patience: float = 1.5  # a segment waits while the first stage is busy for more forwards than this
+    row_price: float = 1.0  # by how much more a row has to add to a trip's tokens than to its time
+    regrow_share: float = 6.0  # growths from the root are apart by this many times what drafting it takes
     least_node: float = 0.001  # least probability of a node of the tree; above 0
-    stale_tokens: float = 3.0  # drawn tokens after which the drafter begins at the root again
-    extra_segments: float = 0.0  # segments in flight beyond one a stage
     prior: float = 10.0  # number of proposals as which the drafter's own probabilities count; above 0
-    lone_share: float = 0.0  # time of a single row's trip over that of several rows; 0 to measure it
 
     @property
     def nodes(self) -> int:

@@ -10,7 +10,7 @@ from flowedge.core.messages import CONTEXT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
+from flowedge.strategies.commands import AcceptPath, Append, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 
 
@@ -22,10 +22,19 @@ class Script:
         in_flight: rows of each segment in flight; segments that are verified together share a list.
         grow: the layer that is asked for, if any.
         emitted: all tokens put out.
+        appended: tokens that were sent as committed rows.
+        now: time of the next events.
     """
 
     def __init__(
-        self, strategy: Strategy, context: int = 5, token: int = 0, granted: int = 1, stages: int = 1
+        self,
+        strategy: Strategy,
+        context: int = 5,
+        token: int = 0,
+        granted: int = 1,
+        stages: int = 1,
+        trips: tuple[PipelineTrip, ...] = (),
+        verify_s: float = 0.0,
     ) -> None:
         self.strategy = strategy
         self.sequence = RowSequence("s")
@@ -36,12 +45,14 @@ class Script:
         self.in_flight: list[list[int]] = []
         self.grow: Grow | None = None
         self.emitted: list[int] = []
+        self.appended: list[int] = []
         self.commands: list[object] = []
-        self._event(Prefilled(context, token, granted, stages))
+        self.now = 0.0
+        self._event(Prefilled(context, token, granted, stages, trips, verify_s=verify_s))
 
     def credit(self) -> list[object]:
         self.credits += 1
-        return self._event(CreditGranted())
+        return self._event(CreditGranted(now=self.now))
 
     def layer(
         self, tokens: Items[Items[int]], probs: Items[Items[float]], seconds: float = 0.0
@@ -52,19 +63,23 @@ class Script:
         assert len(tokens) == len(grow.nodes)
         with np.errstate(divide="ignore"):
             log_probs = np.log(np.array(probs))
-        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
+        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds, self.now))
 
-    def verified(self, accepted: Items[int], token: int, trip: PipelineTrip | None = None) -> list[object]:
+    def verified(
+        self, accepted: Items[int], token: int, trip: PipelineTrip | None = None, verify_s: float = 0.0
+    ) -> list[object]:
         """The oldest segment in flight has come back and these of its rows are on the true path."""
         assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
         rows = self.in_flight.pop(0)
         assert set(accepted) <= set(rows)
-        return self._event(Verified(tuple(accepted), token, trip))
+        return self._event(
+            Verified(tuple(accepted), token, trip, rows=len(rows), verify_s=verify_s, now=self.now)
+        )
 
     def returned(self) -> list[object]:
         """The oldest segment in flight has come back and none of its rows lives."""
         assert self.in_flight.pop(0) == []
-        return self._event(Returned())
+        return self._event(Returned(self.now))
 
     def row_of(self, parent: int, token: int) -> int | None:
         """The draft row that carries `token` below the row `parent`."""
@@ -81,6 +96,10 @@ class Script:
                 case Grow():
                     assert self.grow is None or self.grow.growth < command.growth
                     self.grow = command
+                case Withdraw():
+                    self.grow = None
+                case Append():
+                    self._append(command)
                 case Send():
                     self._send(command)
                 case AcceptPath():
@@ -102,6 +121,14 @@ class Script:
         assert self.sequence.length - self.sequence.context <= self.strategy.max_draft_rows
         roots = [row for row, parent in enumerate(self.sequence.parents) if parent == CONTEXT]
         assert roots == [0], "there is one root, and it is the first draft row"
+
+    def _append(self, append: Append) -> None:
+        assert self.credits > 0, "a segment without a credit"
+        assert self.sequence.length == self.sequence.context, "a committed row behind draft rows"
+        self.credits -= 1
+        self.sequence.commit(1)
+        self.in_flight.append([self.sequence.context - 1])
+        self.appended.append(append.token)
 
     def _prune(self, prune: AcceptPath, event: StrategyEvent) -> None:
         assert isinstance(event, Verified)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,195 +10,222 @@ from hypothesis import strategies as st
 from flowedge.core.errors import BadRequestError
 from flowedge.core.tree import UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
-from flowedge.strategies.auto.auto import Auto, grows_anew
-from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
-from flowedge.strategies.events import Prefilled
+from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
+from flowedge.strategies.events import Layer
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND
-from tests.support.seams import decision_of, draft_tree
+from tests.support.seams import draft_tree, times_of
+
+LONG = 1e9  # seconds; nothing is late
 
 
 def auto(**changes: float) -> Auto:
-    """Two candidates a node, whose scores stay the drafter's word; a single row takes as long as several."""
-    values = {"candidates": 2, "prior": 1e9, "stale_tokens": 99.0, "lone_share": 1.0, **changes}
+    """Two candidates a node, whose scores stay the drafter's word; all rows are worth sending."""
+    values = {"candidates": 2, "prior": 1e9, "regrow_share": LONG, "row_price": 0.0, **changes}
     return Auto(AutoSettings.from_options(values))
 
 
-def test_drafting_begins_anew_after_so_many_tokens():
-    assert [grows_anew(tokens, 2.0) for tokens in (1, 2, 3)] == [False, True, True]
+def slow(stages: int = 2, **changes: float) -> Script:
+    """A pipeline with trips of a second a stage, for any number of rows, and a quick drafter."""
+    strategy = auto(**changes)
+    layer = Layer(0, (0,), np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)), 1e-6)
+    times_of(strategy).observe_layer(layer, of_root=True)
+    return Script(strategy, granted=9, stages=stages, trips=(PipelineTrip(1, float(stages)),))
 
 
-def test_the_first_layer_goes_at_once_and_the_next_follows():
-    script = Script(auto(), granted=2, stages=2)
+def test_the_first_root_goes_alone_and_a_single_layer_is_drafted_beside_it():
+    script = Script(auto(), granted=9, stages=2, trips=(PipelineTrip(40, 2.0),))
+    assert script.sends == [Send((0,), (-1,))]
+    script.layer(*FIRST, 0.1)
+    assert script.grow is None, "the root shows what a single row takes"
+    script.now = 1.0
+    script.verified([5], 1, PipelineTrip(1, 1.0))
+    assert script.grow is not None
+
+
+def test_the_root_goes_with_its_first_layer_where_that_comes_soon():
+    script = slow()
+    script.now = 1.0
     assert script.sends == [], "the root alone would keep its children waiting"
     growth = script.grow.growth
     assert script.grow == Grow(growth, (0,), (-1,), (0,), 2)
-    script.layer(*FIRST)
+    script.layer(*FIRST, 0.1)
     assert script.sends == [Send((0, 1, 2), (-1, 5, 5))]
     assert script.grow == Grow(growth, (1, 2), (0, 0), (1, 2), 2)
-    script.layer(*SECOND)
+    script.now = 2.5
+    script.layer(*SECOND, 0.1)
     assert script.sends[1] == Send((3, 5, 6, 4), (6, 7, 7, 6)), "the likeliest first"
 
 
+def test_the_root_goes_alone_where_its_children_come_late():
+    script = slow()
+    script.layer(*FIRST, 3.0)
+    script.verified([5], 77)
+    assert script.sends[-1] == Send((77,), (-1,)), "the first stage would wait for the most of a second"
+
+
+def test_nothing_is_sent_in_front_of_a_busy_stage_while_more_is_drafted():
+    script = slow(stages=3)
+    script.layer(*FIRST, 0.1)
+    script.now = 0.1
+    script.layer(*SECOND, 0.1)
+    assert len(script.sends) == 1, "the first stage is busy for most of a second yet"
+    script.now = 1.05
+    script.credit()
+    assert len(script.sends) == 2
+
+
 def test_every_row_goes_alone_where_that_is_much_quicker():
-    script = Script(auto(lone_share=0.3), granted=9, stages=3)
-    assert script.sends == [Send((0,), (-1,))]
+    trips = (PipelineTrip(1, 1.0),)
+    script = Script(auto(), granted=9, stages=3, trips=trips)
     script.layer(*FIRST)
-    assert script.sends[1:] == [Send((1,), (5,)), Send((2,), (5,))]
-
-
-def test_the_first_root_goes_alone_to_measure_what_that_takes():
-    script = Script(auto(lone_share=0.0), granted=9, stages=3)
-    assert script.sends == [Send((0,), (-1,))]
-    script.layer(*FIRST)
-    assert script.sends[1:] == [Send((1, 2), (5, 5))]
+    script.verified([script.in_flight[0][0]], 1, PipelineTrip(2, 9.0))
+    while script.in_flight and len(script.sends) < 4:
+        script.verified(script.in_flight[0], 77, PipelineTrip(len(script.in_flight[0]), 9.0))
+    assert [len(send.tokens) for send in script.sends[2:]] == [1] * len(script.sends[2:])
 
 
 def test_no_more_segments_are_under_way_than_there_are_stages():
-    script = Script(auto(segment_rows=1), granted=9, stages=2)
+    script = slow(2, segment_rows=1)
     script.layer(*FIRST)
-    assert [send.tokens for send in script.sends] == [(0,), (1,)]
+    script.now = 9.0
     script.layer(*SECOND)
+    assert [send.tokens for send in script.sends] == [(0,), (1,)]
+    script.now = 18.0
     script.verified([5], 1)
     assert [send.tokens for send in script.sends[2:]] == [(3,)], "chosen from the newest tree"
 
 
-def test_extra_segments_wait_in_front_of_the_stages():
-    script = Script(auto(segment_rows=1, extra_segments=1), granted=9, stages=2)
+def test_a_forward_that_has_not_begun_is_chosen_anew_after_a_verification():
+    script = slow()
     script.layer(*FIRST)
-    assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)]
+    assert script.grow.tokens == (1, 2)
+    commands = script.verified([5, 6], 4)
+    assert Withdraw() in commands
+    assert script.grow.tokens == (4,), "the likeliest now"
 
 
-def test_rows_that_are_dear_go_one_after_the_other():
-    script = Script(auto(row_price=1e9), granted=9, stages=9)
-    script.layer(*FIRST)
-    assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)]
-
-
-def rounds_of(strategy: Auto, seconds: list[Callable[[int], float]]) -> list[list[tuple[int, ...]]]:
-    """What each round sends of FIRST and SECOND before a miss; the root's trip takes seconds(rows)."""
-    script, sent = Script(strategy, granted=99, stages=4), []
-    for number, takes in enumerate(seconds):
-        before = len(script.sends)
-        script.layer(*FIRST, 0.1)
-        script.layer(*SECOND, 0.1)
-        sent.append([send.tokens[1:] for send in script.sends[before:]])
-        rows = (2, 128)[number % 2]
-        script.verified([script.in_flight[0][0]], 77, PipelineTrip(rows, takes(rows)))
-        while script.in_flight:
+def decode_badly(script: Script, tokens: int) -> None:
+    """Draw tokens that the drafter does not propose. A forward of it takes half a second, a trip one."""
+    for number in range(tokens):
+        while script.grow is not None or not script.in_flight:
+            script.now += 0.5
+            script.layer([[1, 2]] * len(script.grow.nodes), [[0.6, 0.3]] * len(script.grow.nodes), 0.5)
+        while not script.in_flight[0]:
             script.returned()
-    return sent
+        script.now += 1.0
+        script.credit()
+        rows = script.in_flight[0]
+        script.verified(rows[:1], 50 + number, PipelineTrip(len(rows), 1.0))
 
 
-def test_a_link_that_slows_in_mid_request_makes_segments_narrow():
-    quick, slow = (lambda rows: 0.2 + 0.001 * rows), (lambda rows: 0.2 + 0.2 * rows)
-    sent = rounds_of(auto(row_price=4.0), [quick] * 3 + [slow] * 10)
-    assert sent[3][0] == (1, 2), "both children go with the root while rows are cheap"
-    assert sent[-1][0] == (), "each of them delays the root by more than it gains"
+def test_plain_decoding_takes_over_where_drafting_is_slower():
+    script = slow(1)
+    decode_badly(script, 60)
+    assert len(script.appended) > 40
+    assert script.grow is None
 
 
-def test_a_stage_that_slows_in_mid_request_is_given_its_next_segment_later():
-    quick, slow = (lambda _: 0.4), (lambda _: 2.0)
-    sent = rounds_of(auto(), [quick] * 3 + [slow] * 10)
-    assert len(sent[3]) == 2, "the first stage is free after 0.1 s, a forward of the drafter"
-    assert len(sent[-1]) == 1, "it is busy for 0.5 s: the next segment is chosen when more is drafted"
-
-
-def test_single_rows_that_become_quick_in_mid_request_go_alone():
-    strategy = auto(lone_share=0.0)
-    several = [PipelineTrip(rows, 1.0 + 0.001 * rows) for rows in (128,)]
-    strategy.handle(Prefilled(5, 0, 9, 4, tuple(several)))
-    share, _ = decision_of(strategy)
-    share.observe([PipelineTrip(1, 0.9)] * 5)
-    assert not decision_of(strategy)[1]
-    share.observe([PipelineTrip(1, 0.3)] * 20)
-    assert not decision_of(strategy)[1], "many rows may be dear, or one cheap"
-    share.observe([PipelineTrip(5, 1.005)])
-    assert decision_of(strategy)[1]
+def test_drafting_is_tried_again_after_many_plain_tokens():
+    script = slow(1)
+    decode_badly(script, 60)
+    before = len(script.sends)
+    decode_badly(script, 300)
+    assert 0 < len(script.sends) - before < 40, "the pauses become longer"
 
 
 def test_a_candidate_becomes_a_node_as_the_root_moves():
-    script = Script(auto(least_node=0.2), granted=9, stages=9)
+    script = slow(9, least_node=0.2)
     script.layer(*FIRST)
+    script.now = 9.0  # the first stage is free
     script.layer(*SECOND)
     assert [send.tokens for send in script.sends] == [(0, 1, 2), (3,)]
-    assert script.verified([5], 2) == [
+    growth = script.grow.growth
+    script.now = 18.0
+    assert script.verified([5], 2)[:4] == [
         Emit((2,)),
         AcceptPath((5,), 7, ends_round=False),
+        Withdraw(),
         Send((5, 6), (6, 6)),
     ], "0.15 and 0.12 have become 0.5 and 0.4"
-    growth = script.grow.growth
-    script.layer([[-1, -1]], [[0.0, 0.0]])
-    assert script.grow.growth == growth
-    assert script.grow.tokens == (5, 6)
+    assert script.grow.growth == growth, "the drafter knows its parent"
+    assert set(script.grow.tokens) == {5, 6}
 
 
 def test_a_token_that_was_proposed_is_no_miss():
-    script = Script(auto(least_node=0.2), granted=9, stages=9)
+    script = slow(9, least_node=0.2)
     script.layer(*FIRST)
+    script.now = 9.0  # the first stage is free
     script.layer(*SECOND)
     growth = script.grow.growth
-    assert script.verified([5, 6], 4) == [
+    assert script.verified([5, 6], 4)[:4] == [
         Emit((1, 4)),
         AcceptPath((5, 6), None, ends_round=False),
+        Withdraw(),
         Send((4,), (-1,)),
     ], "the root goes in any case"
-    script.layer([[8, 9]], [[0.5, 0.5]])
-    assert script.grow.tokens == (4,)
-    assert script.grow.growth == growth, "the drafter knows its parent"
+    assert script.grow == Grow(growth + 1, (0,), (-1,), (4,), 2), "with the target's features"
     assert script.returned() == []
 
 
 def test_a_miss_begins_a_new_tree():
-    script = Script(auto(), granted=9, stages=2)
+    script = slow(2)
     script.layer(*FIRST)
+    script.now = 9.0  # the first stage is free
     script.layer(*SECOND)
     growth = script.grow.growth
     assert script.verified([5], 77) == [
         Emit((77,)),
         AcceptPath((5,), None, ends_round=True),
+        Withdraw(),
         Grow(growth + 1, (0,), (-1,), (77,), 2),
     ]
     assert script.returned() == []
+    script.now = 9.0
     script.layer(*FIRST)
     assert script.sends[-1].tokens == (77, 1, 2)
 
 
-def test_drafting_begins_at_the_root_again_once_the_growth_is_stale():
-    script = Script(auto(stale_tokens=2, segment_rows=1), granted=9, stages=9)
-    script.layer(*FIRST)
-    script.layer(*SECOND)
-    assert [send.tokens for send in script.sends[:3]] == [(0,), (1,), (2,)]
+def test_drafting_begins_at_the_root_again_once_that_takes_a_small_share_of_the_time():
+    script = slow(9, regrow_share=3, segment_rows=1)
+    script.layer(*FIRST, 0.1)
+    script.layer(*SECOND, 0.1)
     growth = script.grow.growth
+    script.now = 0.1
     script.verified([5], 1)
     assert script.grow.growth == growth, "one token is not worth it"
+    script.now = 5.0
     script.verified([6], 3)
     assert script.grow == Grow(growth + 1, (0,), (-1,), (3,), 2)
 
 
 def test_at_the_bound_of_draft_rows_nothing_is_sent():
-    script = Script(auto(max_draft_rows=4), granted=9, stages=9)
+    script = slow(9, max_draft_rows=4)
     script.layer(*FIRST)
+    script.now = 9.0  # the first stage is free
     script.layer(*SECOND)
     assert [len(send.tokens) for send in script.sends] == [3, 1]
+    script.now = 18.0
     script.verified([5], 1)
     assert len(script.sends) > 2
 
 
 def test_the_smallest_sizes_there_are_still_decode():
-    script = Script(auto(max_nodes=1, segment_rows=1, max_draft_rows=1, candidates=1), granted=9)
+    script = slow(1, max_nodes=1, segment_rows=1, max_draft_rows=1, candidates=1)
     for token in range(3):
-        script.layer([[token + 7]], [[0.9]])
-        assert script.sends[-1].tokens == (script.emitted[-1],)
+        if not script.in_flight:
+            script.layer([[token + 7]], [[0.9]])
+        assert [*script.appended, *(send.tokens[0] for send in script.sends)][-1] == script.emitted[-1]
         script.verified(script.in_flight[0], 100 + token)
     assert script.emitted == [0, 100, 101, 102]
 
 
 def test_a_drafter_with_nothing_to_say_leaves_the_root():
-    script = Script(auto(), granted=9)
+    script = slow(1)
     script.layer([[-1, -1]], [[0.0, 0.0]])
     assert script.sends == [Send((0,), (-1,))]
     assert script.grow is None
@@ -256,9 +281,7 @@ def test_auto_on_random_scripts(data, seed):
         "max_nodes": data.draw(st.integers(1, 40)),
         "least_node": data.draw(st.sampled_from([0.001, 0.05, 0.5])),
         "row_price": data.draw(st.sampled_from([0.0, 1.0, 1e9])),
-        "stale_tokens": data.draw(st.sampled_from([0.0, 2.0, 1e9])),
-        "lone_share": data.draw(st.sampled_from([0.0, 0.2, 1.0])),
-        "extra_segments": data.draw(st.sampled_from([0.0, 1.5])),
+        "regrow_share": data.draw(st.sampled_from([0.0, 2.0, 1e9])),
         "prior": data.draw(st.sampled_from([0.1, 20.0])),
     }
     rng = np.random.default_rng(seed)
@@ -290,9 +313,10 @@ def test_auto_on_random_scripts(data, seed):
             accepted, token = follow(script, script.in_flight[0], rng, vocab)
             first = script.in_flight[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
+            script.now += float(rng.random())
             script.verified(accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random())))
         check_state(strategy, script, script.sends[before:], settings.segment_rows)
-        assert sum(map(bool, script.in_flight)) <= stages + values["extra_segments"] + 1
+        assert sum(map(bool, script.in_flight)) <= stages
     assert script.emitted == drawn
     # Whatever has happened: with credits, layers and what comes back, the root always gets out.
     for _ in range(40):
@@ -309,6 +333,8 @@ def test_auto_on_random_scripts(data, seed):
 
 def follow(script: Script, rows: list[int], rng: np.random.Generator, vocab: int) -> tuple[list[int], int]:
     """Draw at random along the rows of a returned segment."""
+    if is_committed(script, rows):
+        return rows, int(rng.integers(vocab))
     assert rows[0] == script.sequence.context, "a row that has come back is still draft"
     accepted = [rows[0]]
     while True:
@@ -319,10 +345,15 @@ def follow(script: Script, rows: list[int], rng: np.random.Generator, vocab: int
         accepted.append(row)
 
 
+def is_committed(script: Script, rows: list[int]) -> bool:
+    return bool(rows) and rows[0] < script.sequence.context
+
+
 def check_state(strategy: Auto, script: Script, sends: list[Send], limit: int) -> None:
     tree = draft_tree(strategy)
     check_tree(tree)
-    assert (tree.context, tree.next_row) == (script.sequence.context, script.sequence.length)
+    ahead = int(any(is_committed(script, rows) for rows in script.in_flight))  # the root, until it is back
+    assert (tree.context, tree.next_row) == (script.sequence.context - ahead, script.sequence.length - ahead)
     assert all(len(send.tokens) <= limit for send in sends)
     effective, end = tree.effective_scores(), script.sequence.length
     sent = [effective[tree.node_of_row(row)] for row in range(end - sum(len(s.tokens) for s in sends), end)]
@@ -331,4 +362,4 @@ def check_state(strategy: Auto, script: Script, sends: list[Send], limit: int) -
     if sent and len(unsent) and script.grow is None:
         assert sent[-1] >= unsent.max(), "a better node was left behind"
     if script.grow is None and not any(script.in_flight) and not script.credits:
-        assert tree.rows[0] == UNSENT, "the root waits for a credit"
+        assert ahead or tree.rows[0] == UNSENT, "the root waits for a credit"

@@ -1,4 +1,4 @@
-"""The estimates and the tree of `auto`: trip times, acceptance and candidates."""
+"""The probabilities and the tree of `auto`: acceptance and candidates."""
 
 from __future__ import annotations
 
@@ -9,86 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
-from flowedge.strategies.auto.segment_rows import WideSegmentGain, rows_worth, single_rows_pay
-from flowedge.strategies.auto.time_estimates import FirstStageBacklog
-from flowedge.strategies.auto.trip_estimate import TripEstimate
 from flowedge.strategies.events import Layer
 from tests.core.trees import path, paths
-
-
-def trips(base: float, slope: float, rows: tuple[int, ...]) -> list[PipelineTrip]:
-    return [PipelineTrip(count, base + slope * count) for count in rows]
-
-
-def test_a_line_of_trips_is_recovered():
-    estimate = TripEstimate()
-    estimate.observe(trips(0.3, 0.002, (128, 128, 5, 20, 48, 33, 48, 2, 60, 17) * 4))
-    assert estimate.seconds == pytest.approx(0.3, rel=0.02)
-    assert estimate.row_share == pytest.approx(0.002 / 0.3, rel=0.05)
-
-
-def test_a_single_row_is_a_case_apart():
-    estimate = TripEstimate(single_row_share=0.5)
-    assert estimate.single_row_share == 0.5, "the profile's word"
-    estimate.observe(trips(0.8, 0.0, (128, 20, 5, 30) * 10))
-    assert estimate.base_seconds(1) == pytest.approx(0.5 * estimate.base_seconds(2))
-    estimate.observe([PipelineTrip(1, 0.2)] * 30)
-    assert estimate.single_row_share == pytest.approx(0.25, rel=0.02)
-    assert TripEstimate().single_row_share is None
-
-
-def test_a_row_goes_while_it_gains_more_than_it_delays():
-    probabilities = np.array([1.0, 0.5, 0.2, 0.1, 0.1])
-    assert rows_worth(probabilities, 0.0) == 5
-    assert rows_worth(probabilities, 0.1) == 3, "0.1 x 1.7 is more than 0.1"
-    assert rows_worth(probabilities, 9.0) == 1, "the first in any case"
-    assert rows_worth(np.zeros(0), 1.0) == 0
-
-
-def test_single_rows_pay_where_they_are_quicker_by_more_than_they_miss():
-    gain = WideSegmentGain()
-    for _ in range(200):
-        gain.observe(np.array([0.25, 1.0, 0.5, 0.25]), 2)
-    assert gain.gain == pytest.approx(2.0 / 1.5, rel=0.01)
-    assert single_rows_pay(0.7, gain.gain)
-    assert not single_rows_pay(0.8, gain.gain)
-
-
-def test_the_first_stage_is_busy_while_the_pipeline_fills():
-    backlog = FirstStageBacklog()
-    backlog.add_segment(0.3)
-    backlog.pass_time(0.1)
-    assert (backlog.exceeds(0.15), backlog.exceeds(0.25)) == (True, False)
-    backlog.pipeline_filled()
-    assert not backlog.exceeds(0.0), "one goes in as one comes out"
-    backlog.pipeline_emptied()
-    assert not backlog.exceeds(0.0), "what it worked on is dropped"
-
-
-def test_a_change_in_mid_request_is_followed():
-    estimate = TripEstimate()
-    estimate.observe(trips(0.3, 0.001, (10, 40, 128) * 20))
-    estimate.observe(trips(0.6, 0.012, (2, 48, 96) * 30))
-    assert estimate.seconds == pytest.approx(0.6, rel=0.1)
-    assert estimate.row_share == pytest.approx(0.02, rel=0.15)
-
-
-@pytest.mark.parametrize("rows", [2, 20, 64, 128])
-def test_one_row_count_gives_the_line_that_is_taken_for_granted(rows):
-    estimate = TripEstimate()
-    assert (estimate.seconds, estimate.row_share) == (0.0, pytest.approx(0.3 / 64))
-    estimate.observe(trips(0.5, 0.0, (rows,) * 3))
-    assert estimate.row_share == pytest.approx(0.3 / 64)
-    assert estimate.seconds * (1 + estimate.row_share * rows) == pytest.approx(0.5)
-
-
-def test_rows_that_cost_everything_are_dear_not_free():
-    estimate = TripEstimate()
-    estimate.observe([PipelineTrip(rows, 0.01 * rows**2) for rows in (10, 60) * 20])
-    assert estimate.row_share > 0.01
 
 
 def shares(acceptance: ProposalAcceptance, *probs: float) -> list[float]:

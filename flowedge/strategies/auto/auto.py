@@ -1,54 +1,52 @@
-"""FlowEdge's own strategy: late binding of segments, drafting where it pays, scores that learn.
+"""FlowEdge's own strategy: one objective, tokens per second, for rows, drafting and sending.
 
-`auto` is FlowSpec's continuous pipelining without turns. Every decision aims at tokens revealed per time:
+`auto` is FlowSpec's continuous pipelining without turns. What it estimates, and what it decides by that:
 
-- Rows: a row goes with a segment when its gain by going now is worth the delay of the other rows
-  (rows_worth). The best unsent nodes of the newest tree are taken. Where a single row takes much less time
-  than two, as with the 4-bit weights of bitsandbytes, every segment may have a single row (single_rows_pay).
+- The probability that each node of the tree is drawn (ProposalAcceptance), and the time of a trip, of a
+  verification and of a forward of the drafter by their rows (StepTimes). All of it is measured in the
+  request.
+- Rows: the best unsent nodes of the newest tree, as long as a row adds more to the tokens of a trip than to
+  its time (plan_rows). Where a single row takes much less time than two, as with the 4-bit weights of
+  bitsandbytes, every segment may have a single row.
 - When: no more segments are in flight than the pipeline has stages. A further segment would only wait in
   front of a stage, chosen on older news than the segment that takes its place (late binding). For the same
-  reason nothing is sent into a pipeline that fills while its first stage is known to be busy for longer than
-  a forward of the drafter (FirstStageBacklog).
-- Drafting: a forward of the drafter takes about the same time for one node as for many, so each forward takes
-  the likeliest nodes without proposals, at any depth. `grows_anew` decides whether the next forwards begin at
-  the root again, with the target's true features, or continue at the frontier.
-- Proposals stay with their parent until they are likely enough to be nodes (CandidateTree). The share of
-  proposals that are drawn is learnt (ProposalAcceptance), so that scores are probabilities.
-- After a miss the first layer of children is sent as soon as it is computed: a round trip takes many times as
-  long as a forward of the drafter, and the nodes drafted meanwhile follow.
+  reason nothing is sent while the first stage is busy for longer than the forward under way takes.
+- Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
+  tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
+  is worth more.
+- A new root goes alone, unless its first layer of children is there soon enough (root_goes_alone).
+- Nothing is drafted where plain decoding is faster (DraftingTrial).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from flowedge.core.arrays import FloatArray
 from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
-from flowedge.strategies.auto.segment_rows import WideSegmentGain, rows_worth, single_rows_pay
-from flowedge.strategies.auto.time_estimates import DraftTime, FirstStageBacklog
-from flowedge.strategies.auto.trip_estimate import TripEstimate
+from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
+from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
+from flowedge.strategies.auto.speed import DraftingTrial, Speed
+from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.commands import Command, Emit, Grow, Send
+from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.settings import AutoSettings
 from flowedge.strategies.tree_commands import send_nodes
 
-
-def grows_anew(tokens: int, stale_tokens: float) -> bool:
-    """Return whether to draft from the root again, `tokens` after the root of the last growth.
-
-    The first forwards of a new growth only give known nodes new scores, by true features instead of the
-    drafter's own; forwards at the frontier find new nodes. The gain of new scores rises with the tokens that
-    were drawn since, and its cost does not.
-    """
-    return tokens >= stale_tokens
+_FADE = 0.9  # weight of the former tree in the mean of trees
+_HIT_FADE = 0.95
+_PRIOR_HIT = 0.8
+_PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node behind the root is this over i
+_ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
+_LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
 class Auto(Strategy):
@@ -59,38 +57,41 @@ class Auto(Strategy):
     def __init__(self, settings: AutoSettings) -> None:
         super().__init__(settings.max_draft_rows)
         self._settings = settings
-        acceptance = ProposalAcceptance(settings.prior)
-        self._candidates = CandidateTree(settings.candidates, math.log(settings.least_node), acceptance)
-        self._trip_estimate = TripEstimate(settings.lone_share)
-        self._wide_gain = WideSegmentGain()
-        self._draft_time = DraftTime()
-        self._backlog = FirstStageBacklog()
+        self._candidates = CandidateTree(
+            settings.candidates, math.log(settings.least_node), ProposalAcceptance(settings.prior)
+        )
+        self._times = StepTimes()
+        self._in_flight = SegmentsInFlight()
+        self._speed = Speed(0.0, 0.0)
+        self._trial = DraftingTrial()
+        self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._stages = 1
-        self._limit = 1.0  # most segments in flight
         self._credits = 0
-        self._in_flight: deque[bool] = deque()  # for each segment, whether its trip counts for the estimate
-        self._drafting = False
-        self._drafting_root = False
-        self._tokens = 0  # drawn since the root of the growth
+        self._probabilities: FloatArray = np.zeros(0)  # of the likeliest nodes, a mean over trees
+        self._plan = RowPlan(1, 0.0, np.zeros(settings.segment_rows))
+        self._drafting: Grow | None = None
+        self._drafted_until = 0.0
+        self._grown_at = 0.0  # when the growth began
+        self._tokens = 0  # drawn since
+        self._committed = False  # whether the root is in flight as a committed row
+        self._now = 0.0
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
+        self._now = event.now
         match event:
             case Prefilled():
-                self._credits = event.credits
-                self._stages = event.stages
-                self._limit = event.stages + self._settings.extra_segments
-                self._trip_estimate.observe(event.trips[:1])
-                self._candidates.restart(event.token, event.context)
+                self._begin(event)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
-                self._drafting = self._drafting_root = False
-                self._draft_time.observe(event.seconds)
-                self._backlog.pass_time(event.seconds)
+                self._times.observe_layer(event, of_root=event.nodes == (ROOT,))
+                self._drafting, self._drafted_until = None, self._now
                 self._candidates.take(event)
                 return self._proceed()
             case Verified():
+                self._times.observe_verification(event)
                 self._take_back(event.trip)
-                return [*self._advance(event), *self._proceed()]
+                self._speed.count(len(event.accepted), self._now)
+                return [*(self._commit(event) if self._committed else self._advance(event)), *self._proceed()]
             case Returned():
                 self._take_back(None)
                 return self._proceed()
@@ -98,80 +99,178 @@ class Auto(Strategy):
                 self._credits += 1
                 return self._proceed()
 
+    def _begin(self, event: Prefilled) -> None:
+        self._credits, self._stages = event.credits, event.stages
+        for trip in event.trips[:1]:  # the others followed it closely
+            self._times.trips.observe(trip.rows, trip.seconds)
+        self._times.verifications.observe(1, event.verify_s)
+        self._speed = Speed(1 / max(self._times.returned(1), 1e-9), self._now)
+        size = self._stages * self._settings.segment_rows
+        self._probabilities = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
+        self._candidates.restart(event.token, event.context)
+        self._replan(0)
+
     def _take_back(self, trip: PipelineTrip | None) -> None:
-        if self._in_flight.popleft() and trip is not None:
-            self._trip_estimate.observe([trip])
+        if self._in_flight.take_back().lone and trip is not None:
+            self._times.trips.observe(trip.rows, trip.seconds)
+
+    def _commit(self, event: Verified) -> list[Command]:
+        """Take in the token that was drawn after a committed root."""
+        self._committed = False
+        self._candidates.restart(event.token, self._candidates.tree.context + 1)
+        self._replan(len(event.accepted))
+        return [Emit((event.token,))]
 
     def _advance(self, event: Verified) -> list[Command]:
+        """Move the root to the drawn token."""
         candidates = self._candidates
+        if not event.drafting:
+            self._drafted_until = self._now
+        withdrawn = [] if event.drafting else self._withdraw()
+        was_drafted = bool(candidates.computed[candidates.tree.node_of_row(event.accepted[-1])])
         emit, accept = candidates.advance(event)
+        if was_drafted:
+            self._hit = _HIT_FADE * self._hit + (1 - _HIT_FADE) * (not accept.ends_round)
         if accept.root is None:
-            self._backlog.pipeline_emptied()
-        else:
-            self._backlog.pipeline_filled()
-        if accept.ends_round:
-            self._drafting = self._drafting_root = False
-            return [emit, accept]
-        self._wide_gain.observe(np.exp(candidates.tree.effective_scores()), self._stages)
+            self._in_flight.all_died(self._now)
         self._tokens += len(event.accepted)
-        # A forward over the root that has not begun extends the drafter by all tokens accepted until then.
-        if self._drafting_root or grows_anew(self._tokens, self._settings.stale_tokens):
+        if not accept.ends_round:
+            self._observe_tree()
+        anew = not candidates.drafted[ROOT] or (not event.drafting and self._grows_anew())
+        if anew:
+            withdrawn += self._withdraw()  # the layer belongs to the growth that ends
+        if anew and not accept.ends_round:
             candidates.regrow()
-            self._drafting = self._drafting_root = False
-        return [emit, accept]
+        self._replan(len(event.accepted))
+        return [emit, accept, *withdrawn]
+
+    def _withdraw(self) -> list[Command]:
+        """Take back the layer that was asked for, if any."""
+        if self._drafting is None:
+            return []
+        self._candidates.withdraw(self._drafting)
+        self._drafting = None
+        return [Withdraw()]
+
+    def _observe_tree(self) -> None:
+        best = -np.sort(-np.exp(self._candidates.tree.effective_scores()))[: len(self._probabilities)]
+        self._probabilities *= _FADE
+        self._probabilities[: len(best)] += (1 - _FADE) * best
+
+    def _replan(self, tokens: int) -> None:
+        most, times = self._settings.segment_rows, self._times
+        verify_s = times.verifications.curve(most)
+        self._plan = plan_rows(
+            self._probabilities,
+            self._stages,
+            np.maximum(times.trips.curve(most) + verify_s, 1e-9),
+            verify_s + times.forwards(1),
+            self._hit,
+            self._settings.row_price,
+        )
+        plain = 1 / max(times.returned(1), 1e-9)
+        if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
+            self._speed.restart()
+
+    def _grows_anew(self) -> bool:
+        """Return whether to draft from the root again, with the target's true features.
+
+        The first forwards of a new growth only give known nodes new scores. So a share of the draft node's
+        time is spent on them, and no more.
+        """
+        levels = int(self._candidates.tree.depths.max()) + 1
+        again_s = levels * float(self._times.forwards(1)[0])
+        return (
+            self._tokens >= _LEAST_TOKENS
+            and self._now - self._grown_at >= self._settings.regrow_share * again_s
+        )
 
     def _proceed(self) -> list[Command]:
         """Send segments that are worth it, and draft where drafting helps most."""
+        if not self._trial.drafts:
+            return self._decode_plainly()
         grow = self._grow()
         commands: list[Command] = []
-        while self._credits and len(self._in_flight) < self._limit and not self._waits():
+        while self._credits and len(self._in_flight) < self._stages and not self._waits():
             nodes = self._choose()
             if not nodes:
                 break
             commands.append(self._send(nodes))
         return commands if grow is None else [*commands, grow]
 
+    def _decode_plainly(self) -> list[Command]:
+        """Send the root as a committed row, once nothing that was drafted is in flight before it."""
+        tree = self._candidates.tree
+        if self._committed or not self._credits or tree.rows[ROOT] != UNSENT:
+            return []
+        self._committed = True
+        self._depart(1)
+        return [*self._withdraw(), Append(int(tree.tokens[ROOT]))]
+
     def _grow(self) -> Grow | None:
         candidates, settings = self._candidates, self._settings
         # Nothing is sent before there are proposals below the root, however small a tree may be.
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
-        if self._drafting or not has_room:
+        probabilities = np.exp(candidates.undrafted_scores(settings.draft_nodes))
+        if self._drafting is not None or not has_room or not len(probabilities):
             return None
-        grow = candidates.grow_likeliest(settings.draft_nodes)
-        if grow is not None:
-            self._drafting, self._drafting_root = True, grow.nodes == (ROOT,)
-            if self._drafting_root:
-                self._tokens = 0
-        return grow
+        # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
+        if len(self._in_flight) and not self._times.trips.measured(1):
+            return None
+        of_root = not candidates.drafted[ROOT]
+        forward_s = (
+            np.array([self._times.root_forward]) if of_root else self._times.forwards(len(probabilities))
+        )
+        slack = self._in_flight.next_return(self._now)
+        if len(self._in_flight) < self._stages:
+            slack = min(slack, self._in_flight.first_stage_busy(self._now))
+        count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._speed.tokens_per_s)
+        if value < 0 and len(self._in_flight) and candidates.drafted_layers:
+            return None
+        self._drafting = candidates.grow_likeliest(count)
+        self._drafted_until = max(self._now, self._drafted_until) + float(forward_s[count - 1])
+        if of_root:
+            self._tokens, self._grown_at = 0, self._now
+        return self._drafting
 
     def _waits(self) -> bool:
-        """Return whether the next segment is better chosen after the layer that is being drafted."""
-        return self._drafting and self._backlog.exceeds(self._settings.patience * self._draft_time.seconds)
+        """Return whether the forward under way ends before the first stage could begin another segment."""
+        if self._drafting is None:
+            return False
+        left = self._drafted_until - self._now
+        return 0 < left <= self._in_flight.first_stage_busy(self._now)
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
-        counts = nodes[0] == ROOT or (self._sends_single_rows and all(self._in_flight))
-        self._in_flight.append(counts)
-        self._credits -= 1
-        self._backlog.add_segment(self._trip_estimate.base_seconds(len(nodes)) / self._stages)
+        self._depart(len(nodes), lone=nodes[0] == ROOT)
         return send_nodes(self._candidates.tree, nodes)
 
-    @property
-    def _sends_single_rows(self) -> bool:
-        share = self._trip_estimate.single_row_share
-        return share is not None and single_rows_pay(share, self._wide_gain.gain)
+    def _depart(self, rows: int, *, lone: bool = True) -> None:
+        self._credits -= 1
+        self._in_flight.send(self._now, self._times.trips.seconds(rows), self._stages, lone=lone)
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""
-        settings, tree, estimate = self._settings, self._candidates.tree, self._trip_estimate
-        single = self._sends_single_rows
-        # The first root of a request goes alone where the time of a single row is not known.
-        if (single or estimate.single_row_share is None) and tree.rows[ROOT] == UNSENT:
-            return [ROOT]
-        if not self._candidates.drafted_layers:
-            return []
+        settings, tree, single = self._settings, self._candidates.tree, self._plan.rows == 1
+        if tree.rows[ROOT] == UNSENT:
+            # The first root of a request goes alone to show what a single row takes.
+            if single or not self._times.trips.measured(1):
+                return [ROOT]
+            if not self._candidates.drafted_layers:
+                return [ROOT] if self._root_goes_alone() else []
+        most = settings.segment_rows if self._times.trips.measured(1) else _ROWS_UNMEASURED
         room = settings.max_draft_rows - tree.num_sent
-        best = tree.best_unsent(min(1 if single else settings.segment_rows, room))
-        # The interval between segments is a stage's share of a round trip.
-        row_cost = settings.row_price * estimate.row_share * self._stages
-        return best[: rows_worth(np.exp(tree.effective_scores()[best]), row_cost)]
+        best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
+        thresholds = self._plan.thresholds[: len(best)].copy()
+        if not single and len(best) and len(self._in_flight):
+            # What was not worth a place in the segment before is not worth a segment of its own.
+            thresholds[0] = self._plan.thresholds[self._plan.rows - 1]
+        worth = np.exp(tree.effective_scores()[best]) >= thresholds
+        return best[: len(best) if worth.all() else int(np.argmin(worth))]
+
+    def _root_goes_alone(self) -> bool:
+        times = self._times
+        if not times.root_forward:
+            return True  # nobody knows when the first layer comes
+        behind = times.trips.seconds(1) / self._stages if self._stages > 1 else times.returned(1)
+        return root_goes_alone(times.root_forward, behind, self._hit)

@@ -69,6 +69,19 @@ class CandidateTree(ProposalTree):
         self._admit(np.arange(len(kept)))
         return kept
 
+    def undrafted_scores(self, most: int) -> FloatArray:
+        """Return the scores [n] of the nodes that `grow_likeliest` would draft, likeliest first."""
+        if self.names[ROOT] == NO_NAME or not self.drafted[ROOT]:
+            return np.zeros(1)
+        scores = self.tree.effective_scores()
+        found = scores[(self.names != NO_NAME) & ~self.drafted & (scores >= self._floor)]
+        likeliest: FloatArray = -np.sort(-found)[:most]
+        return likeliest
+
+    def withdraw(self, grow: Grow) -> None:
+        """Take back a command whose forward has not begun."""
+        self.drafted[np.isin(self.names, grow.nodes)] = False
+
     def grow_likeliest(self, most: int) -> Grow | None:
         """Return the command that drafts below the `most` likeliest undrafted nodes, if there are any."""
         if self.names[ROOT] == NO_NAME:

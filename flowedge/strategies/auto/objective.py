@@ -1,0 +1,121 @@
+"""The objective of `auto`, tokens per second, and the decisions that follow from it: pure functions.
+
+While a segment travels through the pipeline, a token can come out only if its row is in flight. With n
+segments in flight, each of r rows, the tokens of a trip are S(n r): the sum of the probabilities of the n r
+likeliest nodes of the draft tree, the root with probability 1 included. So
+
+    tokens/s = S(n r) / T(r),    T(r) = trip(r) + verification(r)
+
+All decisions compare what they add to S with what they add to T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowedge.core.arrays import FloatArray
+
+# Numbers of nodes among which a forward of the drafter is chosen.
+_NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """The number of rows of a segment with the most tokens/s, and what follows from it.
+
+    Attributes:
+        rows: of each segment.
+        tokens_per_s: predicted, for drafting that keeps up.
+        thresholds: float64 [most], least probability at which a row is worth sending as the i-th of a
+            segment.
+    """
+
+    rows: int
+    tokens_per_s: float
+    thresholds: FloatArray
+
+
+def plan_rows(
+    probabilities: FloatArray,
+    segments: int,
+    segment_s: FloatArray,
+    draft_node_s: FloatArray,
+    hit: float,
+    row_price: float,
+) -> RowPlan:
+    """Return the plan with the most tokens/s.
+
+    One row more in each of n segments adds n p to S, and the slope of T to T. That is worth it while
+
+        n p / S >= row_price * T' / T
+
+    Args:
+        probabilities: float64 [segments * most], of the likeliest nodes of a tree, falling, the root's 1
+            first.
+        segments: n, in flight.
+        segment_s: float64 [most], T(r).
+        draft_node_s: float64 [most], the draft node's work for a segment of r rows.
+        hit: probability that a drawn token is among the proposals below its node.
+        row_price: by how much more a row has to add to S than to T; 1 is the objective's own.
+    """
+    rows = np.arange(1, len(segment_s) + 1)
+    tokens = np.cumsum(probabilities)[rows * segments - 1]
+    rates = tokens / segment_s
+    best = int(np.argmax(rates))
+    slopes = np.diff(segment_s, prepend=segment_s[0])
+    sustained = _sustained(probabilities, segments, segment_s, draft_node_s, hit)
+    return RowPlan(best + 1, sustained, row_price * rates[best] / segments * slopes)
+
+
+def _sustained(
+    probabilities: FloatArray, most: int, segment_s: FloatArray, draft_node_s: FloatArray, hit: float
+) -> float:
+    """Return the most tokens/s with 1 to `most` segments in flight, each a level of the tree.
+
+    The draft node works for each segment, and m segments are m levels of the tree.
+    """
+    segments, rows = np.arange(1, most + 1)[:, None], np.arange(1, len(segment_s) + 1)
+    tokens = np.cumsum(probabilities)[segments * rows - 1]
+    levels = np.cumsum(hit ** np.arange(most + 1))[1:, None]
+    return float((np.minimum(tokens, levels) / np.maximum(segment_s, segments * draft_node_s)).max())
+
+
+def nodes_of_forward(
+    probabilities: FloatArray, forward_s: FloatArray, slack_s: float, hit: float, tokens_per_s: float
+) -> tuple[int, float]:
+    """Return how many nodes, likeliest first, the next forward of the drafter is to have, and its value.
+
+    A forward over k nodes adds hit * (p_1 + .. + p_k) to S. Where it ends later than the draft node is needed
+    again, it delays everything by the rest. The number with the best value per second of the forward is
+    taken.
+
+    Args:
+        probabilities: float64 [n], of the undrafted nodes, falling; n is 1 or more.
+        forward_s: float64 [n], by nodes.
+        slack_s: time until the draft node is needed again.
+        hit: probability that a drawn token is among the proposals below its node.
+        tokens_per_s: that decoding has at present.
+
+    Returns:
+        The number of nodes, and the tokens that the forward adds less the tokens that its delay costs.
+    """
+    counts = np.append(_NODE_COUNTS[len(probabilities) > _NODE_COUNTS], len(probabilities))
+    seconds = np.maximum(forward_s[counts - 1], 1e-9)
+    tokens = hit * np.cumsum(probabilities)[counts - 1]
+    values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
+    best = int(np.argmax(values / seconds))
+    return int(counts[best]), float(values[best])
+
+
+def root_goes_alone(forward_s: float, next_s: float, hit: float) -> bool:
+    """Return whether a new root is sent at once, and not with its first layer of children.
+
+    Waiting for the layer delays the root by a forward. It brings the children forward to the root's segment,
+    from the segment after it.
+
+    Args:
+        next_s: time until a segment behind the root's could leave the first stage's queue.
+    """
+    return hit * (next_s - forward_s) < forward_s

@@ -1,0 +1,54 @@
+"""The segments in flight, and when each is expected back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SegmentInFlight:
+    """One segment.
+
+    Attributes:
+        lone: whether it entered an empty pipeline.
+        returns: expected time of its return, in seconds of the events' clock.
+    """
+
+    lone: bool
+    returns: float
+
+
+class SegmentsInFlight:
+    """A queue in the order of sending, and the time at which the first stage is free again."""
+
+    def __init__(self) -> None:
+        self._segments: deque[SegmentInFlight] = deque()
+        self._first_stage_free = 0.0
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def send(self, now: float, trip_s: float, stages: int, *, lone: bool) -> None:
+        """Add a segment whose trip through an empty pipeline of `stages` stages takes `trip_s`."""
+        start, interval = max(now, self._first_stage_free), trip_s / stages
+        before = self._segments[-1].returns if self._segments else -math.inf
+        self._segments.append(SegmentInFlight(lone, max(start + trip_s, before + interval)))
+        self._first_stage_free = start + interval
+
+    def take_back(self) -> SegmentInFlight:
+        """Remove and return the oldest segment."""
+        return self._segments.popleft()
+
+    def all_died(self, now: float) -> None:
+        """Note that no row in flight lives: the stages drop them, and the first is free."""
+        self._first_stage_free = now
+
+    def next_return(self, now: float) -> float:
+        """Return the time until the next segment is expected; infinity if none is in flight."""
+        return max(self._segments[0].returns - now, 0.0) if self._segments else math.inf
+
+    def first_stage_busy(self, now: float) -> float:
+        """Return the time until the first stage is expected to be free."""
+        return max(self._first_stage_free - now, 0.0)

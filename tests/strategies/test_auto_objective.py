@@ -1,0 +1,189 @@
+"""The objective of `auto`, and the times it is computed from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowedge.strategies.auto.objective import nodes_of_forward, plan_rows, root_goes_alone
+from flowedge.strategies.auto.row_times import RowTimes
+from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
+from flowedge.strategies.auto.speed import DraftingTrial, Speed
+from flowedge.strategies.auto.step_times import StepTimes
+from flowedge.strategies.events import Layer
+
+HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))
+ROWS = np.arange(1.0, 17.0)
+
+
+def test_times_are_linear_between_measured_rows_and_beyond_them():
+    times = RowTimes()
+    assert times.curve(3).tolist() == [0.0, 0.0, 0.0]
+    times.observe(2, 1.0)
+    times.observe(6, 3.0)
+    assert times.curve(8) == pytest.approx([1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
+
+
+def test_one_measurement_gives_a_line_that_is_nearly_flat():
+    times = RowTimes()
+    times.observe(64, 1.3)
+    assert times.seconds(64) == pytest.approx(1.3)
+    assert times.seconds(1) == pytest.approx(1.0, abs=0.01)
+
+
+def test_times_never_fall_with_the_rows():
+    times = RowTimes()
+    times.observe(1, 2.0)
+    times.observe(4, 1.0)
+    assert times.curve(4).tolist() == [2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_change_of_the_times_is_followed():
+    times = RowTimes()
+    for seconds in [1.0] * 5 + [3.0] * 12:
+        times.observe(4, seconds)
+    assert times.seconds(4) == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_forward_below_the_root_is_also_one_over_a_single_node():
+    times = StepTimes()
+    times.observe_layer(Layer(0, (0,), np.zeros((1, 1)), np.zeros((1, 1)), 0.2), of_root=True)
+    times.observe_layer(Layer(0, (1, 2, 3), np.zeros((3, 1)), np.zeros((3, 1)), 0.4), of_root=False)
+    assert times.root_forward == pytest.approx(0.2)
+    assert times.forwards(3) == pytest.approx([0.2, 0.3, 0.4])
+
+
+def test_rows_that_cost_nothing_are_all_worth_it():
+    plan = plan_rows(HALVING, 2, np.ones(16), np.zeros(16), 1.0, 1.0)
+    assert plan.rows == 16
+    assert plan.thresholds.tolist() == [0.0] * 16
+
+
+def test_rows_that_cost_as_much_as_a_segment_go_alone():
+    plan = plan_rows(HALVING, 2, ROWS, np.zeros(16), 1.0, 1.0)
+    assert plan.rows == 1
+    assert plan.tokens_per_s == pytest.approx(1.5), "the root and a child in flight, a second a trip"
+
+
+def test_a_jump_after_the_first_row_is_weighed_against_what_more_rows_reveal():
+    jump = np.where(ROWS > 1, 3.0, 1.0)
+    assert plan_rows(np.append(1.0, np.full(199, 0.01)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 1
+    assert plan_rows(np.append(1.0, np.full(199, 0.9)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 16
+
+
+def test_a_row_has_to_add_as_much_to_the_tokens_as_to_the_time():
+    segments, seconds = 2, 10.0 + ROWS
+    plan = plan_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 1.0)
+    tokens = np.cumsum(HALVING)[plan.rows * segments - 1]
+    worth = segments * plan.thresholds[1] / tokens
+    assert worth == pytest.approx(1 / seconds[plan.rows - 1]), "the slope of T over T"
+    assert plan_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 3.0).thresholds == pytest.approx(
+        3 * plan.thresholds
+    )
+
+
+def test_a_slow_draft_node_keeps_fewer_segments_in_flight():
+    quick = plan_rows(HALVING, 4, np.ones(16), np.full(16, 0.1), 1.0, 1.0)
+    slow = plan_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 1.0, 1.0)
+    assert quick.tokens_per_s == pytest.approx(2.0, rel=0.01), "the whole tree, every second"
+    assert slow.tokens_per_s == pytest.approx(2.0, rel=0.01), "in a single segment of two levels"
+    assert plan_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 0.5, 1.0).tokens_per_s == pytest.approx(1.5)
+
+
+@given(seed=st.integers(0, 2**32), segments=st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_the_planned_rows_are_the_best_of_all(seed, segments):
+    rng = np.random.default_rng(seed)
+    probabilities = np.append(1.0, np.sort(rng.random(16 * segments - 1))[::-1])
+    seconds = 0.1 + np.cumsum(rng.random(16))
+    plan = plan_rows(probabilities, segments, seconds, np.zeros(16), 1.0, 1.0)
+    rates = [probabilities[: rows * segments].sum() / seconds[rows - 1] for rows in range(1, 17)]
+    assert rates[plan.rows - 1] == max(rates)
+
+
+def test_nodes_that_cost_nothing_are_all_drafted():
+    count, value = nodes_of_forward(np.full(10, 0.05), np.ones(10), math.inf, 0.8, 9.0)
+    assert (count, value) == (10, pytest.approx(0.4))
+
+
+def test_unlikely_nodes_are_left_out_where_nodes_take_time():
+    probabilities = np.array([0.6, 0.2, 0.01, 0.01])
+    count, _ = nodes_of_forward(probabilities, np.array([1.0, 1.1, 1.2, 1.3]), math.inf, 1.0, 1.0)
+    assert count == 2
+
+
+def test_a_forward_that_delays_more_than_it_adds_has_no_value():
+    alone = np.array([0.5])
+    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 0.5)[1] == pytest.approx(0.1)
+    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 1.0)[1] < 0
+    assert nodes_of_forward(alone, np.array([1.0]), 1.0, 1.0, 1e9)[1] == pytest.approx(0.5), "nobody waits"
+
+
+def test_the_root_waits_for_children_that_are_there_soon():
+    assert not root_goes_alone(0.1, 1.0, 0.8)
+    assert root_goes_alone(0.5, 1.0, 0.8)
+    assert root_goes_alone(1e-9, 1e-9, 0.8), "a segment behind it would be as early"
+
+
+def test_a_return_is_expected_after_the_trip_and_after_the_segment_before():
+    flight = SegmentsInFlight()
+    assert flight.next_return(3.0) == math.inf
+    flight.send(1.0, 4.0, 2, lone=True)
+    assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (3.0, 1.0)
+    flight.send(1.5, 4.0, 2, lone=False)
+    assert flight.take_back().lone
+    assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (5.0, 3.0)
+    assert flight.next_return(99.0) == 0.0, "it is late"
+    flight.all_died(2.0)
+    assert flight.first_stage_busy(2.0) == 0.0
+
+
+def test_the_speed_is_a_guess_at_first():
+    speed = Speed(7.0, 0.0)
+    assert speed.tokens_per_s == 7.0
+    speed.count(3, 2.0)
+    assert speed.tokens_per_s == pytest.approx(1.5)
+    speed.restart()
+    assert speed.tokens_per_s == pytest.approx(1.5)
+    speed.count(1, 2.5)
+    assert speed.tokens_per_s == pytest.approx(2.0), "of the time since"
+
+
+def test_the_speed_follows_what_comes_out():
+    speed = Speed(1.0, 0.0)
+    for step in range(1, 200):
+        speed.count(2, step * 0.5)
+    assert speed.tokens_per_s == pytest.approx(4.0, rel=0.01)
+
+
+def test_drafting_that_is_slower_stops_and_is_tried_rarely():
+    trial, drafted = DraftingTrial(), []
+    for _ in range(1000):
+        trial.decide(1, predicted=9.0, measured=1.0 if trial.drafts else 2.0, plain=2.0)
+        drafted.append(trial.drafts)
+    assert drafted[:8] == [True] * 7 + [False]
+    assert 0 < sum(drafted[100:]) <= 32, "a few trials of eight tokens"
+
+
+def test_plain_decoding_that_is_slower_than_was_predicted_gives_way():
+    trial = DraftingTrial()
+    for _ in range(80):
+        trial.decide(1, predicted=9.0, measured=1.5 if trial.drafts else 1.0, plain=2.0)
+    assert trial.drafts
+
+
+def test_drafting_that_cannot_pay_is_not_tried():
+    trial = DraftingTrial()
+    for _ in range(100):
+        trial.decide(1, predicted=1.0, measured=2.0, plain=2.0)
+        assert not trial.drafts
+
+
+def test_drafting_that_pays_goes_on():
+    trial = DraftingTrial()
+    assert not any(trial.decide(1, predicted=9.0, measured=3.0, plain=2.0) for _ in range(100))
+    assert trial.drafts
