@@ -26,6 +26,7 @@ from flowedge_testbed.provenance import code_digest, git_revision, versions
 from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
+from flowedge_testbed.report.leads import leads_content
 from flowedge_testbed.report.origin import origin_of
 from flowedge_testbed.report.pictures import PictureSource, draw_pictures
 from flowedge_testbed.report.summary import BenchSummary, summarise
@@ -52,6 +53,7 @@ class BenchOptions:
     strategies: tuple[str, ...] | None = None
     datasets: tuple[str, ...] | None = None
     temperatures: tuple[float, ...] | None = None
+    places: tuple[str, ...] | None = None
     noise: tuple[Noise, ...] | None = None
     samples: int | None = None
     model: str | None = None
@@ -81,6 +83,7 @@ class BenchOptions:
             "--strategies": _joined(self.strategies),
             "--datasets": _joined(self.datasets),
             "--temperatures": _joined(self.temperatures),
+            "--places": _joined(self.places),
             "--noise": noise,
             "--samples": self.samples,
             "--model": self.model,
@@ -125,6 +128,12 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
                 f"no dataset {', '.join(unknown)} in the scenario; it has {', '.join(scenario.datasets)}"
             )
         content["datasets"] = {name: scenario.datasets[name] for name in options.datasets}
+    if options.places is not None:
+        unknown = sorted(set(options.places) - set(scenario.places))
+        if unknown:
+            known = ", ".join(scenario.places) or "none"
+            raise BadRequestError(f"no place {', '.join(unknown)} in the scenario; it has {known}")
+        content["places"] = {name: content["places"][name] for name in options.places}
     given: dict[str, Any] = {
         "clock": options.clock,
         "strategies": options.strategies,
@@ -242,8 +251,10 @@ class Benchmark:
         store = CoverageStore(models, out)
 
         def coverage_of(task: Task, run: Run) -> TreeCoverage:
-            return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise)
+            share = run.emulation.draft_share
+            return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise, share)
 
+        found = entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of))
         return {
             "scenario": scenario.name,
             "clock": scenario.clock,
@@ -259,7 +270,8 @@ class Benchmark:
             },
             "profiles": _profiles(self.cases),
             "outputs_differ": differing_outputs(plan.cells, records),
-            "runs": entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of)),
+            **({"leads": leads_content(found)} if "places" in scenario.report.tables else {}),
+            "runs": found,
         }
 
 

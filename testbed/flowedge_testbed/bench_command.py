@@ -42,6 +42,9 @@ def bench(
     temperatures: Annotated[
         str | None, typer.Option(metavar="NUMBER,...", help="Temperatures to use.")
     ] = None,
+    places: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Places of the scenario to use.")
+    ] = None,
     noise: Annotated[
         DraftNoise | None,
         typer.Option(help="Drafting above temperature 0, as in generate; `both` runs each method twice."),
@@ -103,6 +106,7 @@ def bench(
         strategies=words(strategies),
         datasets=words(datasets),
         temperatures=degrees,
+        places=words(places),
         noise=None if noise is None else NOISES if noise is DraftNoise.BOTH else (parse_noise(noise.value),),
         samples=samples,
         model=model,

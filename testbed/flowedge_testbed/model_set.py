@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
@@ -21,15 +24,18 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.in_process import load_blocks
+from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens
+from flowedge_testbed.profiles import library
 
 
 @dataclass
 class ModelSet:
-    """A target, its drafter and its middle models, in fp32.
+    """A target, its drafter and its middle models.
 
     Attributes:
         model, drafter_names, middle_names: the names that the models were loaded by.
-        middles: the middle models of a PipeSpec hierarchy, the smallest first.
+        middles: the middle models of a PipeSpec hierarchy, the smallest first; in fp32, as are blocks.
+        dtype: of the head, of the drafter, and of the layers that true paths are computed with.
     """
 
     checkpoint: Checkpoint
@@ -41,10 +47,18 @@ class ModelSet:
     drafter_names: tuple[str, ...]
     middles: tuple[LanguageModel, ...] = ()
     middle_names: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.float32
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
+    _drafters: dict[DraftShare, Drafter] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, model: str, drafter: tuple[str, ...], middles: Sequence[str] = ()) -> ModelSet:
+    def load(
+        cls,
+        model: str,
+        drafter: tuple[str, ...],
+        middles: Sequence[str] = (),
+        dtype: torch.dtype = torch.float32,
+    ) -> ModelSet:
         """Load the models that `--model`, `--drafter` and `--middle` name.
 
         Raises:
@@ -52,16 +66,16 @@ class ModelSet:
             BadRequestError: when `drafter` is `none`, or a name is wrong.
         """
         checkpoint = Checkpoint.open(model)
-        head = LMHead.load(checkpoint)
+        head = LMHead.load(checkpoint, dtype)
         tokenizer = load_tokenizer(checkpoint)
         eos = eos_token_ids(checkpoint, tokenizer)
-        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, torch.float32))
+        loaded = load_drafter(drafter, TargetModel(checkpoint, head, tokenizer, dtype))
         if loaded is None:
             raise BadRequestError(
                 f"--drafter is {drafter_label(drafter)}, but a benchmark needs a drafter: name one"
             )
         between = tuple(_load_middle(middle, tokenizer, head.vocab_size) for middle in middles)
-        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between, tuple(middles))
+        return cls(checkpoint, head, loaded, tokenizer, eos, model, drafter, between, tuple(middles), dtype)
 
     def fingerprints(self) -> dict[str, Any]:
         """Return digests of the models' weights, by the role of the model."""
@@ -91,6 +105,38 @@ class ModelSet:
     def encode(self, message: str) -> tuple[int, ...]:
         """Return the tokens of a chat with this user message, up to the start of the answer."""
         return tuple(encode_chat(self.tokenizer, message))
+
+    def drafter_for(self, share: DraftShare) -> Drafter:
+        """Return the drafter over a part of the target's vocabulary, in a format. Each is loaded once.
+
+        The part has the most frequent tokens, by the target's ranking among the profiles.
+
+        Raises:
+            BadRequestError: when no ranking of the target's tokens is shipped.
+        """
+        if share == WHOLE:
+            return self.drafter
+        if share not in self._drafters:
+            self._drafters[share] = self._loaded(share)
+        return self._drafters[share]
+
+    def _loaded(self, share: DraftShare) -> Drafter:
+        vocabulary, vocab_size = None, self.head.vocab_size
+        if share.share < 1:
+            ranking = library.token_ranking(self.checkpoint.fingerprint)
+            ids = np.array(ranking.ids[: priced_tokens(share.share, vocab_size)], dtype=np.int64)
+            vocabulary = DraftVocabulary(ids, vocab_size)
+        target = TargetModel(
+            self.checkpoint,
+            self.head,
+            self.tokenizer,
+            torch.float32,
+            form=DraftForm(share.quant),
+            vocabulary=vocabulary,
+        )
+        drafter = load_drafter(self.drafter_names, target)
+        assert drafter is not None  # `load` has loaded it whole
+        return drafter
 
     def blocks(self, split: tuple[int, ...]) -> list[LayerBlock]:
         """Return the target's layers in blocks of these sizes. Each split is loaded once."""

@@ -14,20 +14,18 @@ from typing import Any, TypeAlias
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
-from flowedge.profiling.documents.link import LinkProfile
-from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.levels.specpipe import SpecPipe
 from flowedge.strategies.registry import make_strategy
-from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
-from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
-from flowedge_testbed.emulation.emulation import Emulation, even_split
+from flowedge_testbed.costs.fitted_options import level_width
+from flowedge_testbed.costs.verification_choice import with_verification
+from flowedge_testbed.emulation.emulate import emulate
+from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.emulation.memory_fit import require_fit
-from flowedge_testbed.emulation.middle_models import emulated_middles
-from flowedge_testbed.profiles import library
+from flowedge_testbed.emulation.place import Place
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.real_pipeline import RealPipeline, real_pipeline
-from flowedge_testbed.scenario import OPTION, Devices, Emulated, LinkChoice, Links, ModelSetNames, Scenario
+from flowedge_testbed.scenario import OPTION, Scenario
 
 Point: TypeAlias = tuple[tuple[str, float], ...]  # value of each sweep axis
 Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
@@ -148,65 +146,29 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
     if scenario.clock == "real":
         real = real_pipeline(scenario, beside)
         return [Case(real.name, point, real, _point_options(point)) for point in points]
-    if scenario.devices is None or scenario.links is None or not scenario.emulated:
+    places = scenario.emulated_places()
+    if not places:
         raise BadRequestError(
-            f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs devices, links and "
-            "emulated; --clock real runs on hosts"
+            f"scenario {scenario.name} emulates nothing: --clock {scenario.clock} needs places, or devices, "
+            "links and emulated; --clock real runs on hosts"
         )
-    case = partial(_case, scenario.devices, scenario.links, scenario.pair, beside)
-    return [case(emulated, point) for emulated in scenario.emulated for point in points]
+    return [_case(scenario, name, place, point, beside) for name, place in places for point in points]
+
+
+def _case(scenario: Scenario, name: str | None, place: Place, point: Point, beside: Path) -> Case:
+    names, axes = scenario.pair, {axis: value for axis, value in point if not axis.startswith(OPTION)}
+    even = place.emulated.split is None or "stages" in axes
+    emulation = with_verification(
+        emulate(place, names.drafter, len(names.middles), axes, beside),
+        place.emulated.verification,
+        even=even,
+    )
+    profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.draft_form_name}"
+    return Case(profile, point, emulation, _point_options(point))
 
 
 def _point_options(point: Point) -> Options:
     return tuple((name.removeprefix(OPTION), value) for name, value in point if name.startswith(OPTION))
-
-
-def _case(
-    devices: Devices, links: Links, models: ModelSetNames, beside: Path, emulated: Emulated, point: Point
-) -> Case:
-    values = dict(point)
-    swept: dict[str, float] = {name: values[name] for name in ("mbps", "latency_ms") if name in values}
-    count = int(values["stages"]) if "stages" in values else None
-    names = devices.names(count)
-    model = library.model(emulated.model, beside)
-    drafter, drafting = emulated_drafter(model, emulated.drafter, models.drafter)
-    given = emulated.split if count is None else None
-    emulation = Emulation(
-        model=model,
-        quant=emulated.quant,
-        drafter=drafter,
-        drafting=drafting,
-        draft_node=library.device(devices.draft_node, beside),
-        stages=tuple(library.device(name, beside) for name in names),
-        links=_links(links, len(names), len(devices.middles), swept, beside),
-        middles=emulated_middles(
-            devices,
-            models,
-            model,
-            emulated,
-            lambda m: _link(links.hops.get(m, links.default), swept, beside),
-            beside,
-        ),
-        split=tuple(given) if given is not None else even_split(model.layers, len(names)),
-    )
-    return Case(f"{emulated.model}-{emulation.format_name}", point, emulation, _point_options(point))
-
-
-def _links(
-    links: Links, stages: int, middles: int, swept: dict[str, float], beside: Path
-) -> tuple[LinkProfile, ...]:
-    senders = [*(f"v{i + 1}" for i in range(stages)), "d0"]
-    unknown = sorted(set(links.hops) - set(senders) - {f"m{i + 1}" for i in range(middles)})
-    if unknown:
-        raise BadRequestError(
-            f"links.hops: {', '.join(unknown)} is not a device; there are {', '.join(senders)}"
-        )
-    return tuple(_link(links.hops.get(sender, links.default), swept, beside) for sender in senders)
-
-
-def _link(choice: LinkChoice, swept: dict[str, float], beside: Path) -> LinkProfile:
-    changes: dict[str, Any] = choice.model_dump(exclude={"profile"}, exclude_none=True)
-    return library.link(choice.profile, beside).model_copy(update={**changes, **swept})
 
 
 def make_plan(
@@ -243,7 +205,7 @@ def make_plan(
 def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
     """Return the options of a method in a case. An option of the sweep goes to every strategy that has it.
 
-    SpecPipe's width and auto's price of a single row follow from the case unless they are given.
+    SpecPipe's width follows from the case unless it is given.
     """
     strategy, fixed = scenario.method(method)
     for name, value in case.options:
@@ -254,8 +216,6 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
         fixed[name] = value
     if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
-    if strategy == Auto.name and isinstance(case.setup, Emulation):
-        fixed.setdefault("lone_share", round(lone_row_share(case.setup), 3))
     return tuple(sorted(fixed.items()))
 
 

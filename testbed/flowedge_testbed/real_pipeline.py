@@ -13,8 +13,9 @@ from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
 from flowedge_testbed.emulation.emulation import SHORT_DTYPES
+from flowedge_testbed.emulation.place import Devices
 from flowedge_testbed.profiles import library
-from flowedge_testbed.scenario import OPTION, Devices, Scenario
+from flowedge_testbed.scenario import OPTION, Scenario
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
         quant=hosts.quant,
         dtype=hosts.dtype,
         split=tuple(hosts.split or ()),
+        verification=hosts.verification,
     )
     titles, watts = _profiled(scenario.devices, spec, beside)
     return RealPipeline(spec, hosts.quant, titles, watts)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
+from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
@@ -15,6 +17,7 @@ from flowedge.engine.stage import StageSpec
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts
+from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.emulation.emulation import even_split
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.model_set import ModelSet
@@ -23,7 +26,7 @@ from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
 from flowedge_testbed.replay.path_drafter import PathDrafter
-from flowedge_testbed.replay.true_path import PathStore
+from flowedge_testbed.replay.true_path import PathStore, TruePath
 from flowedge_testbed.trace import Trace, TraceObserver
 
 
@@ -58,7 +61,7 @@ class VirtualBackend:
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
-            costs = ProfileCosts(run.emulation, run.link_seed)
+            costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
             observer = TraceObserver(costs)
             yield (
                 run,
@@ -83,13 +86,14 @@ class VirtualBackend:
             models.checkpoint,
             split,
             costs,
-            drafter=models.drafter,
+            drafter=models.drafter_for(run.emulation.draft_share),
             head=models.head,
             make_text=NoText,
             prefill_rows=run.prefill_rows,
             observer=observer,
             blocks=models.blocks(split),
             side_models=models.middles,
+            verification=run.emulation.verification,
         )
 
 
@@ -101,24 +105,27 @@ class ReplayBackend:
 
     def __init__(self, models: ModelSet, directory: Path) -> None:
         self._models = models
-        self._paths = PathStore(directory / "paths", models.checkpoint, models.head, models.drafter.taps)
+        self._paths = PathStore(
+            directory / "paths", models.checkpoint, models.head, models.drafter.taps, models.dtype
+        )
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         models = self._models
         path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, models.eos)
-        drafters: dict[Noise, PathDrafter] = {}
+        drafters: dict[tuple[Noise, DraftShare], PathDrafter] = {}
         try:
             for run in task.runs:
-                if run.noise not in drafters:
-                    noise = draft_noise(task.sampling, run.noise)
-                    drafters[run.noise] = PathDrafter(models.drafter, path, f"replay-{run.noise}", noise)
-                costs = ProfileCosts(run.emulation, run.link_seed)
+                kind = (run.noise, run.emulation.draft_share)
+                if kind not in drafters:
+                    noise, drafter = draft_noise(task.sampling, run.noise), models.drafter_for(kind[1])
+                    drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
+                costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
                 observer = TraceObserver(costs)
-                pipeline = self._pipeline(run, costs, observer, ReplayDraft(path, drafters[run.noise]))
+                pipeline = self._pipeline(run, costs, observer, path, drafters[kind])
                 yield run, *_finish(task, run, models.eos, pipeline, observer.trace)
         finally:
-            for drafter in drafters.values():
-                drafter.close()
+            for path_drafter in drafters.values():
+                path_drafter.close()
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -127,13 +134,15 @@ class ReplayBackend:
         pass
 
     def _pipeline(
-        self, run: Run, costs: ProfileCosts, observer: TraceObserver, draft_executor: ReplayDraft
+        self, run: Run, costs: ProfileCosts, observer: TraceObserver, path: TruePath, drafter: PathDrafter
     ) -> VirtualPipeline:
-        vocab_size = self._models.head.vocab_size
-        stages: list[tuple[StageSpec, StageExecutor]] = [
-            (StageSpec(is_first=index == 0, width=WIDTH, vocab_size=vocab_size), ReplayStage())
-            for index in range(len(run.emulation.stages))
+        vocab_size, emulation = self._models.head.vocab_size, run.emulation
+        specs = [
+            StageSpec(is_first=index == 0, width=WIDTH, vocab_size=vocab_size)
+            for index in range(emulation.num_stages)
         ]
+        specs[-1] = replace(specs[-1], draws=emulation.verification == LAST_STAGE)
+        stages: list[tuple[StageSpec, StageExecutor]] = [(spec, ReplayStage(path)) for spec in specs]
         middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
         spec = DraftNodeSpec(
             width=WIDTH,
@@ -142,10 +151,12 @@ class ReplayBackend:
             num_stages=len(stages),
             num_routes=1 + len(middles),
             vocab_size=vocab_size,
+            needs_features=emulation.needs_features,
+            verification=emulation.verification,
         )
         return machine_pipeline(
             spec,
-            draft_executor,
+            ReplayDraft(path, drafter),
             stages,
             costs,
             make_text=NoText,

@@ -9,16 +9,16 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
+from flowedge.core.verification import VerificationChoice
 from flowedge.drafting.choice import drafter_names, drafter_value
 from flowedge.profiling.documents.model import Quantisation, StoredDtype, YamlDocument
 from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
 from flowedge_testbed.profiles.documents import explain, read_document
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
-Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth"]
-Plot = Literal["bars", "bandwidth", "depth", "stages", "gantt"]
-Count = Annotated[int, Field(ge=1)]
-
+Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth", "places"]
+Plot = Literal["bars", "bandwidth", "depth", "stages", "places", "gantt"]
 OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 SHIPPED = Path(__file__).parent / "scenarios"
 
@@ -50,69 +50,6 @@ class ModelSetNames(YamlDocument):
         return drafter_value(names)
 
 
-class Stages(YamlDocument):
-    """A number of stages on the same kind of device."""
-
-    device: str
-    count: Count
-
-
-class Devices(YamlDocument):
-    """Device profiles by name.
-
-    Attributes:
-        stages: in the order of the pipeline.
-        middles: in the order of the middle models in `pair`.
-    """
-
-    draft_node: str
-    stages: Stages | Annotated[list[str], Field(min_length=1)]
-    middles: list[str] = Field(default_factory=list)
-
-    def names(self, count: int | None) -> list[str]:
-        """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
-        listed = [self.stages.device] * self.stages.count if isinstance(self.stages, Stages) else self.stages
-        return listed if count is None else [listed[i % len(listed)] for i in range(count)]
-
-
-class LinkChoice(YamlDocument):
-    """A link profile by name. Values given here replace those of the profile."""
-
-    profile: str
-    mbps: float | None = Field(default=None, gt=0)
-    latency_ms: float | None = Field(default=None, ge=0)
-    jitter_ms: float | None = Field(default=None, ge=0)
-    seed: int | None = Field(default=None, ge=0)
-
-
-class Links(YamlDocument):
-    """The links of a pipeline.
-
-    Attributes:
-        default: the link that leaves each device.
-        hops: other links, by the name of the device that they leave: d0, v1, v2, ..., m1, ...
-    """
-
-    default: LinkChoice
-    hops: dict[str, LinkChoice] = Field(default_factory=dict)
-
-
-class Emulated(YamlDocument):
-    """A model whose costs are emulated.
-
-    Attributes:
-        drafter: the drafter of the model's profile that is priced; the profile's first if not given.
-        middles: the small language models of the profile that the middle models are priced as, by name.
-        split: layers of each stage; as even as possible if not given.
-    """
-
-    model: str
-    quant: Quantisation = "none"
-    drafter: str | None = None
-    middles: list[str] = Field(default_factory=list)
-    split: list[Count] | None = None
-
-
 class Hosts(YamlDocument):
     """Agents on a network, as host:port. With the real clock they serve the models of `pair`.
 
@@ -120,11 +57,13 @@ class Hosts(YamlDocument):
         quant: quantisation of the stages' layers.
         dtype: of weights, KV cache and hidden states; auto is the best that all hosts compute fast.
         split: layers of each stage; as even as possible if not given.
+        verification: where the target's tokens are drawn; auto by what the hosts measure.
     """
 
     draft_node: str
     stages: list[str] = Field(min_length=1)
     quant: Quantisation = "none"
+    verification: VerificationChoice = "auto"
     dtype: StoredDtype | Literal["auto"] = "auto"
     split: list[Count] | None = None
 
@@ -165,6 +104,7 @@ class Scenario(YamlDocument):
         clock: the source of time if `--clock` is not given: virtual, replay, paced or real.
         devices, links, emulated: the emulated pipeline. The real clock needs none of them; if `devices` are
             given, it takes titles and power from their profiles.
+        places: emulated pipelines by name, in place of these three.
         strategies: the methods to run, by name: strategies, and methods of `variants`.
         strategy_options: options by strategy. They hold for its variants too.
         variants: further methods by name.
@@ -183,6 +123,7 @@ class Scenario(YamlDocument):
     links: Links | None = None
     hosts: Hosts | None = None
     emulated: list[Emulated] = Field(default_factory=list)
+    places: dict[str, Place] = Field(default_factory=dict)
     strategies: list[str] = Field(min_length=1)
     strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
     variants: dict[str, MethodVariant] = Field(default_factory=dict)
@@ -216,6 +157,12 @@ class Scenario(YamlDocument):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _emulates_one_way(self) -> Scenario:
+        if self.places and (self.devices is not None or self.links is not None or self.emulated):
+            raise ValueError("places stand in place of devices, links and emulated; give one or the other")
+        return self
+
     @classmethod
     def checked(cls, content: dict[str, Any], where: str) -> Scenario:
         """Return the scenario with these values, which come from `where`.
@@ -229,6 +176,15 @@ class Scenario(YamlDocument):
             raise BadRequestError(f"{where}: {explain(error)}") from error
         scenario.check_options()
         return scenario
+
+    def emulated_places(self) -> list[tuple[str | None, Place]]:
+        """Return every emulated pipeline; its name is None if the scenario gives no `places`."""
+        if self.devices is None or self.links is None:
+            return list(self.places.items())
+        return [
+            (None, Place(devices=self.devices, links=self.links, emulated=emulated))
+            for emulated in self.emulated
+        ]
 
     def method(self, name: str) -> tuple[str, dict[str, float]]:
         """Return the strategy of a method, and its options."""

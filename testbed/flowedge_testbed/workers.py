@@ -115,8 +115,11 @@ class Worker:
             if run.key in self._settings.traced:
                 _store(trace_file(directory, run.key), trace.to_dict())
             _store(record_file(directory, run.key), record.to_dict())
-        for noise in {run.noise for run in task.runs if is_bounded(run) and drafts(run)}:
-            self._coverages.coverage(task.prompt, task.sampling, task.max_new_tokens, noise)
+        kinds = {
+            (run.noise, run.emulation.draft_share) for run in task.runs if is_bounded(run) and drafts(run)
+        }
+        for noise, share in kinds:
+            self._coverages.coverage(task.prompt, task.sampling, task.max_new_tokens, noise, share)
         return FinishedTask(len(task.runs), tokens, self._backend.facts())
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from flowedge.models.layers.tensors import DTYPES
 from flowedge.profiling.device.generic_layers import generic_block
 from flowedge.profiling.documents.model import LayerSizes
 from flowedge_testbed.report.markdown import table
-from testbed.tools.turns import shortest_ms
+from testbed.tools.gpu.turns import shortest_ms
 
 SHAPES = {
     "8M": LayerSizes(hidden=256, intermediate=1024, heads=8, kv_heads=4),

@@ -34,9 +34,8 @@ from testbed.tools.sample_runs import SampleRuns
 
 # What may be tuned, in the order of the search; everything else of `auto` is a limit, not a choice.
 TUNABLE: dict[str, tuple[float, ...]] = {
-    "row_price": (0.1, 0.2, 0.3, 0.5, 0.8),
-    "patience": (1.0, 1.5, 2.0, 3.0),
-    "stale_tokens": (1, 2, 3, 5),
+    "row_price": (0.5, 1.0, 1.5, 2.0, 3.0),
+    "regrow_share": (1.5, 3.0, 6.0, 12.0),
     "segment_rows": (24, 32, 48, 64, 96),
     "draft_nodes": (8, 16, 32, 64),
     "candidates": (8, 12, 16, 24),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from flowedge.core.messages import CONTEXT, Segment
-from flowedge.core.sampling import SamplingParams
-from flowedge.engine.jobs import Forward, Verify
+from flowedge.core.verification import LAST_STAGE
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import ProfileCosts
+from flowedge_testbed.costs.sample_jobs import forward_of, states_of
 
 
 def trip_s(costs: ProfileCosts, rows: float, cached: int) -> float:
@@ -31,17 +31,17 @@ def trip_s(costs: ProfileCosts, rows: float, cached: int) -> float:
 
 
 def _crossing_s(costs: ProfileCosts, rows: int, cached: int) -> float:
-    links = costs.emulation.links
-    stages = range(costs.emulation.num_stages)
-    positions = np.full(rows, cached)
-    parents = np.full(rows, CONTEXT)
-    tokens, states = np.zeros(rows, dtype=np.int32), np.zeros((rows, 1))
-    draft, hidden = (Segment("", 0, 0, False, cached, positions, parents, x) for x in (tokens, states))
-    forward = Forward("", cached, np.zeros(0, dtype=np.int64), cached, cached, parents, positions, tokens)
-    verify = Verify("", SamplingParams(), states, tokens.astype(np.int64), parents, positions)
+    emulation = costs.emulation
+    hidden, forward = states_of(rows, cached), forward_of(rows, cached)
+    draft = replace(hidden, payload=np.zeros(rows, dtype=np.int32))
+    # A last stage that draws returns the root's row at least.
+    returned = states_of(1, cached) if emulation.verification == LAST_STAGE else hidden
+    *between, last = range(emulation.num_stages)
     return (
         costs.transfer(DRAFT_NODE, draft)
-        + sum(costs.stage_job(stage, forward) + costs.transfer(stage, hidden) for stage in stages)
-        + sum(link.latency_ms + link.jitter_ms / 2 for link in links) / 1e3
-        + costs.draft_job(verify)
+        + sum(costs.stage_job(stage, forward) + costs.transfer(stage, hidden) for stage in between)
+        + costs.stage_job(last, forward)
+        + costs.transfer(last, returned)
+        + sum(link.latency_ms + link.jitter_ms / 2 for link in emulation.links) / 1e3
+        + costs.verify(rows)
     )

@@ -23,8 +23,8 @@ def stage_measurements(emulation: Emulation) -> list[MeasuredTimes | None]:
 
 
 def head_measurement(emulation: Emulation) -> MeasuredTimes | None:
-    """Return the measurement of the model's LM head on the draft node, or None."""
-    found = emulation.draft_node.measured
+    """Return the measurement of the model's LM head on the device that verifies, or None."""
+    found = emulation.verifier.measured
     return found if found is not None and found.verify_ms and found.holds_for_head(emulation.model) else None
 
 
@@ -43,10 +43,14 @@ def measured_layer_s(
 
     Args:
         roofline: the layer's seconds by rows.
-        attention: seconds of one row's attention, by the number of rows that it sees.
+        attention: seconds of one row's attention, by the number of rows that it sees; used where it was not
+            measured.
     """
-    beyond = max(0, cached - measured.cached_rows)
-    return read_off(measured.layer_ms, rows, roofline) / 1e3 + rows * attention(beyond)
+    layer = read_off(measured.layer_ms, rows, roofline) / 1e3
+    if not measured.attention_ms or not measured.cached_rows:
+        return layer + rows * attention(max(0, cached - measured.cached_rows))
+    reading = read_off(measured.attention_ms, rows, lambda count: count) / 1e3
+    return layer + reading * (cached - measured.cached_rows) / measured.cached_rows
 
 
 def measured_draft_s(

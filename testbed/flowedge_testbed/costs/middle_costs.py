@@ -14,6 +14,7 @@ class MiddleCosts:
     """The costs of one middle model.
 
     Attributes:
+        device: what it runs on.
         link: the link that leaves its device.
         jitter: the generator of that link's jitter.
     """
@@ -21,7 +22,7 @@ class MiddleCosts:
     def __init__(self, middle: EmulatedMiddle, stored_bytes: int, seed: int) -> None:
         self.link = middle.link
         self.jitter = random.Random(seed)
-        self._size, self._device = middle.size, middle.device
+        self._size, self.device = middle.size, middle.device
         self._layer = LayerSize.of(middle.size, stored_bytes)
         self._stored = stored_bytes
 
@@ -30,8 +31,8 @@ class MiddleCosts:
         if not isinstance(job, Forward):
             return 0.0
         size, rows = self._size, job.num_rows
-        head = head_s(self._device, size.vocab * size.hidden, size.vocab, rows, self._stored)
+        head = head_s(self.device, size.vocab * size.hidden, size.vocab, rows, self._stored)
         return size.layers * self.layer(job) + head
 
     def layer(self, job: Forward) -> float:
-        return layer_s(self._device, self._layer, job.num_rows, job.cached + job.num_rows, "none")
+        return layer_s(self.device, self._layer, job.num_rows, job.cached + job.num_rows, "none")

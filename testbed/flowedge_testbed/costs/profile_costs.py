@@ -11,9 +11,13 @@ import random
 from dataclasses import replace
 from functools import partial
 
+from flowedge.core.arrays import Payload
 from flowedge.core.messages import Message, Prune, Segment
+from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
+from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.profiling.documents.device import DeviceProfile, StrategyTimes
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import LayerSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, route_of
@@ -35,20 +39,28 @@ HEADER_BYTES = 64  # of a message apart from its rows, about: ids, numbers, fram
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
 LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
+NOTHING_ADDED = StrategyTimes(verified_ms=0, drafted_ms=0)
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
 class ProfileCosts:
     """The costs of an emulation, for a virtual pipeline."""
 
-    def __init__(self, emulation: Emulation, seed: int = 0) -> None:
-        """`seed` is added to the seed of each link's jitter."""
+    def __init__(self, emulation: Emulation, seed: int = 0, strategy: str = DEFAULT_STRATEGY) -> None:
+        """Price the work of a strategy; `seed` is added to the seed of each link's jitter."""
         self.emulation = emulation
+        added = emulation.draft_node.added
+        self._strategy = NOTHING_ADDED if added is None else added.of(strategy)
+        one_host = all(device == emulation.draft_node for device in emulation.stages)
+        self._cores = emulation.draft_node.shared_cores if one_host else None
         self._layer = LayerSize.of(emulation.model)
         self._stored = emulation.model.stored_bytes
         widths = [emulation.row_width(stage) for stage in range(emulation.num_stages)]
         self._row_bytes = {stage: width * self._stored for stage, width in enumerate(widths)}
-        self._drafter = DrafterWeights.of(emulation.model, emulation.drafter)
+        self._whole = DrafterWeights.of(emulation.model, emulation.drafter)
+        self._drafter = DrafterWeights.of(
+            emulation.model, emulation.drafter, emulation.draft_tokens, emulation.draft_quant
+        )
         self._measured = stage_measurements(emulation)
         self._measured_head = head_measurement(emulation)
         self._measured_draft = draft_measurement(emulation)
@@ -59,12 +71,19 @@ class ProfileCosts:
         ]
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        """Return the time of all layers of a stage over the job's rows. Allocating a cache takes none."""
+        """Return the time of all layers of a stage over the job's rows, and of what the last stage draws.
+
+        Allocating a cache takes no time.
+        """
         if stage < DRAFT_NODE:
             return self._middle(stage).job(job)
         if not isinstance(job, Forward):
             return 0.0
-        return self.emulation.split[stage] * self.layer(stage, job)
+        measured = self._measured[stage]
+        forward = 0.0 if measured is None else measured.forward_ms / 1e3
+        drawn = 0 if job.draw is None else len(job.draw.visitable)
+        verify = self.verify(drawn) if drawn else 0.0
+        return forward + self.emulation.split[stage] * self.layer(stage, job) + verify
 
     def layer(self, stage: int, job: Forward) -> float:
         """Return the time of one layer of a stage over the job's rows."""
@@ -93,9 +112,44 @@ class ProfileCosts:
             case ExtendDraft() | GrowDraft():
                 return self._draft_alone(job, False)
             case Verify():
-                return self._verify(len(job.positions))
+                return self.verify(len(job.positions))
             case _:
                 return 0.0
+
+    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
+        """Return the time in which a device carries out what follows from a job, and sends it."""
+        match job:
+            case Forward():
+                added = self._device(place).added
+                return 0.0 if added is None else added.send_ms / 1e3
+            case Verify():
+                return self._strategy.verified_ms / 1e3
+            case GrowDraft():
+                return self._strategy.drafted_ms / 1e3
+            case _:
+                return 0.0
+
+    def receive(self, place: int, message: Message) -> float:
+        """Return the time that a device takes to read a message and to begin what it asks for.
+
+        Draws of the last stage are carried out as they arrive, those of the draft node after its job.
+        """
+        drawn = isinstance(message, Segment) and message.drawn is not None and len(message.carried) > 0
+        bookkeeping_ms = self._strategy.verified_ms if drawn else 0.0
+        added = self._device(place).added
+        if added is None:
+            return bookkeeping_ms / 1e3
+        sender, sent = place - 1 if place >= 0 else self.emulation.num_stages - 1, 0
+        if isinstance(message, Segment) and message.payload.ndim > 1 and sender in self._row_bytes:
+            sent = self._payload_bytes(sender, message.payload)
+        return (added.receive_ms + added.mib_ms * sent / (1 << 20) + bookkeeping_ms) / 1e3
+
+    def speed(self, busy: int) -> float:
+        """Return how fast each device computes while `busy` devices do, as a share of its speed alone.
+
+        Devices that all have the same profile with shared cores are agents of one host.
+        """
+        return 1.0 if self._cores is None else self._cores.speed_of(busy)
 
     def transfer(self, sender: int, message: Message) -> float:
         """Return how long a message occupies the link out of `sender`."""
@@ -116,15 +170,27 @@ class ProfileCosts:
         """Return the bytes of a message on the link out of `sender`."""
         match message:
             case Segment():
-                per_row = self._row_bytes[sender] if message.payload.ndim > 1 else TOKEN_BYTES
-                return HEADER_BYTES + message.num_rows * (per_row + INDEX_BYTES)
+                tokens = sum(len(rows) for rows in (message.tokens, message.drawn) if rows is not None)
+                rows = message.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
+                return HEADER_BYTES + rows + self._payload_bytes(sender, message.payload)
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case _:
                 return HEADER_BYTES
 
+    def _payload_bytes(self, sender: int, payload: Payload) -> int:
+        """Return the bytes of token ids [n] or of hidden states [n, width], which may have no width."""
+        if payload.ndim == 1:
+            return len(payload) * TOKEN_BYTES
+        return len(payload) * self._row_bytes[sender] if payload.shape[1] else 0
+
     def _middle(self, place: int) -> MiddleCosts:
         return self._middles[route_of(place) - 1]
+
+    def _device(self, place: int) -> DeviceProfile:
+        if place == DRAFT_NODE:
+            return self.emulation.draft_node
+        return self._middle(place).device if place < DRAFT_NODE else self.emulation.stages[place]
 
     def _link(self, sender: int) -> LinkProfile:
         return self._middle(sender).link if sender < DRAFT_NODE else self.emulation.links[sender]
@@ -165,28 +231,44 @@ class ProfileCosts:
             extended: true rows of its forward; grown: draft rows of it.
             nodes: nodes whose children are chosen.
         """
-        if self._measured_draft is not None:
-            forward_of_true = partial(self._draft_forward, grown=0)
-            return measured_draft_s(self._measured_draft, extended, grown, nodes, forward_of_true)
-        forward = self._draft_forward(extended, grown) if extended + grown or not nodes else 0.0
-        return forward + (self._head(self._drafter.lm_head, self._drafter.vocab, nodes) if nodes else 0.0)
+        computed = self._draft_roofline(self._drafter, extended, grown, nodes)
+        if self._measured_draft is None:
+            return computed
+        forward_of_true = partial(self._draft_forward, self._whole, grown=0)
+        measured = measured_draft_s(self._measured_draft, extended, grown, nodes, forward_of_true)
+        # The measured drafter is whole. Another form of it takes the share that the roofline gives.
+        return measured * computed / self._draft_roofline(self._whole, extended, grown, nodes)
 
-    def _verify(self, rows: int) -> float:
+    def verify(self, rows: int) -> float:
+        """Return the time of the target's LM head over `rows` rows, where the emulation verifies."""
+
         def roofline(rows: int) -> float:
             model = self.emulation.model
-            return self._head(model.vocab * model.hidden, model.vocab, rows)
+            weights = model.vocab * model.hidden
+            return head_s(self.emulation.verifier, weights, model.vocab, rows, self._stored)
 
         if self._measured_head is None:
             return roofline(rows)
         return read_off(self._measured_head.verify_ms, rows, roofline) / 1e3
 
-    def _draft_forward(self, extended: int, grown: int) -> float:
-        """Return the time of the drafter's fc and layers over true rows (`extended`) and draft rows."""
-        drafter, device = self._drafter, self.emulation.draft_node
-        through_fc = extended + (grown if drafter.fc_for_draft_rows else 0)
-        fc = product_s(device, drafter.fc, through_fc, stored_bytes=self._stored) if through_fc else 0.0
-        return fc + drafter.layers * layer_s(device, drafter.layer, extended + grown, 0, "none")
+    def _draft_roofline(self, drafter: DrafterWeights, extended: int, grown: int, nodes: int) -> float:
+        """Return the roofline's time of a draft layer by a form of the drafter; arguments as in `_draft`."""
+        forward = self._draft_forward(drafter, extended, grown) if extended + grown or not nodes else 0.0
+        return forward + (self._proposals(drafter, nodes) if nodes else 0.0)
 
-    def _head(self, weights: int, vocab: int, rows: int) -> float:
-        """Return the time of an LM head of the draft node over `rows` rows."""
-        return head_s(self.emulation.draft_node, weights, vocab, rows, self._stored)
+    def _draft_forward(self, drafter: DrafterWeights, extended: int, grown: int) -> float:
+        """Return the time of the drafter's fc and layers over true rows (`extended`) and draft rows."""
+        device, quant = self.emulation.draft_node, drafter.quant
+        through_fc = extended + (grown if drafter.fc_for_draft_rows else 0)
+        fc = 0.0
+        if through_fc:
+            fc = product_s(device, drafter.fc, through_fc, quant, stored_bytes=self._stored)
+        return fc + drafter.layers * layer_s(device, drafter.layer, extended + grown, 0, quant)
+
+    def _proposals(self, drafter: DrafterWeights, nodes: int) -> float:
+        """Return the time of the LM head that the drafter proposes with, and of the tokens seen beside it."""
+        device, width = self.emulation.draft_node, drafter.lm_head // drafter.vocab
+        head = head_s(device, drafter.lm_head, drafter.vocab, nodes, self._stored, drafter.quant)
+        if not drafter.adds_seen:
+            return head
+        return head + product_s(device, MOST_SEEN * width, nodes, stored_bytes=self._stored)

@@ -56,10 +56,17 @@ def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant
     return products + attention_s(device, layer, rows, seen) + device.layer_overhead_ms / 1e3
 
 
-def head_s(device: DeviceProfile, weights: int, vocab: int, rows: int, stored_bytes: int) -> float:
+def head_s(
+    device: DeviceProfile,
+    weights: int,
+    vocab: int,
+    rows: int,
+    stored_bytes: int,
+    quant: Quantisation = "none",
+) -> float:
     """Return the seconds of an LM head: its weights are read once, its logits are written and read."""
     logits = 2 * LOGIT_BYTES * vocab * rows
-    return product_s(device, weights, rows, "none", logits, stored_bytes) + device.layer_overhead_ms / 1e3
+    return product_s(device, weights, rows, quant, logits, stored_bytes) + device.layer_overhead_ms / 1e3
 
 
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:

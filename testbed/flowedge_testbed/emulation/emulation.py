@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.models.layers.taps import Taps, eagle3_taps, row_width
 from flowedge.profiling.documents.device import DeviceProfile, Watts
 from flowedge.profiling.documents.link import LinkProfile
@@ -15,9 +16,12 @@ from flowedge.profiling.documents.model import (
     Eagle3Size,
     ModelProfile,
     Quantisation,
+    SmallModelSize,
 )
-from flowedge_testbed.emulation.drafting_sizes import DraftingSize
+from flowedge_testbed.emulation.draft_share import DraftShare
+from flowedge_testbed.emulation.drafting_sizes import DraftingSize, NGramSize
 from flowedge_testbed.emulation.middle_models import EmulatedMiddle
+from flowedge_testbed.emulation.place import PricedQuant
 
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
@@ -32,6 +36,10 @@ class Emulation:
         stages: the devices of the stages; split: the number of layers on each.
         links: link i leaves stage i; the last link leaves the draft node.
         middles: middle models of a hierarchy, in the order of their routes.
+        verification: where the target's tokens are drawn.
+        draft_tokens: the number of the model's tokens that a drafter without a vocabulary of its own
+            proposes; None for all.
+        draft_quant: the format of the drafters' layers, and of the LM head that they propose with.
     """
 
     model: ModelProfile
@@ -43,6 +51,9 @@ class Emulation:
     split: tuple[int, ...]
     drafting: tuple[DraftingSize, ...] = ()
     middles: tuple[EmulatedMiddle, ...] = ()
+    verification: VerificationPlace = DRAFT_NODE
+    draft_tokens: int | None = None
+    draft_quant: PricedQuant = "none"
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -61,6 +72,10 @@ class Emulation:
                 raise BadRequestError(
                     f"{device.title} has no dequantise_gweights_s, so it runs no {self.quant}"
                 )
+        if self.draft_quant == "int8" and self.draft_node.dequantise_gweights_s is None:
+            raise BadRequestError(
+                f"{self.draft_node.title} has no dequantise_gweights_s, so it drafts in no int8"
+            )
 
     @property
     def title(self) -> str:
@@ -77,6 +92,12 @@ class Emulation:
         return self.drafting or (self.drafter,)
 
     @property
+    def draft_share(self) -> DraftShare:
+        """How the real drafter drafts: over the same share of its tokens, in the same format."""
+        tokens = self.model.vocab if self.draft_tokens is None else self.draft_tokens
+        return DraftShare(tokens / self.model.vocab, self.draft_quant)
+
+    @property
     def taps(self) -> Taps:
         """The layers of the model whose inputs travel with its rows, for a drafter that needs them.
 
@@ -85,6 +106,16 @@ class Emulation:
         """
         tapping = any(isinstance(size, Eagle3Size) for size in self.drafters)
         return eagle3_taps(self.model.layers) if tapping else ()
+
+    @property
+    def needs_features(self) -> bool:
+        """Whether a drafter is given the target's hidden states."""
+        return any(not isinstance(size, SmallModelSize | NGramSize) for size in self.drafters)
+
+    @property
+    def verifier(self) -> DeviceProfile:
+        """The device that computes the target's LM head."""
+        return self.stages[-1] if self.verification == LAST_STAGE else self.draft_node
 
     def row_width(self, stage: int) -> int:
         """Return the width of the rows that leave a stage: the hidden state and the tapped ones so far."""
@@ -110,9 +141,11 @@ class Emulation:
             "quant": self.quant,
             "drafter": self.drafter.model_dump(),
             "drafting": [size.model_dump() for size in self.drafting],
+            "draft_form": [self.draft_tokens, self.draft_quant],
             "devices": [device.model_dump(exclude=prose) for device in (self.draft_node, *self.stages)],
             "links": [link.model_dump(exclude=prose) for link in self.links],
             "split": list(self.split),
+            "verification": self.verification,
             **({"middles": middles} if middles else {}),
         }
 
@@ -120,6 +153,12 @@ class Emulation:
     def format_name(self) -> str:
         """The format of a layer's weights: fp16, bf16, fp32, or the quantisation."""
         return SHORT_DTYPES[self.model.dtype] if self.quant == "none" else self.quant
+
+    @property
+    def draft_form_name(self) -> str:
+        """The form of the drafter for names of pipelines, such as "-32000-tokens-int4"; empty if whole."""
+        tokens = "" if self.draft_tokens is None else f"-{self.draft_tokens}-tokens"
+        return tokens if self.draft_quant == "none" else f"{tokens}-{self.draft_quant}"
 
 
 def even_split(layers: int, stages: int) -> tuple[int, ...]:

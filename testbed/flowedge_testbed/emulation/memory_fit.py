@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowedge.core.verification import LAST_STAGE
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
@@ -29,6 +30,8 @@ def stage_parts(emulation: Emulation, stage: int, capacity: int) -> dict[str, fl
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
     if stage == 0:
         parts["embedding"] = float(model.vocab * model.hidden * stored)
+    if stage == emulation.num_stages - 1 and emulation.verification == LAST_STAGE:
+        parts["LM head"] = float(model.vocab * model.hidden * stored)
     return parts
 
 
@@ -43,10 +46,10 @@ def draft_node_parts(emulation: Emulation, capacity: int) -> dict[str, float]:
         if isinstance(size, RecallSize):
             parts[f"errors of {capacity} tokens"] = float(ROW_VECTORS * model.hidden * stored * capacity)
             continue
-        drafter = DrafterWeights.of(model, size)
+        drafter = DrafterWeights.of(model, size, emulation.draft_tokens, emulation.draft_quant)
         which = f" ({number})" if len(emulation.drafters) > 1 else ""
         kv = drafter.layers * drafter.layer.kv_bytes_per_row * capacity
-        parts[f"drafter{which}"] = float(drafter.held * stored)
+        parts[f"drafter{which}"] = drafter.held_bytes(stored)
         parts[f"drafter's KV of {capacity} rows{which}"] = float(kv)
     parts["activations"] = _activations(emulation, emulation.row_width(emulation.num_stages - 1))
     return parts

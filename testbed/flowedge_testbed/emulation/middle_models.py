@@ -11,8 +11,8 @@ from flowedge.core.errors import BadRequestError
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import LayerSize, ModelProfile, SmallModelSize
+from flowedge_testbed.emulation.place import Devices, Emulated
 from flowedge_testbed.profiles import library
-from flowedge_testbed.scenario import Devices, Emulated, ModelSetNames
 
 _PARTS = ("size", "device", "link")
 
@@ -48,7 +48,7 @@ class EmulatedMiddle:
 
 def emulated_middles(
     devices: Devices,
-    names: ModelSetNames,
+    num_middles: int,
     model: ModelProfile,
     emulated: Emulated,
     link_of: Callable[[str], LinkProfile],
@@ -57,13 +57,14 @@ def emulated_middles(
     """Return the emulated middle models of a scenario, the smallest first.
 
     Args:
+        num_middles: middle models that compute.
         link_of: gives the link that leaves the device of a name (m1, m2, ...).
         beside: the directory that .yaml names are relative to.
 
     Raises:
         BadRequestError: when a middle model has no size or no device.
     """
-    counts = len(names.middles), len(devices.middles), len(emulated.middles)
+    counts = num_middles, len(devices.middles), len(emulated.middles)
     if len(set(counts)) > 1:
         raise BadRequestError(
             f"the pair has {counts[0]} middle models (--middle DIR,...), devices.middles {counts[1]} devices "

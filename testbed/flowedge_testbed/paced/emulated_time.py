@@ -18,7 +18,7 @@ from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
-from flowedge.live.transport.link import LinkKind, OutLink
+from flowedge.live.transport.frame_link import FrameLink, LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
 from flowedge_testbed.paced.precise_timer import PreciseTimer
 from flowedge_testbed.paced.timings import JobTiming
@@ -157,7 +157,7 @@ class EmulatedTime:
         conclude(Outcome(None if aborted else result, None, slot))
 
     def send(
-        self, link: OutLink, message: Message, sent: Callable[[int | DeviceLostError], None]
+        self, link: FrameLink, message: Message, sent: Callable[[int | DeviceLostError], None]
     ) -> int | None:
         def begin() -> None:
             slot = self._link.slot(self._event, self._device.transfer(message))
@@ -167,7 +167,7 @@ class EmulatedTime:
         return None
 
     async def _send(
-        self, link: OutLink, message: Message, slot: Span, sent: Callable[[int | DeviceLostError], None]
+        self, link: FrameLink, message: Message, slot: Span, sent: Callable[[int | DeviceLostError], None]
     ) -> None:
         try:
             if self._device.shaped:

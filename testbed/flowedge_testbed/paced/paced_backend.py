@@ -13,6 +13,7 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.engine.draft_models import PREFILL_ROWS
 from flowedge.system.compute import FLOAT32
+from flowedge_testbed.emulation.draft_share import WHOLE
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.model_set import ModelSet
@@ -101,6 +102,7 @@ class PacedBackend:
             drafter=self._models.drafter_names,
             dtype=FLOAT32,  # as the replay, whose tokens it gives
             exact="off",
+            verification=emulation.verification,
         )
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted
@@ -124,6 +126,11 @@ class PacedBackend:
         if stages > layers:
             raise BadRequestError(
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
+            )
+        if run.emulation.draft_share != WHOLE:
+            raise BadRequestError(
+                "agents that are paced draft over the whole vocabulary; use --clock replay or virtual, or "
+                "leave out draft_vocabulary and draft_quant"
             )
         if run.prefill_rows != PREFILL_ROWS:
             raise BadRequestError(

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, Forward, OpenCache, StageJob
-from flowedge.live.transport.link import LinkKind
+from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.emulation import Emulation

@@ -12,6 +12,7 @@ from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import ModelProfile, YamlDocument
 from flowedge_testbed.profiles.documents import read_document
 from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.profiles.token_ranking import TokenRanking
 
 SHIPPED = Path(__file__).parent
 
@@ -44,6 +45,23 @@ def hit_rates(model: str, drafter: str) -> HitRates | None:
         if (found.model, found.drafter) == (model, drafter):
             return found
     return None
+
+
+@cache
+def token_ranking(model: str) -> TokenRanking:
+    """Return the ranking of the tokens of the model with this fingerprint.
+
+    Raises:
+        BadRequestError: when none is shipped.
+    """
+    for path in sorted((SHIPPED / "token_rankings").glob("*.yaml")):
+        found = read_document(path, TokenRanking)
+        if found.model == model:
+            return found
+    raise BadRequestError(
+        f"no ranking of this model's tokens is in {SHIPPED / 'token_rankings'}; leave out draft_vocabulary, "
+        "or write a ranking by testbed.tools.drafters.draft_vocabulary --out"
+    )
 
 
 def _read(folder: str, name: str, beside: Path | None, kind: type[D]) -> D:

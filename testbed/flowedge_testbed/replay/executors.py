@@ -7,7 +7,17 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
-from flowedge.engine.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.engine.jobs import (
+    DraftJob,
+    DraftResult,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    StageJob,
+    StageResult,
+    Verify,
+)
+from flowedge.engine.verification.draw import DrawnRows
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import TruePath
 
@@ -15,13 +25,26 @@ WIDTH = 1  # of a hidden state in replay
 
 
 class ReplayStage:
-    """A StageExecutor whose hidden states [n, 1] are positions, which float32 holds exactly."""
+    """A StageExecutor whose hidden states [n, 1] are positions, which float32 holds exactly.
 
-    def run(self, job: StageJob) -> Payload | None:
+    A last stage that draws looks its draws up in the path.
+    """
+
+    def __init__(self, path: TruePath) -> None:
+        self._path = path
+
+    def run(self, job: StageJob) -> StageResult:
         if not isinstance(job, Forward) or job.dead:
             return None
-        positions: Payload = job.positions.astype(np.float32)[:, None]
-        return positions
+        hidden: Payload = job.positions.astype(np.float32)[:, None]
+        draw = job.draw
+        if draw is None:
+            return hidden
+        visitable = job.positions[draw.visitable].tolist()
+        # Beyond the end of the output any token will do: the request is over by then.
+        rows, tokens = draw.follow(lambda place: max(self._path.draw(visitable[place] + 1), 0))
+        kept = hidden if job.committed else hidden[rows]
+        return DrawnRows(rows, tokens, kept if draw.features else kept[:, :0])
 
 
 class ReplayDraft:

@@ -18,6 +18,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.bounds.tree_coverage import TreeCoverage
+from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import PathStore, TruePath
@@ -94,31 +95,41 @@ class CoverageStore:
         """`directory` is that of a ReplayBackend, whose true paths are used."""
         self._models = models
         self._directory = directory / "coverage"
-        self._paths = PathStore(directory / "paths", models.checkpoint, models.head, models.drafter.taps)
+        self._paths = PathStore(
+            directory / "paths", models.checkpoint, models.head, models.drafter.taps, models.dtype
+        )
 
     def coverage(
-        self, prompt: Sequence[int], sampling: SamplingParams, max_new_tokens: int, noise: Noise
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        max_new_tokens: int,
+        noise: Noise,
+        share: DraftShare = WHOLE,
     ) -> TreeCoverage:
         """Return the coverage of a request's true path by a kind of drafting; compute it if not stored."""
         models, ranked_by = self._models, draft_noise(sampling, noise)
-        key = self._key(self._paths.key(prompt, sampling, max_new_tokens, models.eos), ranked_by)
+        drafter = models.drafter_for(share)
+        path_key = self._paths.key(prompt, sampling, max_new_tokens, models.eos)
+        key = self._key(path_key, drafter.fingerprint, ranked_by)
         file = self._directory / f"{key}.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
             return TreeCoverage(tuple(content["sizes"]), content["trees"])
         path = self._paths.path(prompt, sampling, max_new_tokens, models.eos)
-        coverage = path_coverage(models.drafter, path, ranked_by)
+        coverage = path_coverage(drafter, path, ranked_by)
         self._directory.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.name}.{os.getpid()}.part")
         part.write_text(json.dumps(asdict(coverage)), encoding="utf-8")
         part.replace(file)
         return coverage
 
-    def _key(self, path: str, noise: SamplingParams | None) -> str:
+    @staticmethod
+    def _key(path: str, drafter: str, noise: SamplingParams | None) -> str:
         content = {
             "format": FORMAT,
             "path": path,
-            "drafter": self._models.drafter_fingerprint,
+            "drafter": drafter,
             "noise": None if noise is None else asdict(noise),
             "tree": [BEAM, CHILDREN, DEPTH, TREES],
         }

@@ -89,9 +89,20 @@ def compute_path(
 class PathStore:
     """True paths on disk, by a digest of everything that determines them."""
 
-    def __init__(self, directory: Path, checkpoint: Checkpoint, head: LMHead, taps: Taps) -> None:
-        """`taps` are layers whose inputs are stored with the hidden states (see models/layers/taps.py)."""
+    def __init__(
+        self,
+        directory: Path,
+        checkpoint: Checkpoint,
+        head: LMHead,
+        taps: Taps,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Keep the paths of a model that is computed in `dtype`.
+
+        taps: layers whose inputs are stored with the hidden states (see models/layers/taps.py).
+        """
         self._taps = taps
+        self._dtype = dtype
         self._directory = directory
         self._checkpoint = checkpoint
         self._head = head
@@ -115,7 +126,7 @@ class PathStore:
     def _whole(self) -> LayerBlock:
         if self._block is None:
             layers = self._checkpoint.config.num_hidden_layers
-            self._block = LayerBlock.load(self._checkpoint, 0, layers, dtype=torch.float32)
+            self._block = LayerBlock.load(self._checkpoint, 0, layers, dtype=self._dtype)
         return self._block
 
     def key(
@@ -131,5 +142,6 @@ class PathStore:
             "max_new_tokens": max_new_tokens,
             "eos": sorted(eos),
             "taps": self._taps,
+            "dtype": str(self._dtype),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

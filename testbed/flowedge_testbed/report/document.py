@@ -11,6 +11,7 @@ from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import detail_tables, sweep_tables, tables
 from flowedge_testbed.report.entries import Entry, variants
+from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.paper import published_bandwidth
 from flowedge_testbed.report.pictures import Picture, of_depths, swept
 from flowedge_testbed.report.summary import BenchSummary
@@ -124,3 +125,5 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
             mine = of_depths(entries)
             parts = ["## Tokens/s by depth of the trees"]
             return [*parts, *(sweep_tables.depth_table(mine, variant) for variant in variants(mine))]
+        case "places":
+            return ["## auto beside the best other method, by place", *lead_tables(entries)]

@@ -93,6 +93,10 @@ def devices_phrase(setups: Sequence[Setup]) -> str:
 
 def _hardware(emulations: Sequence[Emulation]) -> str:
     counts = unique(emulation.num_stages for emulation in emulations)
+    kinds = unique((each.draft_node.title, *unique(s.title for s in each.stages)) for each in emulations)
+    if len(kinds) > 1:
+        every = ", ".join(unique(title for titles in kinds for title in titles))
+        return f"{len(emulations)} pipelines of {_range(counts)} stages, made of {every}"
     draft_node = emulations[0].draft_node.title
     titles = [device.title for device in emulations[0].stages]
     middles = [middle.device.title for middle in emulations[0].middles]

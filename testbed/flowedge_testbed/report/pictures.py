@@ -12,6 +12,7 @@ from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report.charted import charted, plots_of
 from flowedge_testbed.report.entries import Entry, Variant
+from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
 from flowedge_testbed.report.paper import published_bandwidth
 from flowedge_testbed.report.same_results import equal_variants
@@ -90,8 +91,22 @@ def _draw(name: Plot, source: PictureSource) -> Iterator[Picture]:
                 figure = draw_depth(of_depths(source.entries), method.first, heading)
                 file = source.directory / f"depth-{method.first.file_name}.png"
                 yield Picture(save(figure, file), f"tokens/s of {method.label} by depth of the trees")
+        case "places":
+            yield from _draw_leads(source, path)
         case "gantt":
             yield from _draw_gantts(source)
+
+
+def _draw_leads(source: PictureSource, path: Path) -> Iterator[Picture]:
+    """Draw auto beside the best other method, if both were measured at a place."""
+    from flowedge_testbed.report.plots.lead_bars import draw_leads  # noqa: PLC0415
+    from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
+
+    found = leads(source.entries)
+    if found:
+        title = "tokens/s of auto over those of the best other method, by place; grey dots: plain decoding"
+        figure = draw_leads(found, Heading(title, (source.scenario.title, *source.origin.lines)))
+        yield Picture(save(figure, path), title)
 
 
 def _draw_gantts(source: PictureSource) -> Iterator[Picture]:

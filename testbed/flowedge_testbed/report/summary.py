@@ -1,4 +1,7 @@
-"""The five lines that a report begins with: what was run, on what, what was fastest, doubts, the command."""
+"""The five lines that a report begins with: what was run, on what, what was fastest, doubts, the command.
+
+A scenario with a table of places has auto's lead over the best other method in place of the fastest method.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 from flowedge.drafting.choice import BUNDLED
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.report.entries import Entry, mean_of, unique, variants
+from flowedge_testbed.report.lead_table import lead_lines
+from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin
 from flowedge_testbed.report.same_results import EqualVariants, equal_models, equal_variants
 from flowedge_testbed.results import BASELINES
@@ -38,11 +43,13 @@ def summarise(scenario: Scenario, results: Mapping[str, Any], origin: Origin, co
     entries: list[Entry] = results["runs"]
     methods = len(unique(entry["method"] for entry in entries))
     run = f"{scenario.title}: {methods} {'method' if methods == 1 else 'methods'}, {origin.prompts}"
+    found = leads(entries) if "places" in scenario.report.tables else []
+    best = ("Lead", "; ".join(lead_lines(found))) if found else ("Fastest", "; ".join(_fastest(entries)))
     return BenchSummary(
         (
             ("Run", f"{run}{', --quick' if results['quick'] else ''}"),
             ("On", f"{origin.devices}; {origin.tokens}"),
-            ("Fastest", "; ".join(_fastest(entries))),
+            best,
             ("Distrust", "; ".join(doubts(scenario, results))),
             ("Command", f"`{command}`"),
         )

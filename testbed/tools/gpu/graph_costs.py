@@ -15,7 +15,7 @@ from flowedge.models.layers.tensors import DTYPES
 from flowedge.profiling.device.generic_layers import generic_block
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES, Timed, exact_copy
-from testbed.tools.turns import shortest_ms
+from testbed.tools.gpu.turns import shortest_ms
 
 
 def variants(block: LayerBlock) -> list[LayerBlock]:

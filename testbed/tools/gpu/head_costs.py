@@ -18,7 +18,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import DTYPES
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES
-from testbed.tools.turns import shortest_ms
+from testbed.tools.gpu.turns import shortest_ms
 
 SESSION = "measure"
 WIDTH = 10  # children of a node

@@ -40,8 +40,9 @@ from flowedge.agent.roles.coordinator import meet
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
 from flowedge.live.timeline import decode as decode_timeline
+from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket
-from flowedge.live.transport.link import LinkEvents, LinkKind, OutLink
+from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint

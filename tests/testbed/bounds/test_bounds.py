@@ -133,10 +133,18 @@ def table1() -> Emulation:
 
 
 def test_a_crossing_takes_every_stage_and_link_once(table1: Emulation) -> None:
+    check_crossing(replace(table1, verification="draft-node"), 4 * (64 + 16 * (8192 + 4)))
+
+
+def test_the_last_link_is_crossed_by_the_rows_on_the_path_alone(table1: Emulation) -> None:
+    check_crossing(replace(table1, verification="last-stage"), 3 * (64 + 16 * (8192 + 4)) + 64 + 8192 + 4)
+
+
+def check_crossing(table1: Emulation, states: int) -> None:
+    """states: bytes of hidden states on all links, with 64 bytes of header and 4 a row of index."""
     trip = trip_s(ProfileCosts(table1), 16, 256)
     doubled = [link.model_copy(update={"mbps": 2 * (link.mbps or 0)}) for link in table1.links]
-    # A row of 4096 fp16 values on four links, its token on the first; 64 bytes of header and 4 of index.
-    sent = 4 * (64 + 16 * (8192 + 4)) + 64 + 16 * (4 + 4)
+    sent = states + 64 + 16 * (4 + 4)  # on the first link, tokens
     faster = trip_s(ProfileCosts(replace(table1, links=tuple(doubled))), 16, 256)
     assert trip - faster == pytest.approx(sent / 2 / (150e6 / 8))
     later = tuple(link.model_copy(update={"latency_ms": link.latency_ms + 3}) for link in table1.links)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowedge_testbed.costs.fitted_options import level_width, lone_row_share
+from flowedge_testbed.costs.fitted_options import level_width
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases, make_plan
@@ -79,12 +79,3 @@ def test_the_hit_rate_is_that_of_levels(pair: ModelSet, tmp_path: Path) -> None:
     misses = len(records[0].accepted_per_round) - 1
     assert hit_rate(records) == pytest.approx(1 - misses / (records[0].new_tokens - 1))
     assert 0 < hit_rate(records) < 1
-
-
-def test_a_lone_row_share_where_many_have_weights_unpacked():
-    found = {
-        case.profile: lone_row_share(case.emulation)
-        for case in cases(read_scenario(SCENARIO), SCENARIO.parent)
-    }
-    assert found["llama2-7b-fp16"] == found["vicuna-7b-fp16"] == pytest.approx(1, rel=0.01)
-    assert found["llama2-13b-fp4"] == found["vicuna-13b-fp4"] < 0.5

@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowedge.core.messages import Segment
+from flowedge.core.arrays import NO_TOKEN
+from flowedge.core.messages import Prune, Segment
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
-from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
+from flowedge.profiling.documents.device import (
+    AddedTimes,
+    MeasuredDraftTimes,
+    MeasuredTimes,
+    SharedCores,
+    StrategyTimes,
+)
 from flowedge.profiling.documents.model import LayerSize
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.measured_costs import read_off
 from flowedge_testbed.costs.profile_costs import HEADER_BYTES, INDEX_BYTES, ProfileCosts
 from flowedge_testbed.costs.roofline import layer_s
@@ -58,6 +67,59 @@ def test_a_stage_takes_what_was_measured() -> None:
     assert costs.layer(0, forward(2, 30)) == pytest.approx(0.11 + 4 * 2 * 20 * 4 / FLOPS)
     # The other device has a roofline alone, over weights of four bytes.
     assert costs.layer(1, forward(1, 10)) == layer_s(DEVICE, layer, 1, 11, "none")
+
+
+def test_the_fixed_time_of_a_forward_counts_once_and_attention_by_the_context() -> None:
+    costs = ProfileCosts(measured_emulation(forward_ms=7, attention_ms={1: 20, 3: 40}))
+    assert costs.stage_job(0, forward(1, 10)) == pytest.approx(0.007 + 3 * 0.1)
+    assert costs.layer(0, forward(1, 0)) == pytest.approx(0.1 - 0.02)
+    assert costs.layer(0, forward(2, 30)) == pytest.approx(0.11 + 0.03 * 2)
+    assert costs.stage_job(1, forward(1, 10)) == costs.layer(1, forward(1, 10))  # of one layer
+
+
+def test_what_surrounds_computing_is_priced_by_device_and_strategy() -> None:
+    own = AddedTimes(
+        receive_ms=2, send_ms=3, mib_ms=1024,
+        strategies={"auto": StrategyTimes(verified_ms=5, drafted_ms=7)},
+    )  # fmt: skip
+    made = measured_emulation()
+    device = made.stages[0].model_copy(update={"added": own})
+    costs = ProfileCosts(replace(made, draft_node=device, stages=(device, made.stages[1])))
+    names = np.zeros(1, dtype=np.int64)
+    verify = Verify("s", SamplingParams(), np.zeros((1, 4)), names, names, names)
+    grow = GrowDraft("s", 1, names, names, names, 1, None, None)
+    assert costs.conclude(DRAFT_NODE, verify) == pytest.approx(0.005)
+    assert costs.conclude(DRAFT_NODE, grow) == pytest.approx(0.007)
+    assert costs.conclude(0, forward(1, 0)) == pytest.approx(0.003)
+    assert costs.conclude(1, forward(1, 0)) == 0
+    rows = Segment("s", 0, 0, False, 0, names.repeat(8), names.repeat(8), np.zeros((8, 1)))
+    tokens = replace(rows, payload=names.repeat(8).astype(np.int32))
+    assert costs.receive(0, tokens) == pytest.approx(0.002)
+    assert costs.receive(1, rows) == 0
+    assert costs.receive(DRAFT_NODE, rows) == pytest.approx(0.002 + 1.024 * 8 * 4 * 4 / 2**20)
+
+
+def test_the_strategy_follows_the_draws_of_the_last_stage_when_they_come() -> None:
+    own = AddedTimes(
+        receive_ms=2, send_ms=0, mib_ms=0, strategies={"auto": StrategyTimes(verified_ms=5, drafted_ms=7)}
+    )
+    device = DEVICE.model_copy(update={"added": own})
+    made = replace(emulation(model=SINGLE), draft_node=device, verification=LAST_STAGE)
+    names = np.zeros(1, dtype=np.int64)
+    rows = Segment("s", 0, 0, False, 0, names, names, np.zeros((1, 1)), drawn=np.array([3]))
+    assert ProfileCosts(made).receive(DRAFT_NODE, rows) == pytest.approx(0.007)
+    nothing = replace(rows, payload=np.zeros((0, 1)), drawn=np.array([NO_TOKEN]))
+    assert ProfileCosts(made).receive(DRAFT_NODE, nothing) == pytest.approx(0.002)
+    assert ProfileCosts(made).receive(DRAFT_NODE, Prune("s", 1, 1, 0, 0, names)) == pytest.approx(0.002)
+
+
+def test_devices_share_cores_only_where_all_have_the_same_profile() -> None:
+    made = measured_emulation()
+    host = made.draft_node.model_copy(update={"shared_cores": SharedCores(cores=2, speed=0.75)})
+    shared = ProfileCosts(replace(made, draft_node=host, stages=(host, host)))
+    assert [shared.speed(busy) for busy in (1, 2, 3)] == [1, 0.75, 0.5]
+    apart = ProfileCosts(replace(made, draft_node=host, stages=(host, DEVICE)))
+    assert apart.speed(3) == 1
 
 
 def test_a_draft_node_takes_what_was_measured() -> None:

@@ -77,6 +77,7 @@ def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: Scenario
     scenario = scenario_file(
         strategies=["autoregressive", "flowspec"],
         sweep={"stages": [1, 2, 4]},
+        emulated=[{"model": "llama2-7b", "verification": "draft-node"}],  # where all rows come back
         devices={"draft_node": agx, "stages": {"device": agx, "count": 1}},
         report=NO_CHARTS,
     )

@@ -200,7 +200,7 @@ EMULATED = {"devices": {"draft_node": "orin-nano-8gb", "stages": ["orin-nano-8gb
         ({"hosts": {**HOSTS, "split": [8]}}, "hosts.split is for 1 stages"),
         ({"hosts": {**HOSTS, "stages": ["127.0.0.1:1"]}}, "named twice"),
         ({"hosts": {**HOSTS, "stages": ["nonsense"]}}, "nonsense"),
-        ({"clock": "replay", "hosts": HOSTS}, "emulates nothing: --clock replay needs devices"),
+        ({"clock": "replay", "hosts": HOSTS}, "emulates nothing: --clock replay needs places"),
     ],
 )
 def test_what_real_hosts_cannot_do_is_refused(
@@ -269,7 +269,7 @@ def test_statistics_off_the_wire_are_checked() -> None:
         "session": "s", "strategy": "flowspec", "seed": 1, "finish_reason": "length", "prompt_tokens": 3,
         "new_tokens": 2, "ttft_s": 0.1, "decode_s": 0.2, "total_s": 0.4, "tokens_per_s": 5.0, "itl_s": [0.2],
         "counters": {"accepted_per_round": [2]}, "draft_node": report, "stages": [report],
-        "link_bytes": {"d0": 1, "express": 2},
+        "link_bytes": {"d0": 1, "express": 2}, "verification": "draft-node",
     }  # fmt: skip
     typed = typed_statistics(good)
     assert (typed.itl_s, typed.counters.accepted_per_round, typed.stages[0].use) == ((0.2,), (2,), 0.5)

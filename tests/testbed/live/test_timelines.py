@@ -41,8 +41,8 @@ def test_timelines_of_a_session(cluster4: str) -> None:
         assert timeline.dropped == 0
         slack = timeline.offset.uncertainty + draft_node.offset.uncertainty
         assert asked - slack <= min(event.start for event in timeline.events)
-        busy = [event for event in timeline.events if event.kind in ("forward", "verify")]
+        busy = [event for event in timeline.events if event.kind in ("forward", "draft", "verify")]
         assert busy
-        assert max(event.end for event in busy) <= answered + slack
+        assert max(event.start for event in busy) <= answered + slack  # the last draft layer may go on
     assert draft_node.events[0].kind == "request"
     assert fetch_timelines([stages[0]], "never")[0].events == ()

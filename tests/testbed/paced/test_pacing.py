@@ -17,7 +17,7 @@ from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.core.messages import Credit, Message
 from flowedge.engine.jobs import DraftJob, DropCache, Forward, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
-from flowedge.live.transport.link import LinkKind
+from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
 from flowedge_testbed.paced.emulated_time import MAX_EARLY_S, DelayLine, EmulatedTime, Schedule
 from flowedge_testbed.paced.precise_timer import PreciseTimer

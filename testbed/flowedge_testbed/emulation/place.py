@@ -1,0 +1,92 @@
+"""A place where a pipeline may stand, as a scenario gives it: devices, links and a model, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flowedge.core.verification import VerificationChoice
+from flowedge.profiling.documents.model import Quantisation, YamlDocument
+
+Count = Annotated[int, Field(ge=1)]
+VocabularyPart = Annotated[float, Field(gt=0)]  # at most 1: a share of the tokens; above: their number
+PricedQuant = Literal["none", "int8", "int4"]
+
+
+class Stages(YamlDocument):
+    """A number of stages on the same kind of device."""
+
+    device: str
+    count: Count
+
+
+class Devices(YamlDocument):
+    """Device profiles by name.
+
+    Attributes:
+        stages: in the order of the pipeline.
+        middles: in the order of the middle models in `pair`.
+    """
+
+    draft_node: str
+    stages: Stages | Annotated[list[str], Field(min_length=1)]
+    middles: list[str] = Field(default_factory=list)
+
+    def names(self, count: int | None) -> list[str]:
+        """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
+        listed = [self.stages.device] * self.stages.count if isinstance(self.stages, Stages) else self.stages
+        return listed if count is None else [listed[i % len(listed)] for i in range(count)]
+
+
+class LinkChoice(YamlDocument):
+    """A link profile by name. Values given here replace those of the profile."""
+
+    profile: str
+    mbps: float | None = Field(default=None, gt=0)
+    latency_ms: float | None = Field(default=None, ge=0)
+    jitter_ms: float | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+
+
+class Links(YamlDocument):
+    """The links of a pipeline.
+
+    Attributes:
+        default: the link that leaves each device.
+        hops: other links, by the name of the device that they leave: d0, v1, v2, ..., m1, ...
+    """
+
+    default: LinkChoice
+    hops: dict[str, LinkChoice] = Field(default_factory=dict)
+
+
+class Emulated(YamlDocument):
+    """A model whose costs are emulated.
+
+    Attributes:
+        drafter: the drafter of the model's profile that is priced; the profile's first if not given.
+        middles: the small language models of the profile that the middle models are priced as, by name.
+        split: layers of each stage; if not given, as even as possible, with fewer beside the LM head.
+        verification: where the target's tokens are drawn; auto takes the place where it costs less.
+        draft_vocabulary: the part of the model's vocabulary that the drafter proposes: a share of its tokens,
+            or their number if it is above 1; all tokens if not given.
+        draft_quant: the format of the drafter's layers, and of the LM head that it proposes with.
+    """
+
+    model: str
+    quant: Quantisation = "none"
+    verification: VerificationChoice = "auto"
+    drafter: str | None = None
+    draft_vocabulary: VocabularyPart | None = None
+    draft_quant: PricedQuant = "none"
+    middles: list[str] = Field(default_factory=list)
+    split: list[Count] | None = None
+
+
+class Place(YamlDocument):
+    """One emulated pipeline of a scenario that has several on different devices."""
+
+    devices: Devices
+    links: Links
+    emulated: Emulated

@@ -1,0 +1,144 @@
+"""How far auto is ahead of the best other method at each place, and of plain decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowedge.core.request import Noise
+from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.autoregressive import Autoregressive
+from flowedge_testbed.report.entries import Entry, mean_of, unique
+from flowedge_testbed.results import rounded
+
+HELD = 0.99  # a smaller share of another method's tokens/s counts as behind it
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Tokens/s of auto and of others at a place, temperature and kind of drafting; means over datasets.
+
+    Attributes:
+        place: the name of the pipeline, with the point of the sweep if there is one.
+        rival: the best other method, plain decoding included; rival_speed: its tokens/s.
+        plain_speed: of plain autoregressive decoding; None if it was not run.
+    """
+
+    place: str
+    temperature: float
+    noise: Noise
+    speed: float
+    rival: str
+    rival_speed: float
+    plain_speed: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Tokens/s of auto over the best other's."""
+        return self.speed / self.rival_speed
+
+    @property
+    def plain_ratio(self) -> float | None:
+        """Tokens/s of auto over plain decoding's."""
+        return None if self.plain_speed is None else self.speed / self.plain_speed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content for results.json."""
+        content = {
+            "place": self.place,
+            "temperature": self.temperature,
+            "noise": self.noise,
+            "tokens_per_s": self.speed,
+            "best_other": self.rival,
+            "best_other_tokens_per_s": self.rival_speed,
+            "plain_tokens_per_s": self.plain_speed,
+            "ratio_to_best_other": self.ratio,
+            "ratio_to_plain": self.plain_ratio,
+        }
+        return {name: rounded(value) for name, value in content.items()}
+
+
+@dataclass(frozen=True)
+class LeadSummary:
+    """Many leads in a few figures.
+
+    Attributes:
+        mean: geometric mean of auto over the best other.
+        worst: the least lead over the best other; worst_plain: over plain decoding, None if that was not run.
+        behind: leads with less than HELD of the best other's tokens/s; behind_plain: of plain decoding's.
+    """
+
+    mean: float
+    worst: Lead
+    worst_plain: Lead | None
+    behind: tuple[Lead, ...]
+    behind_plain: tuple[Lead, ...]
+
+    @classmethod
+    def of(cls, leads: Sequence[Lead]) -> LeadSummary:
+        """Return the summary of one lead or more."""
+        known = [(lead.plain_ratio, lead) for lead in leads if lead.plain_ratio is not None]
+        return cls(
+            mean=math.exp(math.fsum(math.log(lead.ratio) for lead in leads) / len(leads)),
+            worst=min(leads, key=lambda lead: lead.ratio),
+            worst_plain=min(known, key=lambda pair: pair[0])[1] if known else None,
+            behind=tuple(lead for lead in leads if lead.ratio < HELD),
+            behind_plain=tuple(lead for ratio, lead in known if ratio < HELD),
+        )
+
+
+def leads(entries: Sequence[Entry]) -> list[Lead]:
+    """Return the lead of auto at every place where it and another method were measured.
+
+    Methods that draft are compared with the same kind of drafting as auto's.
+    """
+    return [
+        lead
+        for temperature in unique(entry["temperature"] for entry in entries)
+        for noise in unique(entry["noise"] for entry in entries if entry["temperature"] == temperature)
+        for place, mine in _by_place(e for e in entries if e["temperature"] == temperature)
+        if (lead := _lead(place, temperature, noise, mine)) is not None
+    ]
+
+
+def leads_content(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return all leads and their summary for results.json."""
+    found = leads(entries)
+    content: dict[str, Any] = {"places": [lead.to_dict() for lead in found]}
+    if found:
+        whole = LeadSummary.of(found)
+        content |= {
+            "geometric_mean": rounded(whole.mean),
+            "worst": whole.worst.to_dict(),
+            "worst_beside_plain": None if whole.worst_plain is None else whole.worst_plain.to_dict(),
+            "behind_best_other": len(whole.behind),
+            "behind_plain": len(whole.behind_plain),
+        }
+    return content
+
+
+def _by_place(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    places: dict[str, list[Entry]] = {}
+    for entry in entries:
+        at = (entry["profile"], *(f"{axis} {value:g}" for axis, value in entry["point"].items()))
+        places.setdefault(", ".join(at), []).append(entry)
+    yield from places.items()
+
+
+def _lead(place: str, temperature: float, noise: Noise, entries: Sequence[Entry]) -> Lead | None:
+    speeds: dict[str, float] = {}
+    for method in unique(entry["method"] for entry in entries):
+        kind = "plain" if method == Autoregressive.name else noise
+        own = [entry for entry in entries if (entry["method"], entry["noise"]) == (method, kind)]
+        speed = mean_of(own, "tokens_per_s")
+        if speed:
+            speeds[method] = speed
+    others = {method: speed for method, speed in speeds.items() if method != Auto.name}
+    if Auto.name not in speeds or not others:
+        return None
+    rival = max(others, key=lambda method: others[method])
+    return Lead(
+        place, temperature, noise, speeds[Auto.name], rival, others[rival], others.get(Autoregressive.name)
+    )

@@ -1,0 +1,87 @@
+"""What verification costs on the last stage, and the place that an emulated pipeline takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.engine.jobs import Verify
+from flowedge.profiling.documents.model import SmallModelSize
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.costs.sample_jobs import forward_of
+from flowedge_testbed.costs.verification_choice import cheaper_verification, with_verification
+from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
+from tests.testbed.costs.test_costs import DEVICE, MODEL, emulation, segment
+
+FAST = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 2e-5, "layer_overhead_ms": 0.3})
+SLOW = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 2e-7})
+SMALL = SmallModelSize(kind="small_lm", layers=2, hidden=2, intermediate=4, heads=1, kv_heads=1, vocab=50)
+TALL = MODEL.model_copy(update={"layers": 12, "vocab": 200})  # whose LM head takes some layers' time
+
+
+def test_the_last_stage_reads_the_head_for_the_rows_that_the_path_can_take() -> None:
+    here = ProfileCosts(emulation(stages=(DEVICE, FAST)))
+    there = ProfileCosts(emulation(stages=(DEVICE, FAST), verification=LAST_STAGE))
+    plain = there.stage_job(1, forward_of(5))
+    assert plain == here.stage_job(1, forward_of(5)), "no row of the segment is on the path"
+    for rows in (1, 3):
+        assert there.stage_job(1, forward_of(5, drawn=rows)) == pytest.approx(plain + there.verify(rows))
+    assert there.verify(3) < here.verify(3), "by the device that has the head"
+    rows = np.zeros(3, dtype=np.int64)
+    job = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
+    assert here.draft_job(job) == here.verify(3)
+
+
+def test_links_carry_tokens_on_the_way_and_rows_of_the_path_back() -> None:
+    costs = ProfileCosts(emulation(verification=LAST_STAGE))
+    sent = replace(segment(5, hidden=True), tokens=np.arange(5))
+    assert costs.message_bytes(0, sent) == HEADER_BYTES + 5 * (4 * 2 + 4 + 4)
+    states = segment(5, hidden=True)
+    back = replace(states, drawn=np.array([7, -1, 8, -1, -1]), payload=states.payload[:2])
+    assert costs.message_bytes(1, back) == HEADER_BYTES + 5 * (4 + 4) + 2 * 4 * 2
+    ids = replace(back, payload=back.payload[:, :0])
+    assert costs.message_bytes(1, ids) == HEADER_BYTES + 5 * (4 + 4)
+
+
+def test_memory_counts_the_head_where_it_lies() -> None:
+    here, there = emulation(), emulation(verification=LAST_STAGE)
+    assert stage_parts(there, 1, 10)["LM head"] == 50 * 4 * 2
+    assert "LM head" not in stage_parts(here, 1, 10) | stage_parts(there, 0, 10)
+    assert "LM head" in draft_node_parts(there, 10), "the drafter reads it"
+
+
+def test_the_cheaper_place_is_taken() -> None:
+    assert cheaper_verification(emulation(draft_node=SLOW)) == LAST_STAGE
+    assert cheaper_verification(emulation(stages=(DEVICE, SLOW))) == DRAFT_NODE
+    assert cheaper_verification(emulation()) == LAST_STAGE, "drafting waits for a draft node that verifies"
+    taken = with_verification(emulation(draft_node=SLOW), "auto", even=False)
+    assert (taken.verification, taken.split) == (LAST_STAGE, (3, 1))
+    assert with_verification(emulation(draft_node=SLOW), DRAFT_NODE, even=True) == emulation(draft_node=SLOW)
+
+
+def test_a_head_that_does_not_fit_stays_on_the_draft_node() -> None:
+    tight = DEVICE.model_copy(update={"memory_gib": 9e-5})
+    wide = MODEL.model_copy(update={"vocab": 10_000})
+    made = emulation(model=wide, draft_node=SLOW, stages=(DEVICE, tight))
+    assert cheaper_verification(made) == LAST_STAGE
+    assert with_verification(made, "auto", even=False).verification == DRAFT_NODE
+    assert with_verification(made, LAST_STAGE, even=False).verification == LAST_STAGE
+
+
+def test_layers_make_room_for_the_head() -> None:
+    made = emulation(model=TALL, split=(6, 6), draft_node=SLOW)
+    beside = with_verification(made, "auto", even=True)
+    assert beside.split[0] > 6 and sum(beside.split) == 12
+    costs = ProfileCosts(beside)
+    first, last = costs.stage_job(0, forward_of(16)), costs.stage_job(1, forward_of(16, drawn=16))
+    assert abs(first - last) <= costs.layer(0, forward_of(16)), "within a layer"
+
+
+@pytest.mark.parametrize("place", [DRAFT_NODE, LAST_STAGE])
+def test_drafters_without_features_need_no_hidden_states(place: str) -> None:
+    assert emulation(verification=place).needs_features
+    assert not emulation(verification=place, drafter=SMALL).needs_features
