@@ -53,6 +53,14 @@ class Open:
     drawing: Drawing | None = None
 
 
+@dataclass(frozen=True)
+class StageTime:
+    """What a stage took for a segment's rows that lived when it began; 0 rows where it computed none."""
+
+    rows: int
+    seconds: float
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Consecutive rows that go through the pipeline together, and the result that the last stage returns.
@@ -71,6 +79,7 @@ class Segment:
         tokens: int64 [n], the token of each draft row on the way to a last stage that draws; None elsewhere.
         drawn: int64 [n], the token drawn after each row that the last stage has found on the target's path,
             NO_TOKEN for other rows; None where it does not draw.
+        stage_times: of each stage on the way so far.
     """
 
     session: str
@@ -84,6 +93,7 @@ class Segment:
     padding: int = 0
     tokens: IntArray | None = None
     drawn: IntArray | None = None
+    stage_times: tuple[StageTime, ...] = ()
 
     @property
     def num_rows(self) -> int:

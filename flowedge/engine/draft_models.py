@@ -38,7 +38,8 @@ from flowedge.models.checkpoint.tokenizer import (
 from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
-from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.registry import session_strategy
 
 PREFILL_ROWS = 128  # of a chunk; several chunks of a long prompt are in the pipeline at once
 
@@ -188,7 +189,7 @@ class DraftModels:
         return DraftNode(
             device,
             spec,
-            lambda request: make_strategy(request.strategy, request.strategy_options),
+            partial(session_strategy, measured=MeasuredPipeline()),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
         )
 

@@ -54,7 +54,7 @@ from flowedge.strategies.commands import (
     SendTo,
     Withdraw,
 )
-from flowedge.strategies.events import TARGET, CreditGranted, Returned
+from flowedge.strategies.events import TARGET, CreditGranted
 
 
 class DraftNode:
@@ -316,7 +316,7 @@ class DraftNode:
         """
         while session.name in self._sessions:
             try:
-                event = Returned(self._now) if session.take_empty() else session.take_drawn()
+                event = session.take_empty() or session.take_drawn()
             except ProtocolError as error:
                 self.fail_session(session.name, error)
                 return

@@ -26,7 +26,7 @@ from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import AcceptPath, Grow, Send
-from flowedge.strategies.events import TARGET, Layer, Prefilled, Verified
+from flowedge.strategies.events import TARGET, Layer, Prefilled, Returned, Verified
 from flowedge.strategies.row_bounds import session_capacity
 
 
@@ -233,20 +233,17 @@ class DraftSession:
         """Whether every row of the prompt was sent and has come back."""
         return self._ledger.all_returned and self._sequence.context >= len(self.request.prompt)
 
-    def take_empty(self) -> bool:
-        """Drop the next returned segment if no row of it lives and no verification comes before it.
-
-        Returns whether a segment was dropped.
-        """
+    def take_empty(self) -> Returned | None:
+        """Drop the next returned segment if no row of it lives and no verification comes before it."""
         if self._verifying or not self._results or self._results[0].num_rows:
-            return False
+            return None
         if not self.strategy.takes_results:
-            return False
+            return None
         number = self._results.popleft().number
-        self._ledger.take_trips(number)
+        *_, trip = self._ledger.take_trips(number)
         self._meter.settle(number, self._ledger.now)
         self._counts["empty_segments"] += 1
-        return True
+        return Returned(trip, self._ledger.now)
 
     def next_verify(self) -> Verify | None:
         """Return the job that verifies the next returned segment; prompt chunks before the last need none."""

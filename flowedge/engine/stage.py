@@ -25,6 +25,7 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     StageReport,
+    StageTime,
     no_rows,
 )
 from flowedge.engine.finite import rows_not_finite
@@ -35,6 +36,7 @@ from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.outbox import Outbox
 
+NOT_COMPUTED = StageTime(0, 0.0)
 MAX_LATE_CLOSES = 1024  # ended sessions remembered, so that a late express close is known as late
 
 
@@ -75,11 +77,17 @@ class StageSpec:
 
 @dataclass
 class _Computing:
-    """The segment that is being computed: its job, its live rows and their offsets in the job, int64 [n]."""
+    """The segment that is being computed.
+
+    Attributes:
+        segment: its live rows; offsets: int64 [n], theirs in the job.
+        seconds: time of the job, once it is known.
+    """
 
     job: Forward
     segment: Segment
     offsets: IntArray
+    seconds: float = 0.0
 
 
 class Stage:
@@ -176,8 +184,9 @@ class Stage:
         segment = computing.segment
         if output is None:
             session.count(segments=1, aborted=1)
-            self._outbox.put(self._output(no_rows(segment), self._no_output(session)))
+            self._outbox.put(self._output(no_rows(segment), self._no_output(session), NOT_COMPUTED))
             return
+        time = StageTime(job.num_rows, computing.seconds)
         wasted = job.num_rows - segment.num_rows
         session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
         if isinstance(output, DrawnRows):
@@ -190,7 +199,7 @@ class Stage:
         if failed:
             self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
             return
-        self._outbox.put(self._output(segment, live))
+        self._outbox.put(self._output(segment, live, time))
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its session ends with a Fault."""
@@ -216,7 +225,9 @@ class Stage:
         return self._counts.take()
 
     def record_busy(self, session: str, seconds: float) -> None:
-        """Add compute time to a session's report."""
+        """Add the compute time of the job that is about to be taken back to its session's report."""
+        if self._computing is not None:
+            self._computing.seconds = seconds
         if session in self._sessions:
             self._sessions[session].count(busy_s=seconds)
 
@@ -327,7 +338,7 @@ class Stage:
         session = self._session(segment.session)
         if segment.num_rows == 0:
             session.count(segments=1)
-            self._outbox.put(self._output(segment, self._no_output(session)))
+            self._outbox.put(self._output(segment, self._no_output(session), NOT_COMPUTED))
             return None
         if self.spec.is_first and session.drawing is not None and not segment.committed:
             segment = replace(segment, tokens=segment.payload.astype(np.int64))
@@ -347,10 +358,15 @@ class Stage:
             return NonFiniteError.of(f"{given} of {job.num_rows} rows that the device before it sent")
         return NonFiniteError.of(f"{rows} that {self.spec.layers} computed", self.spec.dtype)
 
-    def _output(self, segment: Segment, payload: Payload) -> Segment:
+    def _output(self, segment: Segment, payload: Payload, time: StageTime) -> Segment:
         """Return the segment that goes on in place of one that came in, with this stage's own padding."""
         padded = len(payload) if payload.size else 0
-        return replace(segment, payload=payload, padding=self.spec.padding_per_row * padded)
+        return replace(
+            segment,
+            payload=payload,
+            padding=self.spec.padding_per_row * padded,
+            stage_times=(*segment.stage_times, time),
+        )
 
     def _no_output(self, session: StageSession) -> Payload:
         if self.spec.returns_tokens:

@@ -60,11 +60,14 @@ _FLOAT = _Field(_FIXED64)
 _SESSION = _Field(_BYTES, 4 * MAX_SESSION_ID)
 _TEXT = _Field(_BYTES, 4 * MAX_TEXT)
 _LIST = _packed(MAX_ROWS)
+_STAGES = _packed(MAX_REPORTS)
 _TENSOR = _message(512, {1: _NUMBER, 2: _packed(2)})
 _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST, 7: _LIST, 8: _TENSOR} | {
     9: _NUMBER,
     10: _LIST,
     11: _LIST,
+    12: _STAGES,
+    13: _STAGES,
 }
 _EOS = _packed(MAX_EOS)
 _DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}

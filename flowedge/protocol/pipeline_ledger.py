@@ -9,7 +9,7 @@ import numpy as np
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import CONTEXT, Prune, Segment
+from flowedge.core.messages import CONTEXT, Prune, Segment, StageTime
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.row_sequence import RowSequence
 
@@ -21,10 +21,12 @@ class PipelineTrip:
     Attributes:
         rows: rows that the segment had when it was sent.
         seconds: from when the draft node composed the segment until it was back.
+        stage_times: of each stage, in order.
     """
 
     rows: int
     seconds: float
+    stage_times: tuple[StageTime, ...] = ()
 
 
 class PipelineLedger:
@@ -159,7 +161,7 @@ class PipelineLedger:
         if not _same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         rows, sent_at = self._sent_at.pop(segment.number)
-        self._trips[segment.number] = PipelineTrip(rows, self.now - sent_at)
+        self._trips[segment.number] = PipelineTrip(rows, self.now - sent_at, segment.stage_times)
         return segment
 
     def take_trips(self, last: int) -> tuple[PipelineTrip, ...]:

@@ -29,6 +29,7 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     StageReport,
+    StageTime,
 )
 from flowedge.core.sampling import SamplingParams
 from flowedge.protocol.frame_bounds import (
@@ -244,6 +245,8 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
         padding=segment.padding,
         tokens=None if segment.tokens is None else segment.tokens.tolist(),
         drawn=None if segment.drawn is None else segment.drawn.tolist(),
+        computed_rows=[time.rows for time in segment.stage_times],
+        computed_us=[round(time.seconds * 1e6) for time in segment.stage_times],
     )
 
 
@@ -256,6 +259,10 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
     for name, given in (("tokens", segment.tokens), ("drawn tokens", segment.drawn)):
         if given and len(given) != rows:
             raise ProtocolError(f"{rows} positions but {len(given)} {name}")
+    if len(segment.computed_rows) != len(segment.computed_us):
+        raise ProtocolError(
+            f"rows of {len(segment.computed_rows)} stages but times of {len(segment.computed_us)}"
+        )
     payload = _tensor_from_pb(segment.payload, tail, segment.padding)
     positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
     read = Segment(
@@ -270,6 +277,10 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
         padding=segment.padding,
         tokens=_int64(segment.tokens, least=0) if segment.tokens else None,
         drawn=_int64(segment.drawn, least=NO_TOKEN) if segment.drawn else None,
+        stage_times=tuple(
+            StageTime(_index(rows), _index(us) / 1e6)
+            for rows, us in zip(segment.computed_rows, segment.computed_us, strict=True)
+        ),
     )
     if len(payload) != len(read.carried):
         raise ProtocolError(f"{len(read.carried)} rows are carried but the payload has {len(payload)}")

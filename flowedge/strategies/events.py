@@ -89,8 +89,12 @@ class Returned:
 
     Every sent segment of draft rows ends in a Returned or a Verified event, in the order of sending; segments
     that are verified together end in one event.
+
+    Attributes:
+        trip: of the segment.
     """
 
+    trip: PipelineTrip | None = None
     now: float = 0.0
 
 

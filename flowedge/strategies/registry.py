@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.request import Request
 from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.flowspec.flowspec import FlowSpec
@@ -60,3 +62,15 @@ def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
     if name not in _FACTORIES:
         raise BadRequestError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
     return _FACTORIES[name](options)
+
+
+def session_strategy(request: Request, measured: MeasuredPipeline) -> Strategy:
+    """Return a new strategy for a session of a pipeline that others have measured.
+
+    Raises:
+        BadRequestError: as make_strategy does.
+    """
+    if request.strategy != Auto.name:
+        return make_strategy(request.strategy, request.strategy_options)
+    settings = AutoSettings.from_options(request.strategy_options)
+    return Auto(settings, measured, greedy=request.sampling.temperature == 0)

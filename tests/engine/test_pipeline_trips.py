@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flowedge.core.messages import StageTime
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode
@@ -70,10 +71,12 @@ def test_a_trip_takes_what_its_jobs_and_links_do(name: str) -> None:
     assert isinstance(pipeline.outputs[-1].output, Finished)
     least = 2 * COMPUTE + 3 * (TRANSFER + LATENCY)
     (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
-    assert prefilled.trips == (PipelineTrip(3, least),)
+    computed = (StageTime(3, COMPUTE),) * 2
+    assert prefilled.trips == (PipelineTrip(3, least, computed),)
     verified = [event.trip for event in events if isinstance(event, Verified)]
     assert verified
     assert all(trip is not None and trip.rows == 1 for trip in verified)
+    assert all(trip.stage_times == (StageTime(1, COMPUTE),) * 2 for trip in verified)
     assert min(trip.seconds for trip in verified) == least, "one that waits for nothing"
     layers = [event for event in events if isinstance(event, Layer)]
     assert all(layer.seconds == DRAFT for layer in layers)

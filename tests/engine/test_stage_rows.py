@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment
+from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime
 from flowedge.engine.stage import Stage, StageSpec
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import Rig, prune, segment
@@ -60,4 +60,23 @@ def test_an_empty_segment_has_the_width_of_the_rows_it_stands_for():
     rig = opened(added_width=2)
     (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[]))
     assert sent.payload.shape == (0, 3)
+    finish(rig)
+
+
+def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
+    rig = Rig()
+    rig.receive(Open("s", 20))
+    rig.receive(segment(first=0, rows=4))
+    times = (StageTime(5, 0.25),)
+    rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5], stage_times=times))
+    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
+    rig.stage.record_busy("s", 0.5)
+    _, sent = rig.release()
+    assert sent.stage_times == (*times, StageTime(3, 0.5)), "also for the row that died while computing"
+
+
+def test_a_stage_that_computed_nothing_of_a_segment_says_so():
+    rig = opened()
+    (sent,) = rig.receive(segment(number=1, first=4, parents=[], positions=[]))
+    assert sent.stage_times == (StageTime(0, 0.0),)
     finish(rig)

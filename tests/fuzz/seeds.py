@@ -21,6 +21,7 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     StageReport,
+    StageTime,
 )
 from flowedge.core.sampling import SamplingParams
 from flowedge.protocol import wire
@@ -107,6 +108,7 @@ def result_frames(session: str, width: int) -> list[SeedFrame]:
             np.array([CONTEXT, 3]),
             np.full((1, width), 0.5, np.float32),
             drawn=np.array([9, -1]),
+            stage_times=(StageTime(2, 0.01), StageTime(0, 0.0)),
         ),
         Prune(session, 1, 4, 3, 1, np.array([3])),
         Credit(session),

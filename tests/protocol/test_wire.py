@@ -23,6 +23,7 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     StageReport,
+    StageTime,
 )
 from flowedge.core.sampling import MAX_SEED, SamplingParams
 from flowedge.protocol import wire
@@ -34,6 +35,7 @@ TEXTS = st.text(max_size=50)
 REPORTS = st.builds(
     StageReport, TEXTS, INDICES, INDICES, INDICES, INDICES, INDICES, st.floats(0, 1e9), INDICES
 )
+STAGE_TIMES = st.builds(StageTime, INDICES, st.integers(0, 1 << 40).map(lambda us: us / 1e6))
 
 
 @st.composite
@@ -61,6 +63,7 @@ def segments(draw: st.DrawFn) -> Segment:
         draw(st.integers(0, 1000)),
         per_row(0) if rows and draw(st.booleans()) else None,
         per_row(NO_TOKEN) if rows and draw(st.booleans()) else None,
+        tuple(draw(st.lists(STAGE_TIMES, max_size=3))),
     )
     return dataclasses.replace(segment, payload=segment.payload[segment.carried])
 
@@ -166,6 +169,8 @@ MALFORMED = {
     "huge token": segment_frame(tokens=[1 << 63, 0]),
     "drawn tokens differ": segment_frame(drawn=[3, 4, 5]),
     "negative drawn token": segment_frame(drawn=[3, -2]),
+    "times of other stages": segment_frame(computed_rows=[2, 2], computed_us=[5]),
+    "huge time of a stage": segment_frame(computed_rows=[2], computed_us=[1 << 63]),
     "more rows than are on the path": segment_frame(drawn=[3, -1]),
     "temperature": pb.Frame(open=pb.Open(session="s", drawing=pb.Drawing(top_p=1, temperature=-1))),
     "temperature is no number": pb.Frame(

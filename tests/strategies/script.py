@@ -79,7 +79,7 @@ class Script:
     def returned(self) -> list[object]:
         """The oldest segment in flight has come back and none of its rows lives."""
         assert self.in_flight.pop(0) == []
-        return self._event(Returned(self.now))
+        return self._event(Returned(now=self.now))
 
     def row_of(self, parent: int, token: int) -> int | None:
         """The draft row that carries `token` below the row `parent`."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.messages import StageTime
 from flowedge.core.tree import UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.auto import Auto
@@ -34,7 +35,12 @@ def slow(stages: int = 2, **changes: float) -> Script:
     strategy = auto(**changes)
     layer = Layer(0, (0,), np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)), 1e-6)
     times_of(strategy).observe_layer(layer, of_root=True)
-    return Script(strategy, granted=9, stages=stages, trips=(PipelineTrip(1, float(stages)),))
+    return Script(strategy, granted=9, stages=stages, trips=(trip_of(1, stages),))
+
+
+def trip_of(rows: int, stages: int) -> PipelineTrip:
+    """A second in each stage, and none on the links."""
+    return PipelineTrip(rows, float(stages), (StageTime(rows, 1.0),) * stages)
 
 
 def test_the_first_root_goes_alone_and_a_single_layer_is_drafted_beside_it():
@@ -120,7 +126,7 @@ def decode_badly(script: Script, tokens: int) -> None:
         script.now += 1.0
         script.credit()
         rows = script.in_flight[0]
-        script.verified(rows[:1], 50 + number, PipelineTrip(len(rows), 1.0))
+        script.verified(rows[:1], 50 + number, trip_of(len(rows), 1))
 
 
 def test_plain_decoding_takes_over_where_drafting_is_slower():

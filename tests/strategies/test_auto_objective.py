@@ -9,19 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.messages import StageTime
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import DraftingTrial, Speed
-from flowedge.strategies.auto.step_times import StepTimes
+from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.events import Layer
 
 HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))
 ROWS = np.arange(1.0, 17.0)
 
 
-def test_times_are_linear_between_measured_rows_and_beyond_them():
+def test_times_are_the_least_that_they_can_be_between_measured_rows():
     times = RowTimes()
+    times.observe(2, 1.0)
+    times.observe(8, 2.0)
+    assert times.curve(8) == pytest.approx([1.0, 1.0, 1.0, 1.0, 1.25, 1.5, 1.75, 2.0])
+    assert times.seconds(14) == pytest.approx(3.0), "as between the two"
+
+
+def test_transfer_times_are_linear_between_measured_rows_and_beyond_them():
+    times = RowTimes(linear=True)
     assert times.curve(3).tolist() == [0.0, 0.0, 0.0]
     times.observe(2, 1.0)
     times.observe(6, 3.0)
@@ -39,12 +49,12 @@ def test_times_never_fall_with_the_rows():
     times = RowTimes()
     times.observe(1, 2.0)
     times.observe(4, 1.0)
-    assert times.curve(4).tolist() == [2.0, 2.0, 2.0, 2.0]
+    assert times.curve(4).tolist() == [1.5, 1.5, 1.5, 1.5]
 
 
 def test_a_change_of_the_times_is_followed():
     times = RowTimes()
-    for seconds in [1.0] * 5 + [3.0] * 12:
+    for seconds in [1.0] * 5 + [3.0] * 24:
         times.observe(4, seconds)
     assert times.seconds(4) == pytest.approx(3.0, rel=0.02)
 
@@ -54,7 +64,35 @@ def test_a_forward_below_the_root_is_also_one_over_a_single_node():
     times.observe_layer(Layer(0, (0,), np.zeros((1, 1)), np.zeros((1, 1)), 0.2), of_root=True)
     times.observe_layer(Layer(0, (1, 2, 3), np.zeros((3, 1)), np.zeros((3, 1)), 0.4), of_root=False)
     assert times.root_forward == pytest.approx(0.2)
-    assert times.forwards(3) == pytest.approx([0.2, 0.3, 0.4])
+    assert times.forwards(3) == pytest.approx([0.2, 0.8 / 3, 0.4])
+
+
+def test_a_trip_is_the_time_of_its_stages_and_of_the_links():
+    times = StepTimes()
+    times.begin(2)
+    quick_and_slow = (StageTime(1, 1.0), StageTime(1, 3.0))
+    times.observe_trip(PipelineTrip(1, 4.5, quick_and_slow), lone=True)
+    times.observe_trip(PipelineTrip(1, 99.0, quick_and_slow), lone=False)
+    found = times.trips(1)
+    assert (found.trip[0], found.first[0], found.interval[0]) == pytest.approx((4.5, 1.0, 3.0))
+
+
+def test_a_stage_that_computed_none_of_the_rows_tells_nothing():
+    times = StepTimes()
+    times.begin(2)
+    times.observe_trip(PipelineTrip(2, 4.0, (StageTime(2, 1.0), StageTime(2, 1.0))), lone=True)
+    times.observe_trip(PipelineTrip(2, 1.0, (StageTime(2, 1.0), StageTime(0, 0.0))), lone=False)
+    assert times.trips(2).trip[1] == pytest.approx(4.0)
+
+
+def test_a_narrow_link_sets_the_interval():
+    times = StepTimes()
+    times.begin(1)
+    times.observe_trip(PipelineTrip(1, 1.2, (StageTime(1, 1.0),)), lone=True)
+    times.observe_trip(PipelineTrip(4, 7.2, (StageTime(4, 1.0),)), lone=True)
+    assert times.trips(4).interval == pytest.approx([1.0, 1.0, 2.0, 3.0]), (
+        "a second a row on each of two links"
+    )
 
 
 def test_rows_that_cost_nothing_are_all_worth_it():
@@ -132,9 +170,10 @@ def test_the_root_waits_for_children_that_are_there_soon():
 def test_a_return_is_expected_after_the_trip_and_after_the_segment_before():
     flight = SegmentsInFlight()
     assert flight.next_return(3.0) == math.inf
-    flight.send(1.0, 4.0, 2, lone=True)
+    times = TripTimes(np.array([4.0]), np.array([2.0]), np.array([2.0]))
+    flight.send(1.0, times, 1, lone=True)
     assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (3.0, 1.0)
-    flight.send(1.5, 4.0, 2, lone=False)
+    flight.send(1.5, times, 1, lone=False)
     assert flight.take_back().lone
     assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (5.0, 3.0)
     assert flight.next_return(99.0) == 0.0, "it is late"
@@ -181,6 +220,39 @@ def test_drafting_that_cannot_pay_is_not_tried():
     for _ in range(100):
         trial.decide(1, predicted=1.0, measured=2.0, plain=2.0)
         assert not trial.drafts
+
+
+def test_drafting_is_judged_by_its_speed_and_not_by_the_prediction_once_it_has_one():
+    trial = DraftingTrial()
+    for step in range(100):
+        trial.decide(1, predicted=9.0 if step < 8 else 1.0, measured=3.0, plain=2.0)
+    assert trial.drafts
+
+
+def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
+    trial = DraftingTrial()
+    trial.begin()
+    for _ in range(20):
+        trial.decide(1, predicted=9.0, measured=3.0, plain=2.0)
+    assert trial.drafts
+    trial.begin()
+    assert not trial.drafts
+    for _ in range(8):
+        trial.decide(1, predicted=9.0, measured=4.0, plain=2.0)
+    assert not trial.drafts, "plain decoding is faster than was predicted"
+    trial.begin()
+    assert not trial.drafts, "the third session knows it"
+
+
+def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
+    trial = DraftingTrial()
+    for _ in range(3):
+        trial.begin()
+        for _step in range(20):
+            trial.decide(1, predicted=9.0, measured=3.0 if trial.drafts else 1.0, plain=2.0)
+        assert trial.drafts
+    trial.begin()
+    assert trial.drafts
 
 
 def test_drafting_that_pays_goes_on():

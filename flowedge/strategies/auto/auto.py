@@ -31,10 +31,11 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
-from flowedge.strategies.auto.speed import DraftingTrial, Speed
-from flowedge.strategies.auto.step_times import StepTimes
+from flowedge.strategies.auto.speed import Speed
+from flowedge.strategies.auto.step_times import TripTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
@@ -54,21 +55,32 @@ class Auto(Strategy):
 
     name: ClassVar[str] = "auto"
 
-    def __init__(self, settings: AutoSettings) -> None:
+    def __init__(
+        self, settings: AutoSettings, measured: MeasuredPipeline | None = None, *, greedy: bool = True
+    ) -> None:
+        """Begin a session with what sessions before it have measured.
+
+        Args:
+            measured: of the pipeline; None where the session is the first.
+            greedy: whether tokens are drawn at temperature 0.
+        """
         super().__init__(settings.max_draft_rows)
+        pipeline = MeasuredPipeline() if measured is None else measured
         self._settings = settings
         self._candidates = CandidateTree(
             settings.candidates, math.log(settings.least_node), ProposalAcceptance(settings.prior)
         )
-        self._times = StepTimes()
+        self._times = pipeline.times
         self._in_flight = SegmentsInFlight()
         self._speed = Speed(0.0, 0.0)
-        self._trial = DraftingTrial()
+        self._trial = pipeline.trials[greedy]
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._stages = 1
         self._credits = 0
         self._probabilities: FloatArray = np.zeros(0)  # of the likeliest nodes, a mean over trees
         self._plan = RowPlan(1, 0.0, np.zeros(settings.segment_rows))
+        self._trips = TripTimes(*(np.zeros(settings.segment_rows) for _ in range(3)))
+        self._returned = 0.0  # seconds until a lone row's draw is known
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
         self._grown_at = 0.0  # when the growth began
@@ -89,11 +101,11 @@ class Auto(Strategy):
                 return self._proceed()
             case Verified():
                 self._times.observe_verification(event)
-                self._take_back(event.trip)
+                self._take_back(event.trip, lived=True)
                 self._speed.count(len(event.accepted), self._now)
                 return [*(self._commit(event) if self._committed else self._advance(event)), *self._proceed()]
             case Returned():
-                self._take_back(None)
+                self._take_back(event.trip, lived=False)
                 return self._proceed()
             case CreditGranted():
                 self._credits += 1
@@ -101,18 +113,21 @@ class Auto(Strategy):
 
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
-        for trip in event.trips[:1]:  # the others followed it closely
-            self._times.trips.observe(trip.rows, trip.seconds)
+        self._times.begin(event.stages)
+        self._trial.begin()
+        for index, trip in enumerate(event.trips):
+            self._times.observe_trip(trip, lone=index == 0)
         self._times.verifications.observe(1, event.verify_s)
-        self._speed = Speed(1 / max(self._times.returned(1), 1e-9), self._now)
         size = self._stages * self._settings.segment_rows
         self._probabilities = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._candidates.restart(event.token, event.context)
         self._replan(0)
+        self._speed = Speed(1 / self._returned, self._now)
 
-    def _take_back(self, trip: PipelineTrip | None) -> None:
-        if self._in_flight.take_back().lone and trip is not None:
-            self._times.trips.observe(trip.rows, trip.seconds)
+    def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
+        lone = self._in_flight.take_back().lone
+        if trip is not None:
+            self._times.observe_trip(trip, lone=lone and lived)
 
     def _commit(self, event: Verified) -> list[Command]:
         """Take in the token that was drawn after a committed root."""
@@ -159,16 +174,18 @@ class Auto(Strategy):
 
     def _replan(self, tokens: int) -> None:
         most, times = self._settings.segment_rows, self._times
-        verify_s = times.verifications.curve(most)
+        self._trips, verify_s = times.trips(most), times.verifications.curve(most)
+        returned = np.maximum(self._trips.trip + verify_s, 1e-9)
+        self._returned = float(returned[0])
         self._plan = plan_rows(
             self._probabilities,
             self._stages,
-            np.maximum(times.trips.curve(most) + verify_s, 1e-9),
+            np.maximum(returned, self._stages * self._trips.interval),
             verify_s + times.forwards(1),
             self._hit,
             self._settings.row_price,
         )
-        plain = 1 / max(times.returned(1), 1e-9)
+        plain = 1 / self._returned
         if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
             self._speed.restart()
 
@@ -215,7 +232,7 @@ class Auto(Strategy):
         if self._drafting is not None or not has_room or not len(probabilities):
             return None
         # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
-        if len(self._in_flight) and not self._times.trips.measured(1):
+        if len(self._in_flight) and not self._times.links.measured(1):
             return None
         of_root = not candidates.drafted[ROOT]
         forward_s = (
@@ -247,30 +264,38 @@ class Auto(Strategy):
 
     def _depart(self, rows: int, *, lone: bool = True) -> None:
         self._credits -= 1
-        self._in_flight.send(self._now, self._times.trips.seconds(rows), self._stages, lone=lone)
+        self._in_flight.send(self._now, self._trips, rows, lone=lone)
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""
         settings, tree, single = self._settings, self._candidates.tree, self._plan.rows == 1
         if tree.rows[ROOT] == UNSENT:
             # The first root of a request goes alone to show what a single row takes.
-            if single or not self._times.trips.measured(1):
+            if single or not self._times.links.measured(1):
                 return [ROOT]
             if not self._candidates.drafted_layers:
                 return [ROOT] if self._root_goes_alone() else []
-        most = settings.segment_rows if self._times.trips.measured(1) else _ROWS_UNMEASURED
+        most = settings.segment_rows if self._times.links.measured(1) else _ROWS_UNMEASURED
         room = settings.max_draft_rows - tree.num_sent
         best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
-        thresholds = self._plan.thresholds[: len(best)].copy()
-        if not single and len(best) and len(self._in_flight):
-            # What was not worth a place in the segment before is not worth a segment of its own.
-            thresholds[0] = self._plan.thresholds[self._plan.rows - 1]
-        worth = np.exp(tree.effective_scores()[best]) >= thresholds
+        worth = np.exp(tree.effective_scores()[best]) >= self._thresholds()[: len(best)]
         return best[: len(best) if worth.all() else int(np.argmin(worth))]
+
+    def _thresholds(self) -> FloatArray:
+        """Return the least probabilities at which rows are worth sending now: float64 [segment_rows]."""
+        thresholds, rows = self._plan.thresholds, self._plan.rows
+        if rows == 1 or not len(self._in_flight):
+            return thresholds
+        # What was not worth a place in the segment before is not worth a segment of its own.
+        thresholds = np.append(thresholds[rows - 1], thresholds[1:])
+        # But rows cost nothing that have left each stage before another segment is expected back.
+        free = self._trips.interval[:rows] <= self._in_flight.next_return(self._now)
+        thresholds[:rows][free] = 0.0
+        return thresholds
 
     def _root_goes_alone(self) -> bool:
         times = self._times
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
-        behind = times.trips.seconds(1) / self._stages if self._stages > 1 else times.returned(1)
+        behind = float(self._trips.first[0]) if self._stages > 1 else self._returned
         return root_goes_alone(times.root_forward, behind, self._hit)

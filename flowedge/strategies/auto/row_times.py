@@ -1,43 +1,44 @@
-"""The time of a piece of work by its number of rows, as measured in a request."""
+"""The time of a piece of work by its number of rows, as measured."""
 
 from __future__ import annotations
-
-from bisect import insort
 
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
 
-_FADE = 0.7  # weight of the former mean at each observation
-# Assumed time of a row, as a share of the time of no rows, until two numbers of rows have been measured.
+_FADE = 0.8  # weight of the former mean at each observation
+# Numbers of rows are measured in classes up to these bounds, beyond the last in one more.
+_BOUNDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)
+# Assumed time of a row, as a share of the time of no rows, until two classes have been measured.
 _PRIOR_SHARE = 0.3 / 64
 
 
 class RowTimes:
-    """Moving means by number of rows, linear between measured numbers.
+    """Moving means by classes of rows, and what they tell about other numbers of rows.
 
     A device reads its weights once, however few the rows, until its arithmetic takes longer than that. So
-    the time is convex in the rows, and the line between two measured numbers never promises too little time.
-    Below the fewest rows that were measured the time is theirs, above the most it goes on as between the
-    last two.
+    between two measured numbers of rows the time is that of the fewer rows, or else in proportion to that of
+    the more, whichever is longer: the least that it can be. What turns out to be promised too little is
+    measured soon. Below the fewest rows that were measured the time is theirs, above the most it goes on as
+    between the last two.
     """
 
-    def __init__(self) -> None:
-        self._counts: list[int] = []
-        self._means: dict[int, float] = {}
+    def __init__(self, *, linear: bool = False) -> None:
+        """`linear` is for work that has no such threshold, as a transfer: straight lines between means."""
+        self._linear = linear
+        self._rows: FloatArray = np.zeros(len(_BOUNDS) + 1)  # means of each class; 0 rows where unmeasured
+        self._seconds: FloatArray = np.zeros(len(_BOUNDS) + 1)
 
     def measured(self, rows: int) -> bool:
-        """Return whether just this many rows were measured."""
-        return rows in self._means
+        """Return whether this many rows were measured, or others of their class."""
+        return bool(self._rows[self._class_of(rows)])
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take in a measurement."""
-        former = self._means.get(rows)
-        if former is None:
-            insort(self._counts, rows)
-            self._means[rows] = seconds
-        else:
-            self._means[rows] = _FADE * former + (1 - _FADE) * seconds
+        index = self._class_of(rows)
+        fade = _FADE if self._rows[index] else 0.0
+        self._rows[index] = fade * self._rows[index] + (1 - fade) * rows
+        self._seconds[index] = fade * self._seconds[index] + (1 - fade) * seconds
 
     def curve(self, most: int) -> FloatArray:
         """Return the seconds of 1 to `most` rows: float64 [most], never falling; 0 while nothing is known."""
@@ -47,14 +48,27 @@ class RowTimes:
         """Return the seconds of this many rows, 1 or more; 0 while nothing is known."""
         return float(self._times(np.array([float(rows)]))[0])
 
+    @staticmethod
+    def _class_of(rows: int) -> int:
+        return int(np.searchsorted(_BOUNDS, rows))
+
     def _times(self, rows: FloatArray) -> FloatArray:
-        counts = np.array(self._counts, dtype=np.float64)
-        if not len(counts):
+        known = np.flatnonzero(self._rows)
+        if not len(known):
             return np.zeros(len(rows))
-        means = np.maximum.accumulate([self._means[count] for count in self._counts])
+        counts, means = self._rows[known], self._seconds[known]
+        # Noise is evened out: the time of more rows is not shorter.
+        means = (np.maximum.accumulate(means) + np.minimum.accumulate(means[::-1])[::-1]) / 2
         if len(counts) == 1:
             lone: FloatArray = means[0] * (1 + _PRIOR_SHARE * rows) / (1 + _PRIOR_SHARE * counts[0])
             return lone
         slope = (means[-1] - means[-2]) / (counts[-1] - counts[-2])
-        times: FloatArray = np.interp(rows, counts, means) + slope * np.maximum(rows - counts[-1], 0.0)
-        return times
+        beyond = slope * np.maximum(rows - counts[-1], 0.0)
+        if self._linear:
+            straight: FloatArray = np.interp(rows, counts, means) + beyond
+            return straight
+        after = np.minimum(np.searchsorted(counts, rows), len(counts) - 1)
+        before = np.maximum(np.searchsorted(counts, rows, side="right") - 1, 0)
+        share = np.minimum(rows / counts[after], 1.0)
+        least: FloatArray = np.maximum(means[before], means[after] * share) + beyond
+        return least

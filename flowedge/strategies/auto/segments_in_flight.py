@@ -6,6 +6,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from flowedge.strategies.auto.step_times import TripTimes
+
 
 @dataclass(frozen=True)
 class SegmentInFlight:
@@ -30,12 +32,13 @@ class SegmentsInFlight:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def send(self, now: float, trip_s: float, stages: int, *, lone: bool) -> None:
-        """Add a segment whose trip through an empty pipeline of `stages` stages takes `trip_s`."""
-        start, interval = max(now, self._first_stage_free), trip_s / stages
+    def send(self, now: float, times: TripTimes, rows: int, *, lone: bool) -> None:
+        """Add a segment of this many rows."""
+        start, index = max(now, self._first_stage_free), rows - 1
         before = self._segments[-1].returns if self._segments else -math.inf
-        self._segments.append(SegmentInFlight(lone, max(start + trip_s, before + interval)))
-        self._first_stage_free = start + interval
+        returns = max(start + float(times.trip[index]), before + float(times.interval[index]))
+        self._segments.append(SegmentInFlight(lone, returns))
+        self._first_stage_free = start + float(times.first[index])
 
     def take_back(self) -> SegmentInFlight:
         """Remove and return the oldest segment."""

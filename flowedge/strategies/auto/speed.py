@@ -40,9 +40,10 @@ class Speed:
 class DraftingTrial:
     """Whether to draft: as long as it is predicted to be faster than plain decoding, and measured to be.
 
-    Where drafting was slower, it is tried again after a pause, which doubles each time. The speed of plain
-    decoding is predicted from segments beside which something was drafted. Devices that share a processor
-    are slower then, so where the prediction decides, plain decoding is measured.
+    Where drafting was slower, it is tried again after a pause, which doubles each time. In the first session
+    the speed of plain decoding is predicted, from segments beside which something was drafted. Devices that
+    share a processor are slower then, so where the prediction decides, plain decoding is measured. It is
+    measured in any case when the second session begins.
 
     Attributes:
         drafts: whether to draft now.
@@ -50,35 +51,50 @@ class DraftingTrial:
 
     def __init__(self) -> None:
         self.drafts = True
+        self._begun = False
         self._tokens = 0  # since drafting was begun or stopped
+        self._measured_tokens = 0  # likewise, of this session
         self._pause = _FIRST_PAUSE
         self._plain: float | None = None  # measured tokens/s of plain decoding
         self._drafted = 0.0  # measured tokens/s of drafting
+
+    def begin(self) -> None:
+        """Begin another session."""
+        if self._begun and self._plain is None:
+            self.drafts, self._tokens = False, 0
+        self._begun = True
+        self._measured_tokens = 0
 
     def decide(self, tokens: int, predicted: float, measured: float, plain: float) -> bool:
         """Take in drawn tokens, and return whether drafting has begun or stopped.
 
         Args:
             predicted: tokens/s of drafting, if all goes well.
-            measured: tokens/s since drafting was begun or stopped.
+            measured: tokens/s since drafting was begun or stopped, or since the session began.
             plain: predicted tokens/s of plain decoding.
         """
         self._tokens += tokens
+        self._measured_tokens += tokens
         before = self.drafts
         if self.drafts:
-            self._drafted = measured
-            enough = plain * _MUCH_FASTER
-            if self._plain is not None:
-                plain = enough = self._plain
-            much_slower = self._tokens >= _SHORT_TRIAL_TOKENS and measured < _MUCH_SLOWER * plain
-            slower = self._tokens >= _TRIAL_TOKENS and measured < enough
-            self.drafts = predicted > plain and not much_slower and not slower
-        elif self._tokens >= _SHORT_TRIAL_TOKENS:
+            self.drafts = self._goes_on(predicted, measured, plain)
+        elif self._measured_tokens >= _SHORT_TRIAL_TOKENS:
             self._plain = measured
             waited = self._tokens >= self._pause and predicted > measured
             self.drafts = waited or self._drafted > measured
         if self.drafts != before:
-            self._tokens = 0
+            self._tokens = self._measured_tokens = 0
             if self.drafts:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return self.drafts != before
+
+    def _goes_on(self, predicted: float, measured: float, plain: float) -> bool:
+        enough = plain * _MUCH_FASTER
+        if self._plain is not None:
+            plain = enough = self._plain
+        if self._measured_tokens < _SHORT_TRIAL_TOKENS:
+            return predicted > plain
+        self._drafted = measured
+        if self._measured_tokens < _TRIAL_TOKENS:
+            return measured >= _MUCH_SLOWER * plain
+        return measured >= enough

@@ -1,28 +1,65 @@
-"""What the steps of decoding take, in seconds, as measured in a request."""
+"""What the steps of decoding take, in seconds, as measured in the sessions of a pipeline."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from flowedge.core.arrays import FloatArray
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.events import Layer, Verified
 
 _ROOT_LAYER = 1  # nodes of a layer below the root
 
 
+@dataclass(frozen=True)
+class TripTimes:
+    """The times of segments of 1 to `most` rows: float64 [most] each, never falling.
+
+    Attributes:
+        trip: through an empty pipeline.
+        first: in the first stage.
+        interval: between two segments that follow each other closely, which the slowest stage or link sets.
+    """
+
+    trip: FloatArray
+    first: FloatArray
+    interval: FloatArray
+
+
 class StepTimes:
     """The times of trips, verifications and forwards of the drafter.
 
+    Every stage tells what it took for the rows of a segment. The rest of a trip, which is the links', is
+    known of segments that enter an empty pipeline: others wait for segments before them.
+
     Attributes:
-        trips: through an empty pipeline, by rows. Other trips contain waiting for other segments' rows, and
-            rows that were pruned on the way.
+        links: the rest of a trip, by rows.
         verifications: on the draft node, by rows.
     """
 
     def __init__(self) -> None:
-        self.trips = RowTimes()
+        self.links = RowTimes(linear=True)
         self.verifications = RowTimes()
+        self._stages: list[RowTimes] = []
         self._forwards = RowTimes()  # by nodes
         self._root_forwards = RowTimes()
+
+    def begin(self, stages: int) -> None:
+        """Take in the number of stages of the pipeline, 1 or more, when a session begins."""
+        if not self._stages:
+            self._stages = [RowTimes() for _ in range(stages)]
+
+    def observe_trip(self, trip: PipelineTrip, *, lone: bool) -> None:
+        """Take in a segment's trip; `lone` is whether the segment entered an empty pipeline."""
+        for stage, time in zip(self._stages, trip.stage_times, strict=False):
+            if time.rows:
+                stage.observe(time.rows, time.seconds)
+        if lone:
+            computed = sum(time.seconds for time in trip.stage_times)
+            self.links.observe(trip.rows, max(trip.seconds - computed, 0.0))
 
     def observe_layer(self, layer: Layer, *, of_root: bool) -> None:
         """Take in the time of a layer; a layer below the root includes the extension by true rows."""
@@ -33,9 +70,12 @@ class StepTimes:
     def observe_verification(self, event: Verified) -> None:
         self.verifications.observe(event.rows, event.verify_s)
 
-    def returned(self, rows: int) -> float:
-        """Return the time from when a segment is sent into an empty pipeline until its draws are known."""
-        return self.trips.seconds(rows) + self.verifications.seconds(rows)
+    def trips(self, most: int) -> TripTimes:
+        """Return the times of segments of 1 to `most` rows."""
+        links = self.links.curve(most)
+        stages = np.array([stage.curve(most) for stage in self._stages])
+        transfer = (links - links[0]) / (len(stages) + 1)
+        return TripTimes(links + stages.sum(axis=0), stages[0], np.maximum(stages.max(axis=0), transfer))
 
     @property
     def root_forward(self) -> float:

@@ -1,0 +1,21 @@
+"""What the sessions of a pipeline have measured, for the sessions after them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from flowedge.strategies.auto.speed import DraftingTrial
+from flowedge.strategies.auto.step_times import StepTimes
+
+
+class MeasuredPipeline:
+    """The times of one pipeline, and whether drafting pays there.
+
+    Attributes:
+        times: of the pipeline's steps.
+        trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
+    """
+
+    def __init__(self) -> None:
+        self.times = StepTimes()
+        self.trials: defaultdict[bool, DraftingTrial] = defaultdict(DraftingTrial)
