@@ -10,21 +10,22 @@ from flowedge.core.arrays import FloatArray, IntArray
 
 UNSENT = -1
 ROOT = 0
+_SPARE = 64  # rows of a tree's arrays behind its nodes, when the arrays are made or made longer
 
 
 def subtree(parents: IntArray, depths: IntArray, node: int) -> IntArray:
     """Return `node` and its descendants, ascending: int64 [k].
 
     Args:
-        parents: int64 [n], parent of each node.
+        parents: int64 [n], parent of each node, negative for the roots.
         depths: int64 [n], one more than the parent's; any value for the roots.
     """
-    inside = np.zeros(len(parents), dtype=np.bool_)
-    inside[node] = True
-    for depth in range(int(depths[node]) + 1, int(depths.max()) + 1):
-        layer = np.flatnonzero(depths == depth)
-        inside[layer] = inside[parents[layer]]
-    return np.flatnonzero(inside)
+    above = np.where(parents < 0, np.arange(len(parents)), parents)
+    above[node] = node
+    levels = int(depths.max() - depths[node])
+    for _ in range(levels.bit_length()):  # `above`: the ancestor 1, 2, 4, .. levels up, none above `node`
+        above = above[above]
+    return np.flatnonzero(above == node)
 
 
 class DraftTree:
@@ -35,6 +36,8 @@ class DraftTree:
     row, the index in the session's sequence, when it is sent. The sent nodes have the rows from `context` on,
     without a gap.
 
+    Only the tree changes its arrays. They are views of longer arrays, so that an addition copies nothing.
+
     Attributes:
         context: number of context rows before the root, which is the root's absolute position.
         tokens: int64 [n] token ids.
@@ -44,30 +47,39 @@ class DraftTree:
         rows: int64 [n], UNSENT where the node was not sent.
     """
 
+    tokens: IntArray
+    parents: IntArray
+    depths: IntArray
+    scores: FloatArray
+    rows: IntArray
+
     def __init__(self, root_token: int, context: int) -> None:
         self.context = context
-        self.tokens: IntArray = np.array([root_token], dtype=np.int64)
-        self.parents: IntArray = np.array([-1], dtype=np.int64)
-        self.depths: IntArray = np.zeros(1, dtype=np.int64)
-        self.scores: FloatArray = np.zeros(1)
-        self.rows: IntArray = np.array([UNSENT], dtype=np.int64)
-        self._children: dict[tuple[int, int], int] = {}
+        self._integers: IntArray = np.empty((4, _SPARE), dtype=np.int64)
+        self._floats: FloatArray = np.empty(_SPARE)
+        self._resize(1)
+        self.tokens[ROOT], self.parents[ROOT], self.depths[ROOT], self.rows[ROOT] = root_token, -1, 0, UNSENT
+        self.scores[ROOT] = 0.0
+        self._sent: list[int] = []  # the sent nodes, in the order of their rows
+        self._children: dict[tuple[int, int], int] | None = None  # (parent, token) -> node, while it is known
+        self._effective: FloatArray | None = None  # while scores and nodes stay as they are
+        self._ranking: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def num_sent(self) -> int:
-        return int(np.count_nonzero(self.rows != UNSENT))
+        return len(self._sent)
 
     @property
     def next_row(self) -> int:
         """The row that the next sent node will get."""
-        return self.context + self.num_sent
+        return self.context + len(self._sent)
 
     def child(self, node: int, token: int) -> int | None:
         """Return the child of `node` with `token`, if there is one."""
-        return self._children.get((node, token))
+        return self._children_by_token().get((node, token))
 
     def node_of_row(self, row: int) -> int:
         """Return the node that was sent as `row`.
@@ -75,10 +87,9 @@ class DraftTree:
         Raises:
             KeyError: when there is no such node.
         """
-        found = np.flatnonzero(self.rows == row)
-        if len(found) != 1:
+        if not self.context <= row < self.next_row:
             raise KeyError(row)
-        return int(found[0])
+        return self._sent[row - self.context]
 
     def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
         """Add nodes; a node that exists already (same parent, same token) gets the new score.
@@ -90,26 +101,60 @@ class DraftTree:
         Returns:
             The node of each argument, in order.
         """
+        children = self._children_by_token()
         nodes: list[int] = []
         fresh: list[int] = []  # the arguments that are new nodes
         size = len(self)
         for i, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
-            node = self._children.setdefault((parent, token), size + len(fresh))
+            node = children.setdefault((parent, token), size + len(fresh))
             if node == size + len(fresh):
                 fresh.append(i)
             elif node < size:
                 self.scores[node] = scores[i]
             nodes.append(node)
+        self._effective = self._ranking = None
         if fresh:
             below = np.array([parents[i] for i in fresh], dtype=np.int64)
-            self.depths = np.concatenate((self.depths, self._depths_below(below)))
-            self.tokens = np.concatenate((self.tokens, np.array([tokens[i] for i in fresh], dtype=np.int64)))
-            self.parents = np.concatenate((self.parents, below))
-            self.scores = np.concatenate(
-                (self.scores, np.array([scores[i] for i in fresh], dtype=np.float64))
+            self._extend(
+                below,
+                np.array([tokens[i] for i in fresh], dtype=np.int64),
+                np.array([scores[i] for i in fresh], dtype=np.float64),
+                self._depths_below(below),
             )
-            self.rows = np.concatenate((self.rows, np.full(len(fresh), UNSENT, dtype=np.int64)))
         return nodes
+
+    def append(self, parents: IntArray, tokens: IntArray, scores: FloatArray) -> IntArray:
+        """Add k nodes that the tree does not have, below existing nodes; returns their numbers: int64 [k]."""
+        size = len(self)
+        self._children = self._effective = self._ranking = None
+        self._extend(parents, tokens, scores, self.depths[parents] + 1)
+        return np.arange(size, len(self))
+
+    def rescore(self, nodes: IntArray, scores: FloatArray) -> None:
+        """Give nodes new scores."""
+        self._effective = self._ranking = None
+        self.scores[nodes] = scores
+
+    def _extend(self, parents: IntArray, tokens: IntArray, scores: FloatArray, depths: IntArray) -> None:
+        size = len(self)
+        self._resize(size + len(parents))
+        self.tokens[size:], self.parents[size:], self.depths[size:] = tokens, parents, depths
+        self.scores[size:], self.rows[size:] = scores, UNSENT
+
+    def _resize(self, size: int) -> None:
+        """Set the number of nodes; what is said of added nodes is to be written."""
+        if size > len(self._floats):
+            shorter, floats, known = self._integers, self._floats, len(self)
+            self._integers, self._floats = np.empty((4, 2 * size), dtype=np.int64), np.empty(2 * size)
+            self._integers[:, :known], self._floats[:known] = shorter[:, :known], floats[:known]
+        self.tokens, self.parents, self.depths, self.rows = self._integers[:, :size]
+        self.scores = self._floats[:size]
+
+    def _children_by_token(self) -> dict[tuple[int, int], int]:
+        if self._children is None:
+            keys = zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True)
+            self._children = {key: node for node, key in enumerate(keys, start=1)}
+        return self._children
 
     def _depths_below(self, parents: IntArray) -> IntArray:
         """The depths of new nodes with these parents, which may be new nodes before them."""
@@ -123,31 +168,44 @@ class DraftTree:
         return np.array(depths, dtype=np.int64)
 
     def effective_scores(self) -> FloatArray:
-        """Return min(own score, parent's effective score): float64 [n].
+        """Return min(own score, parent's effective score): float64 [n], which is not to be changed.
 
         A new score of a parent can therefore never rank a child before it.
         """
-        effective: FloatArray = self.scores.copy()
-        if (effective[1:] <= effective[self.parents[1:]]).all():
-            return effective
-        for depth in range(1, int(self.depths.max()) + 1):
-            layer = np.flatnonzero(self.depths == depth)
-            effective[layer] = np.minimum(effective[layer], effective[self.parents[layer]])
-        return effective
+        if self._effective is None:
+            self._effective = self._least_above()
+        return self._effective
+
+    def _least_above(self) -> FloatArray:
+        """Return the least score on the way from each node to the root."""
+        least: FloatArray = self.scores.copy()
+        above = self.parents.copy()
+        above[ROOT] = ROOT
+        while True:  # `least`: over a node and the 0, 1, 3, 7, .. nodes above it; `above`: the next of these
+            further = np.minimum(least, least[above])
+            if not (further < least).any():
+                return least
+            least, above = further, above[above]
 
     def ranking(self) -> IntArray:
-        """Return all nodes, best first: int64 [n]; ties keep the order of addition, so parents come first."""
-        order: IntArray = np.argsort(-self.effective_scores(), kind="stable")
-        return order
+        """Return all nodes, best first: int64 [n], which is not to be changed.
+
+        Ties keep the order of addition, so parents come first.
+        """
+        if self._ranking is None:
+            self._ranking = np.argsort(-self.effective_scores(), kind="stable")
+        return self._ranking
 
     def best(self, count: int) -> list[int]:
         """Return the `count` best nodes, root included: a connected tree (EAGLE-2's re-ranking)."""
-        return [int(node) for node in self.ranking()[:count]]
+        nodes: list[int] = self.ranking()[:count].tolist()
+        return nodes
 
     def best_unsent(self, count: int) -> list[int]:
         """Return the `count` best unsent nodes, best first; a parent is sent, or earlier in the list."""
         ranking = self.ranking()
-        return [int(node) for node in ranking[self.rows[ranking] == UNSENT][:count]]
+        nodes: list[int] = ranking[self.rows[ranking] == UNSENT][:count].tolist()
+        return nodes
 
     def mark_sent(self, nodes: Sequence[int]) -> list[int]:
         """Give rows to unsent nodes, in the order given; returns each node's parent row, -1 for the root.
@@ -155,15 +213,18 @@ class DraftTree:
         Raises:
             ValueError: when a node was sent already, or its parent has no row.
         """
+        rows: list[int] = self.rows.tolist()
+        parents = self.parents[list(nodes)].tolist()
         parent_rows: list[int] = []
-        for row, node in enumerate(nodes, start=self.next_row):
-            parent = int(self.parents[node])
-            if self.rows[node] != UNSENT:
+        for row, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=self.next_row):
+            if rows[node] != UNSENT:
                 raise ValueError(f"node {node} was sent already")
-            if node != ROOT and self.rows[parent] == UNSENT:
+            if node != ROOT and rows[parent] == UNSENT:
                 raise ValueError(f"node {node} would be sent before its parent {parent}")
-            self.rows[node] = row
-            parent_rows.append(-1 if node == ROOT else int(self.rows[parent]))
+            rows[node] = row
+            parent_rows.append(-1 if node == ROOT else rows[parent])
+        self._sent += nodes
+        self._number_rows()
         return parent_rows
 
     def reroot(self, node: int) -> IntArray:
@@ -176,14 +237,17 @@ class DraftTree:
             int64 [k]: the former number of each remaining node, ascending.
         """
         nodes, root_score = subtree(self.parents, self.depths, node), self.effective_scores()[node]
-        self.context += int(self.depths[node])
+        depth = int(self.depths[node])
+        self.context += depth
         self._keep(nodes)
-        self.depths = self.depths - self.depths[ROOT]
-        self.scores = np.minimum(self.scores, root_score) - root_score
-        sent = np.flatnonzero(self.rows != UNSENT)
-        by_row = sent[np.argsort(self.rows[sent])]
-        self.rows[by_row] = self.context + np.arange(len(by_row))
+        self.depths -= depth
+        self.scores[:] = np.minimum(self.scores, root_score) - root_score
+        self._number_rows()
         return nodes
+
+    def _number_rows(self) -> None:
+        """Write the rows of the sent nodes."""
+        self.rows[self._sent] = np.arange(self.context, self.next_row)
 
     def merge(self, other: DraftTree, nodes: Sequence[int]) -> None:
         """Add nodes of another tree; a node that both trees have takes the other tree's score.
@@ -221,9 +285,11 @@ class DraftTree:
         """Keep only `nodes`, ascending, the first of which is or becomes the root; renumber them."""
         renumber = np.full(len(self), -1, dtype=np.int64)
         renumber[nodes] = np.arange(len(nodes))
-        self.tokens, self.depths = self.tokens[nodes], self.depths[nodes]
-        self.scores, self.rows = self.scores[nodes], self.rows[nodes]
-        self.parents = renumber[self.parents[nodes]]
+        sent: list[int] = renumber[self._sent].tolist()
+        self._sent = [node for node in sent if node >= 0]
+        integers, scores = self._integers[:, nodes], self.scores[nodes]
+        self._resize(len(nodes))
+        self._integers[:, : len(nodes)], self.scores[:] = integers, scores
+        self.parents[:] = renumber[self.parents]
         self.parents[ROOT] = -1
-        keys = zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True)
-        self._children = {key: node for node, key in enumerate(keys, start=1)}
+        self._children = self._effective = self._ranking = None
