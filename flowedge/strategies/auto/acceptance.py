@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
 
 # Classes of proposals by the drafter's probability of the token: the bounds and the centre of each class.
-_BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9]))
+_BOUNDS = np.log(np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 0.9])).tolist()
 _CENTRES = np.log(np.array([0.0005, 0.0017, 0.0055, 0.017, 0.055, 0.17, 0.42, 0.74, 0.96]))
 _POINTS = np.append(_CENTRES, 0.0)
 _LEAST = 1e-4  # least share of a class, so that no proposal is excluded for good
+_TINY = np.finfo(np.float64).tiny
 
 
 class ProposalAcceptance:
@@ -28,27 +33,27 @@ class ProposalAcceptance:
         self._others = _ShareCurve(prior)
 
     def observe(self, log_probs: FloatArray, accepted: int | None) -> None:
-        """Count the proposals [c] below a token; `accepted` is the index of the drawn proposal, if any."""
-        first = int(np.argmax(log_probs))
-        is_first = np.arange(len(log_probs)) == first
-        for curve, members in ((self._likeliest, is_first), (self._others, ~is_first)):
-            drawn = accepted is not None and bool(members[accepted])
-            curve.observe(log_probs[members], float(log_probs[accepted]) if drawn else None)
+        """Count the proposals [c] below a token, likeliest first.
+
+        `accepted` is the index of the drawn proposal, if any.
+        """
+        proposed: list[float] = log_probs.tolist()
+        self._likeliest.observe(proposed[:1], accepted if accepted == 0 else None)
+        self._others.observe(proposed[1:], accepted - 1 if accepted else None)
 
     def log_share(self, log_probs: FloatArray) -> FloatArray:
         """Return the log-probability that each proposal is drawn after its parent.
 
         Args:
-            log_probs: float64 [f, c], -inf where there is no proposal.
+            log_probs: float64 [f, c], likeliest first, -inf where there is no proposal.
 
         Returns:
             float64 [f, c].
         """
         shares = self._others.share(log_probs)
         if log_probs.shape[1]:
-            first = np.arange(len(log_probs)), np.argmax(log_probs, axis=1)
-            shares[first] = self._likeliest.share(log_probs[first])
-        logs: FloatArray = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+            shares[:, 0] = self._likeliest.share(log_probs[:, 0])
+        logs: FloatArray = np.log(np.maximum(shares, _TINY))
         return logs
 
 
@@ -56,19 +61,22 @@ class _ShareCurve:
     """The share of drawn proposals as a function of their log-probability."""
 
     def __init__(self, prior: float) -> None:
-        self._proposed: FloatArray = np.full(len(_CENTRES), prior)
-        self._accepted: FloatArray = prior * np.exp(_CENTRES)
+        self._proposed = [prior] * len(_CENTRES)
+        self._accepted: list[float] = (prior * np.exp(_CENTRES)).tolist()
         self._log_share: FloatArray = np.append(_CENTRES, 0.0)  # probability 1 has share 1
 
-    def observe(self, proposed: FloatArray, accepted: float | None) -> None:
-        np.add.at(self._proposed, np.digitize(proposed, _BOUNDS), 1.0)
+    def observe(self, proposed: Sequence[float], accepted: int | None) -> None:
+        """Count proposals by their log-probabilities; `accepted` is the index of the drawn one, if any."""
+        for log_prob in proposed:
+            self._proposed[bisect_right(_BOUNDS, log_prob)] += 1.0
         if accepted is not None:
-            self._accepted[np.digitize(accepted, _BOUNDS)] += 1.0
-        share = np.clip(self._accepted / self._proposed, _LEAST, 1.0)
-        self._log_share[:-1] = np.log(np.maximum.accumulate(share))
+            self._accepted[bisect_right(_BOUNDS, proposed[accepted])] += 1.0
+        pairs = zip(self._accepted, self._proposed, strict=True)
+        shares = [min(max(drawn / seen, _LEAST), 1.0) for drawn, seen in pairs]
+        self._log_share[:-1] = np.log(list(accumulate(shares, max)))
 
     def share(self, log_probs: FloatArray) -> FloatArray:
         share: FloatArray = np.interp(log_probs, _POINTS, self._log_share)
-        below = np.minimum(log_probs - _CENTRES[0], 0.0)
-        shares: FloatArray = np.exp(share + below)
+        share += np.minimum(log_probs - _CENTRES[0], 0.0)
+        shares: FloatArray = np.exp(share, out=share)
         return shares
