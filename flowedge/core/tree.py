@@ -25,7 +25,8 @@ def subtree(parents: IntArray, depths: IntArray, node: int) -> IntArray:
     levels = int(depths.max() - depths[node])
     for _ in range(levels.bit_length()):  # `above`: the ancestor 1, 2, 4, .. levels up, none above `node`
         above = above[above]
-    return np.flatnonzero(above == node)
+    inside: IntArray = (above == node).nonzero()[0]
+    return inside
 
 
 class DraftTree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -71,9 +70,9 @@ class _ShareCurve:
             self._proposed[bisect_right(_BOUNDS, log_prob)] += 1.0
         if accepted is not None:
             self._accepted[bisect_right(_BOUNDS, proposed[accepted])] += 1.0
-        pairs = zip(self._accepted, self._proposed, strict=True)
-        shares = [min(max(drawn / seen, _LEAST), 1.0) for drawn, seen in pairs]
-        self._log_share[:-1] = np.log(list(accumulate(shares, max)))
+        shares = np.array(self._accepted) / np.array(self._proposed)
+        bounded = np.minimum(np.maximum(shares, _LEAST), 1.0)
+        self._log_share[:-1] = np.log(np.maximum.accumulate(bounded))
 
     def share(self, log_probs: FloatArray) -> FloatArray:
         share: FloatArray = np.interp(log_probs, _POINTS, self._log_share)
