@@ -16,16 +16,20 @@ from flowedge.strategies.tree_commands import accept_path, verified_path
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 NO_NAME = -1  # of a node whose parent was not drafted in the present growth
+_SPARE = 64  # rows of the first tree's arrays
 
 
-def padded(array: npt.NDArray[_Scalar], size: int, fill: float) -> npt.NDArray[_Scalar]:
+def lengthened(array: npt.NDArray[_Scalar], size: int, fill: float) -> npt.NDArray[_Scalar]:
     """Return the array [n, ...] with rows of `fill` behind it: [size, ...]."""
-    count = len(array)
-    if count == size:
-        return array
-    longer = np.empty((size, *array.shape[1:]), dtype=array.dtype)
-    longer[:count], longer[count:] = array, fill
+    longer = np.full((size, *array.shape[1:]), fill, dtype=array.dtype)
+    longer[: len(array)] = array
     return longer
+
+
+def keep_rows(array: npt.NDArray[_Scalar], kept: IntArray, fill: float) -> None:
+    """Move the rows `kept`, ascending, to the front of an array, and fill the rows behind them."""
+    array[: len(kept)] = array[kept]
+    array[len(kept) :] = fill
 
 
 class ProposalTree:
@@ -35,94 +39,115 @@ class ProposalTree:
     its scratch by name. When the root moves on, the drafter continues in its own branch, as a language model
     does; it gets the target's true features when a new growth begins.
 
+    The arrays have a row for each of the n nodes, and spare rows behind them for nodes to come. A spare row
+    is that of a node without a name and without known proposals.
+
     Attributes:
-        names: int64 [n] name of each node, or NO_NAME.
-        drafted: bool [n], whether a Grow command of this growth has asked for the node's children.
-        computed: bool [n], whether the proposals below the node are known.
-        proposed: int64 [n, width] tokens, likeliest first, with negative tokens behind the last.
-        log_probs: float64 [n, width], by the drafter; -inf where there is no token.
+        names: int64 [n + spare] name of each node, or NO_NAME.
+        drafted: bool [n + spare], whether a Grow command of this growth has asked for the node's children.
+        computed: bool [n + spare], whether the proposals below the node are known.
+        proposed: int64 [n + spare, width] tokens below computed nodes, likeliest first, with negative tokens
+            behind the last.
+        log_probs: float64 [n + spare, width], by the drafter; -inf where there is no token.
     """
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._growth = -1  # growth 0 is that of the tree before the first token
+        self.names: IntArray = np.full(_SPARE, NO_NAME, dtype=np.int64)
+        self._parent_names: IntArray = np.full(_SPARE, NO_NAME, dtype=np.int64)
+        self.drafted: BoolArray = np.zeros(_SPARE, dtype=np.bool_)
+        self.computed: BoolArray = np.zeros(_SPARE, dtype=np.bool_)
+        self.proposed: IntArray = np.full((_SPARE, width), -1, dtype=np.int64)
+        self.log_probs: FloatArray = np.full((_SPARE, width), -np.inf)
         self.restart(0, 0)
 
     def restart(self, token: int, context: int) -> None:
         """Begin a tree of one node and a new growth."""
         self.tree = DraftTree(token, context)
-        self.computed: BoolArray = np.zeros(1, dtype=np.bool_)
-        self.proposed: IntArray = np.full((1, self._width), -1, dtype=np.int64)
-        self.log_probs: FloatArray = np.full((1, self._width), -np.inf)
+        self.computed[:] = False
         self.regrow()
 
     def regrow(self) -> None:
         """Begin a new growth at the root; nodes get names again as their parents are drafted."""
         self._growth += 1
         self._next_name = ROOT + 1
-        size = len(self.tree)
-        self.names: IntArray = np.full(size, NO_NAME, dtype=np.int64)
+        self.names[:] = NO_NAME
         self.names[ROOT] = ROOT
-        self._parent_names: IntArray = np.full(size, -1, dtype=np.int64)
-        self.drafted: BoolArray = np.zeros(size, dtype=np.bool_)
+        self._parent_names[:] = NO_NAME
+        self.drafted[:] = False
 
     def grow(self, nodes: Sequence[int]) -> Grow:
         """Return the command that computes the proposals below each node."""
-        nodes = list(nodes)
-        self.drafted[nodes] = True
+        chosen = np.array(nodes, dtype=np.int64)
+        self.drafted[chosen] = True
         return Grow(
             growth=self._growth,
-            nodes=tuple(self.names[nodes].tolist()),
-            parents=tuple(self._parent_names[nodes].tolist()),
-            tokens=tuple(self.tree.tokens[nodes].tolist()),
+            nodes=tuple(self.names[chosen].tolist()),
+            parents=tuple(self._parent_names[chosen].tolist()),
+            tokens=tuple(self.tree.tokens[chosen].tolist()),
             width=self._width,
         )
 
     def take(self, layer: Layer) -> list[int]:
         """Store the proposals below nodes that are still in the tree; returns these nodes."""
-        places = self._nodes_by_name()
-        living = [(row, places[name]) for row, name in enumerate(layer.nodes) if name in places]
-        rows, nodes = [row for row, _ in living], [node for _, node in living]
+        rows, nodes = self.places(layer.nodes)
         width = layer.tokens.shape[1]
         self.computed[nodes] = True
-        self.proposed[nodes], self.log_probs[nodes] = -1, -np.inf
         self.proposed[nodes, :width] = layer.tokens[rows]
         self.log_probs[nodes, :width] = layer.log_probs[rows]
-        return nodes
+        if width < self._width:
+            self.proposed[nodes, width:], self.log_probs[nodes, width:] = -1, -np.inf
+        taken: list[int] = nodes.tolist()
+        return taken
 
     def proposals(self, node: int) -> tuple[IntArray, FloatArray]:
         """Return the tokens and log-probabilities that are proposed below a node, [c] each."""
+        if not self.computed[node]:
+            return self.proposed[node, :0], self.log_probs[node, :0]
         known = self.proposed[node] >= 0
         return self.proposed[node][known], self.log_probs[node][known]
 
     def add(self, parents: Sequence[int], tokens: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """Make nodes of proposals, parents before children; returns the nodes."""
         scores = [float(self.tree.scores[p]) + lp for p, lp in zip(parents, log_probs, strict=True)]
-        return self.put(parents, tokens, scores)
-
-    def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
-        """Add nodes as DraftTree.put does, and name the nodes below drafted parents."""
         nodes = self.tree.put(parents, tokens, scores)
-        size = len(self.tree)
-        self.names = padded(self.names, size, NO_NAME)
-        self._parent_names = padded(self._parent_names, size, -1)
-        self.drafted, self.computed = padded(self.drafted, size, False), padded(self.computed, size, False)
-        self.proposed, self.log_probs = padded(self.proposed, size, -1), padded(self.log_probs, size, -np.inf)
-        if nodes:
-            unnamed = (self.names[nodes] == NO_NAME) & self.drafted[list(parents)]
-            for place in np.flatnonzero(unnamed).tolist():
-                node = nodes[place]
-                if self.names[node] == NO_NAME:  # the first time that the node is put
-                    self.names[node], self._next_name = self._next_name, self._next_name + 1
-                    self._parent_names[node] = self.names[parents[place]]
+        self.lengthen()
+        self.name_nodes(np.array(nodes, dtype=np.int64))
         return nodes
+
+    def lengthen(self) -> None:
+        """Make the arrays longer if they have fewer rows than the tree has nodes."""
+        if len(self.tree) <= len(self.names):
+            return
+        size = 2 * len(self.tree)
+        self.names = lengthened(self.names, size, NO_NAME)
+        self._parent_names = lengthened(self._parent_names, size, NO_NAME)
+        self.drafted = lengthened(self.drafted, size, False)
+        self.computed = lengthened(self.computed, size, False)
+        self.proposed = lengthened(self.proposed, size, -1)
+        self.log_probs = lengthened(self.log_probs, size, -np.inf)
+
+    def name_nodes(self, nodes: IntArray) -> None:
+        """Give names to those of the nodes that have none and whose parents are drafted."""
+        nodes = nodes[self.names[nodes] == NO_NAME]
+        if not len(nodes):
+            return
+        parents = self.tree.parents[nodes]
+        drafted = self.drafted[parents]
+        nodes, parents = nodes[drafted], parents[drafted]
+        self.names[nodes] = np.arange(self._next_name, self._next_name + len(nodes))
+        self._parent_names[nodes] = self.names[parents]
+        self._next_name += len(nodes)
 
     def reroot(self, node: int) -> IntArray:
         """Prune as DraftTree.reroot does."""
         kept = self.tree.reroot(node)
-        self.names, self._parent_names = self.names[kept], self._parent_names[kept]
-        self.drafted, self.computed = self.drafted[kept], self.computed[kept]
-        self.proposed, self.log_probs = self.proposed[kept], self.log_probs[kept]
+        keep_rows(self.names, kept, NO_NAME)
+        keep_rows(self._parent_names, kept, NO_NAME)
+        keep_rows(self.drafted, kept, False)
+        keep_rows(self.computed, kept, False)
+        self.proposed[: len(kept)], self.log_probs[: len(kept)] = self.proposed[kept], self.log_probs[kept]
         return kept
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
@@ -142,12 +167,18 @@ class ProposalTree:
 
     def living(self, names: Sequence[int]) -> list[int]:
         """Return the nodes with these names that are still in the tree, in the same order."""
-        nodes = self._nodes_by_name()
-        return [nodes[name] for name in names if name in nodes]
+        nodes: list[int] = self.places(names)[1].tolist()
+        return nodes
 
-    def _nodes_by_name(self) -> dict[int, int]:
-        named = np.flatnonzero(self.names != NO_NAME)
-        return dict(zip(self.names[named].tolist(), named.tolist(), strict=True))
+    def places(self, names: Sequence[int]) -> tuple[IntArray, IntArray]:
+        """Return the indices of the names of this growth whose nodes are in the tree, and these nodes: [k] each."""
+        count = len(self.tree)
+        by_name = np.full(self._next_name + 1, -1, dtype=np.int64)
+        by_name[self.names[:count]] = np.arange(count)
+        by_name[NO_NAME] = -1  # the last place, where the nodes without a name are
+        nodes = by_name[list(names)]
+        found = (nodes >= 0).nonzero()[0]
+        return found, nodes[found]
 
     def unsent(self) -> list[int]:
         """Return the unsent nodes, in the order of their addition."""

@@ -11,7 +11,7 @@ from flowedge.core.tree import ROOT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.commands import Grow
 from flowedge.strategies.events import Layer
-from flowedge.strategies.proposal_tree import NO_NAME, ProposalTree, padded
+from flowedge.strategies.proposal_tree import NO_NAME, ProposalTree, keep_rows, lengthened
 
 
 class CandidateTree(ProposalTree):
@@ -35,7 +35,26 @@ class CandidateTree(ProposalTree):
     def restart(self, token: int, context: int) -> None:
         super().restart(token, context)
         self.drafted_layers = 0
-        self._scores: FloatArray = np.full_like(self.log_probs, -np.inf)  # of candidates, given their node
+        size = len(self.names)
+        # The log-probability of acceptance after the parent: of a node that its parent proposes, of the
+        # candidates below a computed node that are no nodes [n + spare, width], and of the best of these.
+        self._steps: FloatArray = np.full(size, -np.inf)
+        self._waiting: FloatArray = np.full((size, self._width), -np.inf)
+        self._best_waiting: FloatArray = np.full(size, -np.inf)
+
+    def regrow(self) -> None:
+        super().regrow()
+        self._undrafted: IntArray | None = None  # what _undrafted_nodes returns, while it stays the same
+
+    def grow(self, nodes: Sequence[int]) -> Grow:
+        self._undrafted = None
+        return super().grow(nodes)
+
+    def withdraw(self, grow: Grow) -> None:
+        """Take back a command whose forward has not begun."""
+        if grow.growth == self._growth:
+            self._undrafted = None
+            self.drafted[self.living(grow.nodes)] = False
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
         """Learn from the drawn tokens, and return the node of the last of them.
@@ -48,39 +67,37 @@ class CandidateTree(ProposalTree):
             The child of the last accepted node with this token, None if the token was not a candidate there.
         """
         drawn = [*self.tree.tokens[list(path[1:])].tolist(), token]
+        column: int | None = None
         for node, next_token in zip(path, drawn, strict=True):
             tokens, log_probs = self.proposals(node)
-            if len(tokens):
-                hits = np.flatnonzero(tokens == next_token)
-                self._acceptance.observe(log_probs, int(hits[0]) if len(hits) else None)
-        last = path[-1]
-        found = super().follow(path, token)
-        if found is None:
-            hits = np.flatnonzero(np.isfinite(self._scores[last]) & (self.proposed[last] == token))
-            if len(hits):
-                score = float(self.tree.scores[last] + self._scores[last, hits[0]])
-                found = self.put([last], [token], [score])[0]
-        return found
+            proposed: list[int] = tokens.tolist()
+            column = proposed.index(next_token) if next_token in proposed else None
+            if proposed:
+                self._acceptance.observe(log_probs, column)
+        found: IntArray = ((self.tree.parents == path[-1]) & (self.tree.tokens == token)).nonzero()[0]
+        if not len(found) and column is not None:
+            parents, columns = np.array([path[-1]]), np.array([column])
+            found = self._make_nodes(parents, columns, self._waiting[parents, columns])
+        return int(found[0]) if len(found) else None
 
     def reroot(self, node: int) -> IntArray:
         """Prune to the subtree of a node, and make nodes of the candidates that are likely now."""
         kept = super().reroot(node)
-        self._scores = self._scores[kept]
-        self._admit(np.arange(len(kept)))
+        count = len(kept)
+        keep_rows(self._steps, kept, -np.inf)
+        keep_rows(self._best_waiting, kept, -np.inf)
+        self._waiting[:count] = self._waiting[kept]
+        self._steps[ROOT] = -np.inf
+        likely: IntArray = (self.tree.scores + self._best_waiting[:count] >= self._floor).nonzero()[0]
+        self._admit(likely, self._waiting[likely])
+        self._rescore(np.arange(count))
         return kept
 
     def undrafted_scores(self, most: int) -> FloatArray:
         """Return the scores [n] of the nodes that `grow_likeliest` would draft, likeliest first."""
         if self.names[ROOT] == NO_NAME or not self.drafted[ROOT]:
             return np.zeros(1)
-        scores = self.tree.effective_scores()
-        found = scores[(self.names != NO_NAME) & ~self.drafted & (scores >= self._floor)]
-        likeliest: FloatArray = -np.sort(-found)[:most]
-        return likeliest
-
-    def withdraw(self, grow: Grow) -> None:
-        """Take back a command whose forward has not begun."""
-        self.drafted[np.isin(self.names, grow.nodes)] = False
+        return self.tree.effective_scores()[self._undrafted_nodes()[:most]]
 
     def grow_likeliest(self, most: int) -> Grow | None:
         """Return the command that drafts below the `most` likeliest undrafted nodes, if there are any."""
@@ -88,27 +105,82 @@ class CandidateTree(ProposalTree):
             self.regrow()
         if not self.drafted[ROOT]:
             return self.grow([ROOT])
-        scores = self.tree.effective_scores()
-        found = np.flatnonzero((self.names != NO_NAME) & ~self.drafted & (scores >= self._floor))
-        nodes = np.sort(found[np.argsort(-scores[found], kind="stable")[:most]])
-        return self.grow(nodes.tolist()) if len(nodes) else None
+        nodes: list[int] = self._undrafted_nodes()[:most].tolist()
+        return self.grow(sorted(nodes)) if nodes else None
+
+    def _undrafted_nodes(self) -> IntArray:
+        """Return the nodes that may be drafted, likeliest first."""
+        if self._undrafted is None:
+            ranking = self.tree.ranking()
+            scores = self.tree.effective_scores()[ranking]
+            likely = ranking[: np.count_nonzero(scores >= self._floor)]
+            self._undrafted = likely[(self.names[likely] != NO_NAME) & ~self.drafted[likely]]
+        return self._undrafted
 
     def take(self, layer: Layer) -> list[int]:
         self.drafted_layers += 1
-        nodes = super().take(layer)
-        self._scores[nodes] = self._acceptance.log_share(self.log_probs[nodes])
-        self._scores[self.proposed < 0] = -np.inf
-        self._admit(np.array(nodes, dtype=np.int64))
+        taken = super().take(layer)
+        if taken:
+            nodes = np.array(taken)
+            steps = self._acceptance.log_share(self.log_probs[nodes])
+            steps[self.proposed[nodes] < 0] = -np.inf
+            children = self._find_children(nodes, steps)
+            self._admit(nodes, steps)
+            self._rescore(children)
+        return taken
+
+    def _find_children(self, nodes: IntArray, steps: FloatArray) -> IntArray:
+        """Find the nodes below `nodes`, and take their own steps out of the steps [f, width] of `nodes`."""
+        tree = self.tree
+        places = np.full(len(tree) + 1, -1)  # of each node in `nodes`; behind them that of the root's parent
+        places[nodes] = np.arange(len(nodes))
+        below = places[tree.parents]
+        children: IntArray = (below >= 0).nonzero()[0]
+        if len(children):
+            self._steps[children] = -np.inf
+            found, columns = (self.proposed[tree.parents[children]] == tree.tokens[children, None]).nonzero()
+            children_found, rows = children[found], below[children[found]]
+            self._steps[children_found] = steps[rows, columns]
+            steps[rows, columns] = -np.inf
+        return children
+
+    def _admit(self, nodes: IntArray, steps: FloatArray) -> None:
+        """Make nodes of the likely candidates below `nodes`, whose steps [f, width] these are."""
+        if not len(nodes):
+            return
+        likely = self.tree.scores[nodes, None] + steps >= self._floor
+        rows, columns = likely.nonzero()
+        if len(rows):
+            self._make_nodes(nodes[rows], columns, steps[rows, columns])
+        steps[likely] = -np.inf
+        self._waiting[nodes] = steps
+        self._best_waiting[nodes] = steps.max(axis=1)
+
+    def _make_nodes(self, parents: IntArray, columns: IntArray, steps: FloatArray) -> IntArray:
+        """Make nodes of candidates, by their parents and their columns; returns the nodes."""
+        tree = self.tree
+        nodes = tree.append(parents, self.proposed[parents, columns], tree.scores[parents] + steps)
+        self.lengthen()
+        self._steps[nodes] = steps
+        self.name_nodes(nodes)
+        self._undrafted = None
         return nodes
 
-    def _admit(self, nodes: IntArray) -> None:
-        """Make nodes of the likely candidates below `nodes`; candidates that are nodes get new scores."""
-        scores = self.tree.scores[nodes, None] + self._scores[nodes]
-        rows, columns = np.nonzero(scores >= self._floor)
-        parents = nodes[rows]
-        self.put(parents.tolist(), self.proposed[parents, columns].tolist(), scores[rows, columns].tolist())
+    def _rescore(self, nodes: IntArray) -> None:
+        """Give new scores to the likely ones of nodes that are candidates of their parents."""
+        if not len(nodes):
+            return
+        scores = self.tree.scores[self.tree.parents[nodes]] + self._steps[nodes]
+        likely = scores >= self._floor
+        nodes = nodes[likely]
+        self.tree.rescore(nodes, scores[likely])
+        self.name_nodes(nodes)
+        self._undrafted = None
 
-    def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
-        nodes = super().put(parents, tokens, scores)
-        self._scores = padded(self._scores, len(self.tree), -np.inf)
-        return nodes
+    def lengthen(self) -> None:
+        super().lengthen()
+        size = len(self.names)
+        if size > len(self._steps):
+            self._steps = lengthened(self._steps, size, -np.inf)
+            self._waiting = lengthened(self._waiting, size, -np.inf)
+            self._best_waiting = lengthened(self._best_waiting, size, -np.inf)
