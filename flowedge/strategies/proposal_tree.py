@@ -171,7 +171,7 @@ class ProposalTree:
         return nodes
 
     def places(self, names: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Return the indices of the names of this growth whose nodes are in the tree, and these nodes: [k] each."""
+        """Return which names of this growth are in the tree, as indices, and their nodes: int64 [k] each."""
         count = len(self.tree)
         by_name = np.full(self._next_name + 1, -1, dtype=np.int64)
         by_name[self.names[:count]] = np.arange(count)
