@@ -61,7 +61,7 @@ class DraftTree:
         self._resize(1)
         self.tokens[ROOT], self.parents[ROOT], self.depths[ROOT], self.rows[ROOT] = root_token, -1, 0, UNSENT
         self.scores[ROOT] = 0.0
-        self._sent: list[int] = []  # the sent nodes, in the order of their rows
+        self._sent: IntArray = np.empty(0, dtype=np.int64)  # the sent nodes, in the order of their rows
         self._children: dict[tuple[int, int], int] | None = None  # (parent, token) -> node, while it is known
         self._effective: FloatArray | None = None  # while scores and nodes stay as they are
         self._ranking: IntArray | None = None
@@ -90,7 +90,7 @@ class DraftTree:
         """
         if not self.context <= row < self.next_row:
             raise KeyError(row)
-        return self._sent[row - self.context]
+        return int(self._sent[row - self.context])
 
     def put(self, parents: Sequence[int], tokens: Sequence[int], scores: Sequence[float]) -> list[int]:
         """Add nodes; a node that exists already (same parent, same token) gets the new score.
@@ -215,7 +215,8 @@ class DraftTree:
             ValueError: when a node was sent already, or its parent has no row.
         """
         rows: list[int] = self.rows.tolist()
-        parents = self.parents[list(nodes)].tolist()
+        chosen = np.array(nodes, dtype=np.int64)
+        parents = self.parents[chosen].tolist()
         parent_rows: list[int] = []
         for row, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=self.next_row):
             if rows[node] != UNSENT:
@@ -224,8 +225,8 @@ class DraftTree:
                 raise ValueError(f"node {node} would be sent before its parent {parent}")
             rows[node] = row
             parent_rows.append(-1 if node == ROOT else rows[parent])
-        self._sent += nodes
-        self._number_rows()
+        self.rows[chosen] = np.arange(self.next_row, self.next_row + len(chosen))
+        self._sent = np.concatenate((self._sent, chosen))
         return parent_rows
 
     def reroot(self, node: int) -> IntArray:
@@ -243,12 +244,8 @@ class DraftTree:
         self._keep(nodes)
         self.depths -= depth
         self.scores[:] = np.minimum(self.scores, root_score) - root_score
-        self._number_rows()
-        return nodes
-
-    def _number_rows(self) -> None:
-        """Write the rows of the sent nodes."""
         self.rows[self._sent] = np.arange(self.context, self.next_row)
+        return nodes
 
     def merge(self, other: DraftTree, nodes: Sequence[int]) -> None:
         """Add nodes of another tree; a node that both trees have takes the other tree's score.
@@ -286,8 +283,8 @@ class DraftTree:
         """Keep only `nodes`, ascending, the first of which is or becomes the root; renumber them."""
         renumber = np.full(len(self), -1, dtype=np.int64)
         renumber[nodes] = np.arange(len(nodes))
-        sent: list[int] = renumber[self._sent].tolist()
-        self._sent = [node for node in sent if node >= 0]
+        sent = renumber[self._sent]
+        self._sent = sent[sent >= 0]
         integers, scores = self._integers[:, nodes], self.scores[nodes]
         self._resize(len(nodes))
         self._integers[:, : len(nodes)], self.scores[:] = integers, scores
