@@ -47,6 +47,8 @@ _HIT_FADE = 0.95
 _PRIOR_HIT = 0.8
 _PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node behind the root is this over i
 _ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
+_PLANS_AT_FIRST = 16  # verifications, in a session, after each of which rows are planned anew
+_PLANS_APART = 4  # verifications after that
 _LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
@@ -80,6 +82,8 @@ class Auto(Strategy):
         self._probabilities: FloatArray = np.zeros(0)  # of the likeliest nodes, a mean over trees
         self._plan = RowPlan(1, 0.0, np.zeros(settings.segment_rows))
         self._trips = TripTimes(*(np.zeros(settings.segment_rows) for _ in range(3)))
+        self._verified = 0
+        self._forward_s: FloatArray = np.zeros(settings.draft_nodes)  # of forwards, by nodes
         self._returned = 0.0  # seconds until a lone row's draw is known
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
@@ -96,6 +100,8 @@ class Auto(Strategy):
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._times.observe_layer(event, of_root=event.nodes == (ROOT,))
+                if not self._forward_s[0]:
+                    self._forward_s = self._times.forwards(self._settings.draft_nodes)
                 self._drafting, self._drafted_until = None, self._now
                 self._candidates.take(event)
                 return self._proceed()
@@ -121,8 +127,9 @@ class Auto(Strategy):
         size = self._stages * self._settings.segment_rows
         self._probabilities = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._candidates.restart(event.token, event.context)
-        self._replan(0)
+        self._replan()
         self._speed = Speed(1 / self._returned, self._now)
+        self._judge(0)
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
         lone = self._in_flight.take_back().lone
@@ -133,7 +140,7 @@ class Auto(Strategy):
         """Take in the token that was drawn after a committed root."""
         self._committed = False
         self._candidates.restart(event.token, self._candidates.tree.context + 1)
-        self._replan(len(event.accepted))
+        self._judge(len(event.accepted))
         return [Emit((event.token,))]
 
     def _advance(self, event: Verified) -> list[Command]:
@@ -156,7 +163,7 @@ class Auto(Strategy):
             withdrawn += self._withdraw()  # the layer belongs to the growth that ends
         if anew and not accept.ends_round:
             candidates.regrow()
-        self._replan(len(event.accepted))
+        self._judge(len(event.accepted))
         return [emit, accept, *withdrawn]
 
     def _withdraw(self) -> list[Command]:
@@ -172,22 +179,29 @@ class Auto(Strategy):
         self._probabilities *= _FADE
         self._probabilities[: len(best)] += (1 - _FADE) * best
 
-    def _replan(self, tokens: int) -> None:
+    def _judge(self, tokens: int) -> None:
+        """Take in drawn tokens: plan anew where that is due, and decide whether to draft."""
+        self._verified += 1
+        if self._verified <= _PLANS_AT_FIRST or self._verified % _PLANS_APART == 0:
+            self._replan()
+        plain = 1 / self._returned
+        if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
+            self._speed.restart()
+
+    def _replan(self) -> None:
         most, times = self._settings.segment_rows, self._times
         self._trips, verify_s = times.trips(most), times.verifications.curve(most)
         returned = np.maximum(self._trips.trip + verify_s, 1e-9)
         self._returned = float(returned[0])
+        self._forward_s = times.forwards(self._settings.draft_nodes)
         self._plan = plan_rows(
             self._probabilities,
             self._stages,
             np.maximum(returned, self._stages * self._trips.interval),
-            verify_s + times.forwards(1),
+            verify_s + self._forward_s[0],
             self._hit,
             self._settings.row_price,
         )
-        plain = 1 / self._returned
-        if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
-            self._speed.restart()
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -196,7 +210,7 @@ class Auto(Strategy):
         time is spent on them, and no more.
         """
         levels = int(self._candidates.tree.depths.max()) + 1
-        again_s = levels * float(self._times.forwards(1)[0])
+        again_s = levels * float(self._forward_s[0])
         return (
             self._tokens >= _LEAST_TOKENS
             and self._now - self._grown_at >= self._settings.regrow_share * again_s
@@ -235,9 +249,7 @@ class Auto(Strategy):
         if len(self._in_flight) and not self._times.links.measured(1):
             return None
         of_root = not candidates.drafted[ROOT]
-        forward_s = (
-            np.array([self._times.root_forward]) if of_root else self._times.forwards(len(probabilities))
-        )
+        forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self._now)
         if len(self._in_flight) < self._stages:
             slack = min(slack, self._in_flight.first_stage_busy(self._now))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
 
 _FADE = 0.8  # weight of the former mean at each observation
 # Numbers of rows are measured in classes up to these bounds, beyond the last in one more.
-_BOUNDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)
+_BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 # Assumed time of a row, as a share of the time of no rows, until two classes have been measured.
 _PRIOR_SHARE = 0.3 / 64
 
@@ -16,11 +18,12 @@ _PRIOR_SHARE = 0.3 / 64
 class RowTimes:
     """Moving means by classes of rows, and what they tell about other numbers of rows.
 
-    A device reads its weights once, however few the rows, until its arithmetic takes longer than that. So
-    between two measured numbers of rows the time is that of the fewer rows, or else in proportion to that of
-    the more, whichever is longer: the least that it can be. What turns out to be promised too little is
-    measured soon. Below the fewest rows that were measured the time is theirs, above the most it goes on as
-    between the last two.
+    A device reads its weights once, however few the rows, until its arithmetic takes longer than that: the
+    time rises ever more steeply, and never more than in proportion to the rows. So between two measured
+    numbers of rows it is the least that this allows: that of the fewer rows, or else what remains of that of
+    the more, less rows at the slope behind it or in proportion, whichever is longer. What is promised too
+    little is soon measured. Below the fewest rows that were measured the time is theirs, above the most it
+    goes on as between the last two.
     """
 
     def __init__(self, *, linear: bool = False) -> None:
@@ -50,7 +53,7 @@ class RowTimes:
 
     @staticmethod
     def _class_of(rows: int) -> int:
-        return int(np.searchsorted(_BOUNDS, rows))
+        return bisect_left(_BOUNDS, rows)
 
     def _times(self, rows: FloatArray) -> FloatArray:
         known = np.flatnonzero(self._rows)
@@ -67,8 +70,10 @@ class RowTimes:
         if self._linear:
             straight: FloatArray = np.interp(rows, counts, means) + beyond
             return straight
-        after = np.minimum(np.searchsorted(counts, rows), len(counts) - 1)
-        before = np.maximum(np.searchsorted(counts, rows, side="right") - 1, 0)
-        share = np.minimum(rows / counts[after], 1.0)
-        least: FloatArray = np.maximum(means[before], means[after] * share) + beyond
+        after = np.minimum(counts.searchsorted(rows), len(counts) - 1)
+        before = np.maximum(counts.searchsorted(rows, side="right") - 1, 0)
+        fewer = np.minimum(rows - counts[after], 0.0)
+        slopes = np.append(np.diff(means) / np.diff(counts), means[-1] / counts[-1])
+        steepest = np.minimum(means / counts, slopes)[after]
+        least: FloatArray = np.maximum(means[before], means[after] + fewer * steepest) + beyond
         return least
