@@ -77,7 +77,7 @@ class ProposalTree:
         self._parent_names[:] = NO_NAME
         self.drafted[:] = False
 
-    def grow(self, nodes: Sequence[int]) -> Grow:
+    def grow(self, nodes: Sequence[int] | IntArray) -> Grow:
         """Return the command that computes the proposals below each node."""
         chosen = np.array(nodes, dtype=np.int64)
         self.drafted[chosen] = True
@@ -91,15 +91,23 @@ class ProposalTree:
 
     def take(self, layer: Layer) -> list[int]:
         """Store the proposals below nodes that are still in the tree; returns these nodes."""
-        rows, nodes = self.places(layer.nodes)
-        width = layer.tokens.shape[1]
-        self.computed[nodes] = True
-        self.proposed[nodes, :width] = layer.tokens[rows]
-        self.log_probs[nodes, :width] = layer.log_probs[rows]
-        if width < self._width:
-            self.proposed[nodes, width:], self.log_probs[nodes, width:] = -1, -np.inf
-        taken: list[int] = nodes.tolist()
+        taken: list[int] = self.store(layer)[0].tolist()
         return taken
+
+    def store(self, layer: Layer) -> tuple[IntArray, IntArray, FloatArray]:
+        """Store the proposals below nodes that are still in the tree.
+
+        Returns:
+            These nodes [k], their rows of `proposed` and their rows of `log_probs`, [k, width] each.
+        """
+        rows, nodes = self.places(layer.nodes)
+        proposed, log_probs = layer.tokens[rows], layer.log_probs[rows]
+        missing = self._width - proposed.shape[1]
+        if missing:
+            proposed = np.pad(proposed, ((0, 0), (0, missing)), constant_values=-1)
+            log_probs = np.pad(log_probs, ((0, 0), (0, missing)), constant_values=-np.inf)
+        self.computed[nodes], self.proposed[nodes], self.log_probs[nodes] = True, proposed, log_probs
+        return nodes, proposed, log_probs
 
     def proposals(self, node: int) -> tuple[IntArray, FloatArray]:
         """Return the tokens and log-probabilities that are proposed below a node, [c] each."""

@@ -33,7 +33,7 @@ def advance(tree: DraftTree, event: Verified) -> tuple[DraftTree, Emit, AcceptPa
 def verified_path(tree: DraftTree, event: Verified) -> tuple[list[int], Emit]:
     """Return the accepted nodes, root first, and the command that puts out the tokens behind the root."""
     path = [tree.node_of_row(row) for row in event.accepted]
-    return path, Emit((*tree.tokens[path[1:]].tolist(), event.token))
+    return path, Emit((*(int(tree.tokens[node]) for node in path[1:]), event.token))
 
 
 def accept_path(tree: DraftTree, event: Verified, root: int | None) -> AcceptPath:

@@ -46,7 +46,7 @@ class CandidateTree(ProposalTree):
         super().regrow()
         self._undrafted: IntArray | None = None  # what _undrafted_nodes returns, while it stays the same
 
-    def grow(self, nodes: Sequence[int]) -> Grow:
+    def grow(self, nodes: Sequence[int] | IntArray) -> Grow:
         self._undrafted = None
         return super().grow(nodes)
 
@@ -66,7 +66,7 @@ class CandidateTree(ProposalTree):
         Returns:
             The child of the last accepted node with this token, None if the token was not a candidate there.
         """
-        drawn = [*self.tree.tokens[list(path[1:])].tolist(), token]
+        drawn = [*(int(self.tree.tokens[node]) for node in path[1:]), token]
         column: int | None = None
         for node, next_token in zip(path, drawn, strict=True):
             tokens, log_probs = self.proposals(node)
@@ -105,8 +105,8 @@ class CandidateTree(ProposalTree):
             self.regrow()
         if not self.drafted[ROOT]:
             return self.grow([ROOT])
-        nodes: list[int] = self._undrafted_nodes()[:most].tolist()
-        return self.grow(sorted(nodes)) if nodes else None
+        nodes = np.sort(self._undrafted_nodes()[:most])
+        return self.grow(nodes) if len(nodes) else None
 
     def _undrafted_nodes(self) -> IntArray:
         """Return the nodes that may be drafted, likeliest first."""
@@ -119,14 +119,13 @@ class CandidateTree(ProposalTree):
 
     def take(self, layer: Layer) -> list[int]:
         self.drafted_layers += 1
-        taken = super().take(layer)
-        if taken:
-            nodes = np.array(taken)
-            steps = self._acceptance.log_share(self.log_probs[nodes])
-            steps[self.proposed[nodes] < 0] = -np.inf
-            children = self._find_children(nodes, steps)
-            self._admit(nodes, steps)
-            self._rescore(children)
+        nodes, proposed, log_probs = self.store(layer)
+        steps = self._acceptance.log_share(log_probs)
+        steps[proposed < 0] = -np.inf
+        children = self._find_children(nodes, steps)
+        self._admit(nodes, steps)
+        self._rescore(children)
+        taken: list[int] = nodes.tolist()
         return taken
 
     def _find_children(self, nodes: IntArray, steps: FloatArray) -> IntArray:
