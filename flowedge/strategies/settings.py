@@ -134,13 +134,13 @@ class AutoSettings(Settings):
     above_zero: ClassVar[tuple[str, ...]] = ("least_node", "prior")
 
     candidates: int = at_most(256, 16)  # proposals stored below each node
-    draft_nodes: int = 32  # most nodes of a forward of the drafter
-    segment_rows: int = 48  # most rows of a segment
-    max_draft_rows: int = 384  # most sent rows that are neither accepted nor pruned
-    max_nodes: int = 600  # size of the tree from which on nothing is drafted
-    row_price: float = 1.0  # by how much more a row has to add to a trip's tokens than to its time
+    draft_nodes: int = 64  # most nodes of a forward of the drafter
+    segment_rows: int = 64  # most rows of a segment
+    max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned
+    max_nodes: int = 2000  # size of the tree from which on nothing is drafted
+    row_price: float = 2.0  # by how much more a row has to add to a trip's tokens than to its time
     regrow_share: float = 6.0  # growths from the root are apart by this many times what drafting it takes
-    least_node: float = 0.001  # least probability of a node of the tree; above 0
+    least_node: float = 0.0003  # least probability of a node of the tree; above 0
     prior: float = 10.0  # number of proposals as which the drafter's own probabilities count; above 0
 
     @property

@@ -12,6 +12,9 @@ from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 
 VOCAB = 32_000
+# Rows that take as long as the weights. Times count where models are small and rows dear, as on CPUs: so
+# methods that choose their rows by the times keep books of as many rows as there.
+_ROWS_AS_LONG = 8
 # How often the target draws the drafter's first, second and third choice; otherwise none of them.
 _CHOICES = (0.70, 0.10, 0.05)
 
@@ -20,13 +23,13 @@ class BlankStage:
     """A StageExecutor whose hidden states are all zeros."""
 
     def __init__(self, width: int, dtype: str, forward_s: float = 0.0) -> None:
-        """forward_s: the time of a forward, which is waited for."""
+        """forward_s: the time of a forward but for its rows, which is waited for."""
         self._width, self._dtype, self._forward_s = width, dtype, forward_s
 
     def run(self, job: StageJob) -> Payload | None:
         if not isinstance(job, Forward):
             return None
-        time.sleep(self._forward_s)
+        time.sleep(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
         return np.zeros((job.num_rows, self._width), dtype=self._dtype)
 
 
@@ -34,13 +37,13 @@ class DiceDraft:
     """A DraftExecutor whose target draws the drafter's choices as `_CHOICES` says."""
 
     def __init__(self, draft_s: float = 0.0, verify_s: float = 0.0) -> None:
-        """draft_s, verify_s: the times of a forward and of a verification, which are waited for."""
+        """draft_s: time of a forward but for its nodes; verify_s: of a verification; both are waited for."""
         self._draft_s, self._verify_s = draft_s, verify_s
 
     def run(self, job: DraftJob) -> DraftResult:
         match job:
             case GrowDraft():
-                time.sleep(self._draft_s)
+                time.sleep(self._draft_s * (1 + len(job.nodes) / _ROWS_AS_LONG))
                 shape = (len(job.nodes), job.width)
                 tokens = np.broadcast_to(np.arange(job.width, dtype=np.int64), shape).copy()
                 scores = np.random.default_rng(job.growth).uniform(0.0, 0.2, shape) - 0.4 - 1.1 * tokens

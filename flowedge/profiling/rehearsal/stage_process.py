@@ -46,7 +46,7 @@ class StageProcess:
 
         Args:
             width, dtype: of the hidden states that it sends; numpy's name of the dtype.
-            forward_s: the time of a forward.
+            forward_s: the time of a forward but for its rows.
             ends: its ends of the express link, of the link from the draft node and of the one back to it.
 
         Raises:
