@@ -2,12 +2,12 @@
 
 `auto` is FlowSpec's continuous pipelining without turns. What it estimates, and what it decides by that:
 
-- The probability that each node of the tree is drawn (ProposalAcceptance), and the time of a trip, of a
-  verification and of a forward of the drafter by their rows (StepTimes). All of it is measured in the
-  request.
+- The probability that each node of the tree is drawn (ProposalAcceptance), as measured in the request; the
+  time of a trip, of a verification and of a forward of the drafter by their rows (StepTimes), as measured in
+  all requests of the pipeline.
 - Rows: the best unsent nodes of the newest tree, as long as a row adds more to the tokens of a trip than to
-  its time (plan_rows). Where a single row takes much less time than two, as with the 4-bit weights of
-  bitsandbytes, every segment may have a single row.
+  its time (plan_rows), or delays nothing. Where a single row takes much less time than two, as with the
+  4-bit weights of bitsandbytes, every segment may have a single row.
 - When: no more segments are in flight than the pipeline has stages. A further segment would only wait in
   front of a stage, chosen on older news than the segment that takes its place (late binding). For the same
   reason nothing is sent while the first stage is busy for longer than the forward under way takes.
@@ -129,7 +129,7 @@ class Auto(Strategy):
         self._candidates.restart(event.token, event.context)
         self._replan()
         self._speed = Speed(1 / self._returned, self._now)
-        self._judge(0)
+        self._decide(0)
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
         lone = self._in_flight.take_back().lone
@@ -140,7 +140,7 @@ class Auto(Strategy):
         """Take in the token that was drawn after a committed root."""
         self._committed = False
         self._candidates.restart(event.token, self._candidates.tree.context + 1)
-        self._judge(len(event.accepted))
+        self._count(len(event.accepted))
         return [Emit((event.token,))]
 
     def _advance(self, event: Verified) -> list[Command]:
@@ -163,7 +163,7 @@ class Auto(Strategy):
             withdrawn += self._withdraw()  # the layer belongs to the growth that ends
         if anew and not accept.ends_round:
             candidates.regrow()
-        self._judge(len(event.accepted))
+        self._count(len(event.accepted))
         return [emit, accept, *withdrawn]
 
     def _withdraw(self) -> list[Command]:
@@ -179,11 +179,14 @@ class Auto(Strategy):
         self._probabilities *= _FADE
         self._probabilities[: len(best)] += (1 - _FADE) * best
 
-    def _judge(self, tokens: int) -> None:
+    def _count(self, tokens: int) -> None:
         """Take in drawn tokens: plan anew where that is due, and decide whether to draft."""
         self._verified += 1
         if self._verified <= _PLANS_AT_FIRST or self._verified % _PLANS_APART == 0:
             self._replan()
+        self._decide(tokens)
+
+    def _decide(self, tokens: int) -> None:
         plain = 1 / self._returned
         if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
             self._speed.restart()
