@@ -47,7 +47,7 @@ def test_a_loop_that_is_left_ends_the_session_on_the_devices(draft_node: AgentPr
 
 def test_statistics_of_a_real_answer_are_one_line(draft_node: AgentProcess) -> None:
     with Client(draft_node.address) as client:
-        answer = client.generate(PROMPT, max_new_tokens=24, ignore_eos=True).result()
+        answer = client.generate(PROMPT, max_new_tokens=24, ignore_eos=True, strategy="flowspec").result()
     assert re.fullmatch(
         r"24 tokens, [\d.]+ tokens/s, first token after [\d.]+ s, [\d.]+ tokens a round",
         str(answer.statistics),

@@ -131,14 +131,15 @@ class TappingDrafter(LMDrafter):
         super().extend(session, features, next_tokens)
 
 
-@pytest.mark.parametrize("strategy", ["naive_pp", "auto"])
+@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec", "auto"])
 @pytest.mark.parametrize("split", [[8], [3, 5], [2, 2, 2, 2], [5, 3], [1] * 8], ids=str)
 def test_tapped_states_are_the_whole_models(models: Models, split: list[int], strategy: str) -> None:
     drafter = TappingDrafter(models.noisy)
     tokens, finished = generate(models, drafter, strategy, SAMPLINGS[1], split)
     assert finished.counters.prunes > 0
     features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
-    assert text == [*PROMPT, *tokens][: len(text)] and len(text) > len(PROMPT) + TOKENS // 2
+    assert text == [*PROMPT, *tokens][: len(text)]
+    assert len(text) > len(PROMPT) + TOKENS // 2 or strategy == "auto", "which may come to decode plainly"
     with torch.inference_mode():
         states = models.model(torch.tensor([text]), output_hidden_states=True).hidden_states
     expected = torch.cat([states[layer][0, :-1] for layer in (-1, *TAPS)], dim=-1)

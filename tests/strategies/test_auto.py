@@ -12,6 +12,7 @@ from flowedge.core.messages import StageTime
 from flowedge.core.tree import UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import Layer
 from flowedge.strategies.registry import make_strategy
@@ -293,7 +294,8 @@ def test_auto_on_random_scripts(data, seed):
     rng = np.random.default_rng(seed)
     vocab, stages = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     settings = AutoSettings.from_options(values)
-    strategy, check = Auto(settings), DrafterCheck()
+    measured = MeasuredPipeline()
+    strategy, check = Auto(settings, measured), DrafterCheck()
     script = Script(
         strategy, token=int(rng.integers(vocab)), granted=data.draw(st.integers(0, 3)), stages=stages
     )
@@ -320,7 +322,12 @@ def test_auto_on_random_scripts(data, seed):
             first = script.in_flight[0][0]
             drawn += [int(script.sequence.tokens[row - first]) for row in accepted[1:]] + [token]
             script.now += float(rng.random())
-            script.verified(accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random())))
+            times = tuple(StageTime(int(rng.integers(3)), float(rng.random())) for _ in range(stages))
+            script.verified(
+                accepted, token, PipelineTrip(int(rng.integers(1, 7)), float(rng.random()), times)
+            )
+        if rng.random() < 0.2:  # another session draws tokens
+            measured.trials[True].decide(int(rng.integers(20)), *(3 * rng.random(3)).tolist())
         check_state(strategy, script, script.sends[before:], settings.segment_rows)
         assert sum(map(bool, script.in_flight)) <= stages
     assert script.emitted == drawn

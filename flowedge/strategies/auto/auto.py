@@ -76,6 +76,7 @@ class Auto(Strategy):
         self._in_flight = SegmentsInFlight()
         self._speed = Speed(0.0, 0.0)
         self._trial = pipeline.trials[greedy]
+        self._drafts = True  # as the trial said when tokens were last drawn here; other sessions change it
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._stages = 1
         self._credits = 0
@@ -121,6 +122,7 @@ class Auto(Strategy):
         self._credits, self._stages = event.credits, event.stages
         self._times.begin(event.stages)
         self._trial.begin()
+        self._drafts = self._trial.drafts
         for index, trip in enumerate(event.trips):
             self._times.observe_trip(trip, lone=index == 0)
         self._times.verifications.observe(1, event.verify_s)
@@ -188,7 +190,9 @@ class Auto(Strategy):
 
     def _decide(self, tokens: int) -> None:
         plain = 1 / self._returned
-        if self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain):
+        self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain)
+        if self._drafts != self._trial.drafts:
+            self._drafts = self._trial.drafts
             self._speed.restart()
 
     def _replan(self) -> None:
@@ -221,7 +225,7 @@ class Auto(Strategy):
 
     def _proceed(self) -> list[Command]:
         """Send segments that are worth it, and draft where drafting helps most."""
-        if not self._trial.drafts:
+        if not self._drafts:
             return self._decode_plainly()
         grow = self._grow()
         commands: list[Command] = []

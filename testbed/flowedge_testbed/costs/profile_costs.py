@@ -38,6 +38,7 @@ from flowedge_testbed.emulation.emulation import Emulation
 HEADER_BYTES = 64  # of a message apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
+STAGE_TIME_BYTES = 6  # what a stage took, as varints
 LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
 NOTHING_ADDED = StrategyTimes(verified_ms=0, drafted_ms=0)
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
@@ -171,8 +172,9 @@ class ProfileCosts:
         match message:
             case Segment():
                 tokens = sum(len(rows) for rows in (message.tokens, message.drawn) if rows is not None)
-                rows = message.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
-                return HEADER_BYTES + rows + self._payload_bytes(sender, message.payload)
+                listed = message.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
+                listed += len(message.stage_times) * STAGE_TIME_BYTES
+                return HEADER_BYTES + listed + self._payload_bytes(sender, message.payload)
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case _:

@@ -86,7 +86,9 @@ class ScheduleAccuracy:
             jobs=jobs,
             overruns=len(overruns),
             overrun_share=len(overruns) / jobs if jobs else 0.0,
-            worst_ratio=max((1 + timing.overrun_s / timing.slot_s for timing in overruns), default=1.0),
+            worst_ratio=max(
+                (1 + timing.overrun_s / timing.slot_s for timing in overruns if timing.slot_s), default=1.0
+            ),
             compute_share=sum(timing.compute_s for timing in timings) / slots_s if slots_s else 0.0,
             late_ms=1e3 * sum(timing.late_s for timing in timings) / jobs if jobs else 0.0,
             worst_late_ms=1e3 * max((timing.late_s for timing in timings), default=0.0),

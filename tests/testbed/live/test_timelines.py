@@ -28,7 +28,7 @@ def test_timelines_of_a_session(cluster4: str) -> None:
     with Client(cluster4, timeout_s=120) as client:
         stages = client.describe().stage_addresses
         asked = time.monotonic()
-        generation = client.generate("Tell me of a river.", max_new_tokens=12).result()
+        generation = client.generate("Tell me of a river.", max_new_tokens=12, strategy="flowspec").result()
         answered = time.monotonic()
         session = generation.session
         other = client.generate("Count to a hundred.", max_new_tokens=40)
