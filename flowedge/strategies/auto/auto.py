@@ -57,6 +57,15 @@ class Auto(Strategy):
 
     name: ClassVar[str] = "auto"
 
+    # Known when the prompt has passed the pipeline.
+    _stages: int
+    _probabilities: FloatArray  # of the likeliest nodes, a mean over trees
+    _plan: RowPlan
+    _trips: TripTimes
+    _returned: float  # seconds until a lone row's draw is known
+    _forward_s: FloatArray  # of forwards of the drafter, by nodes
+    _speed: Speed
+
     def __init__(
         self, settings: AutoSettings, measured: MeasuredPipeline | None = None, *, greedy: bool = True
     ) -> None:
@@ -74,18 +83,11 @@ class Auto(Strategy):
         )
         self._times = pipeline.times
         self._in_flight = SegmentsInFlight()
-        self._speed = Speed(0.0, 0.0)
         self._trial = pipeline.trials[greedy]
         self._drafts = True  # as the trial said when tokens were last drawn here; other sessions change it
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
-        self._stages = 1
         self._credits = 0
-        self._probabilities: FloatArray = np.zeros(0)  # of the likeliest nodes, a mean over trees
-        self._plan = RowPlan(1, 0.0, np.zeros(settings.segment_rows))
-        self._trips = TripTimes(*(np.zeros(settings.segment_rows) for _ in range(3)))
         self._verified = 0
-        self._forward_s: FloatArray = np.zeros(settings.draft_nodes)  # of forwards, by nodes
-        self._returned = 0.0  # seconds until a lone row's draw is known
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
         self._grown_at = 0.0  # when the growth began
