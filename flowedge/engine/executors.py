@@ -24,7 +24,7 @@ from flowedge.engine.jobs import (
     Verify,
 )
 from flowedge.engine.out_of_memory import within_memory
-from flowedge.engine.stage import StageSpec
+from flowedge.engine.stage_session import StageSpec
 from flowedge.engine.verification.draw import Draw, DrawnRows
 from flowedge.models.copies import to_device
 from flowedge.models.layers.block import LayerBlock

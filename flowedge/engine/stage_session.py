@@ -1,18 +1,54 @@
-"""One session as a stage holds it: its cached rows, its numbering, and the prunes that lead to it."""
+"""What a stage accepts, and a session as it holds it: cached rows, numbering, the prunes that lead to it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import Drawing, Open, Prune, Segment, StageReport
+from flowedge.core.messages import SEGMENT_ROWS, Drawing, Open, Prune, Segment, StageReport
 from flowedge.engine.jobs import Forward
 from flowedge.engine.verification.drawn_path import DrawnPath
 from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.epochs import check_prune, map_segment
 
 MAX_HELD_PRUNES = 1024
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What a stage accepts and hands on.
+
+    Attributes:
+        is_first: whether it takes token ids, and grants credits; other stages take hidden states.
+        width: values of a row of hidden states that it takes.
+        added_width: values by which the rows that it hands on are wider (see models/layers/taps.py). The
+            first stage takes no hidden states and hands on rows of width + added_width.
+        vocab_size: bound of token ids; dtype: numpy name of hidden states.
+        max_rows: most rows of one segment; max_capacity: most cache rows of one session.
+        max_total_capacity: most cache rows of all sessions together.
+        max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
+        padding_per_row: bytes sent along with each row, when a larger model is emulated.
+        draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
+        returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
+        layers: the layers that it computes, for messages.
+    """
+
+    is_first: bool
+    width: int
+    vocab_size: int
+    dtype: str = "float32"
+    max_rows: int = SEGMENT_ROWS
+    max_capacity: int = 1 << 20
+    max_total_capacity: int = 1 << 40
+    max_sessions: int = 64
+    max_queue: int = 4096
+    padding_per_row: int = 0
+    added_width: int = 0
+    draws: bool = False
+    returns_tokens: bool = False
+    layers: str = "its layers"
 
 
 class StageSession:

@@ -15,7 +15,8 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor, HeadExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock

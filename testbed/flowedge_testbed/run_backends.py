@@ -13,7 +13,7 @@ from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
-from flowedge.engine.stage import StageSpec
+from flowedge.engine.stage_session import StageSpec
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts

@@ -9,7 +9,8 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.events import TARGET

@@ -10,7 +10,8 @@ from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage_sessions import finish, opened

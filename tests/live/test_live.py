@@ -20,7 +20,8 @@ from flowedge.engine.activity import COMPUTING
 from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest

@@ -28,7 +28,7 @@ from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.out_of_memory import within_memory
-from flowedge.engine.stage import StageSpec
+from flowedge.engine.stage_session import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import tokenizer_directory

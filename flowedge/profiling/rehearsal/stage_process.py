@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.engine.stage import Stage, StageSpec
+from flowedge.engine.stage import Stage
+from flowedge.engine.stage_session import StageSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind

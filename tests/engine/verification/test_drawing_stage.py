@@ -11,7 +11,7 @@ import pytest
 from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.messages import CONTEXT, Close, Drawing, Open, Segment
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.stage import StageSpec
+from flowedge.engine.stage_session import StageSpec
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import VOCAB, Rig, prune, segment
 
