@@ -36,7 +36,7 @@ from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report.markdown import table
 from flowedge_testbed.run_backends import ReplayBackend
-from testbed.tools.live_truth.live_pipeline import LivePipeline
+from testbed.tools.live_truth.live_pipeline import LivePipeline, live_pipeline
 from testbed.tools.live_truth.machine_profile import LOOPBACK, machine_profile
 
 PROMPTS = (
@@ -84,7 +84,7 @@ class Measured:
 
 
 def emulate(device: DeviceProfile, model: ModelProfile, stages: int) -> Emulation:
-    """Return the pipeline of `LivePipeline` as the profile describes it."""
+    """Return the pipeline of `live_pipeline` as the profile describes it."""
     return Emulation(
         model=model,
         quant="none",
@@ -152,7 +152,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         replay = ReplayBackend(models, Path(directory))
         for stages in map(int, arguments.stages.split(",")):
-            with LivePipeline(stages, dtype) as pipeline:
+            with live_pipeline(stages, dtype) as pipeline:
                 for number in range(arguments.rounds):
                     device, model = machine_profile(options)
                     tasks = requests.tasks(models, emulate(device, model, stages))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.options import BUNDLED
@@ -13,37 +15,28 @@ from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 
 
+@dataclass(frozen=True)
 class LivePipeline:
-    """The bundled pair on a draft node and stages, whose processes end when the context is left."""
+    """The addresses of the agents, the draft node's first."""
 
-    def __init__(self, stages: int, dtype: str) -> None:
-        self._cluster = LocalCluster(stages, name="truth")
-        self._dtype = dtype
-        self._addresses: list[str] = []
-
-    def __enter__(self) -> LivePipeline:
-        self._cluster.start()
-        try:
-            self._addresses = [agent.address for agent in self._cluster.agents]
-            spec = PipelineSpec(
-                self._addresses[0],
-                tuple(self._addresses[1:]),
-                BUNDLED,
-                (BUNDLED,),
-                dtype=self._dtype,
-                verification=DRAFT_NODE,
-            )
-            assemble(spec, lambda *_: None)
-        except BaseException:
-            self._cluster.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._cluster.stop()
+    addresses: Sequence[str]
 
     def run(self, task: Task, run: Run) -> RunRecord:
         """Carry out a run; raises what `run_live` raises."""
-        return run_live(self._addresses[0], self._addresses[1:], task, run)[0]
+        return run_live(self.addresses[0], self.addresses[1:], task, run)[0]
+
+
+@contextmanager
+def live_pipeline(stages: int, dtype: str) -> Iterator[LivePipeline]:
+    """Have the bundled pair on a draft node and stages, whose processes end when the context is left."""
+    cluster = LocalCluster(stages, name="truth")
+    cluster.start()
+    try:
+        addresses = tuple(agent.address for agent in cluster.agents)
+        spec = PipelineSpec(
+            addresses[0], addresses[1:], BUNDLED, (BUNDLED,), dtype=dtype, verification=DRAFT_NODE
+        )
+        assemble(spec, lambda *_: None)
+        yield LivePipeline(addresses)
+    finally:
+        cluster.stop()
