@@ -23,8 +23,13 @@ def forward_seconds(several: Mapping[int, float], single: Mapping[int, float], l
 
 
 def without_forward(times: Mapping[int, float], forward: float, layers: int) -> dict[int, float]:
-    """Return the times of layers alone, from the time of a forward over the number of its layers."""
-    return {rows: seconds - forward / layers for rows, seconds in times.items()}
+    """Return the times of layers alone, from the time of a forward over the number of its layers.
+
+    Where `forward` was found from other timings than `times`, a layer keeps at least a tenth of its time.
+    """
+    return {
+        rows: max(seconds - forward / layers, _LEAST_LAYER * seconds) for rows, seconds in times.items()
+    }
 
 
 def attention_ms(far: Mapping[int, float], near: Mapping[int, float], cached: int) -> dict[int, float]:

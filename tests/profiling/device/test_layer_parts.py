@@ -27,6 +27,10 @@ def test_scattered_timings_give_neither_negative_times_nor_layers_of_no_time(
     assert forward_seconds({1: 0.001, 2: 0.004}, {1: single}, 4) == pytest.approx(expected)
 
 
+def test_faster_timings_than_the_fixed_time_was_found_from_keep_a_tenth() -> None:
+    assert without_forward({1: 0.001, 2: 0.004}, 0.008, 4) == pytest.approx({1: 0.0001, 2: 0.002})
+
+
 def test_a_block_of_one_layer_has_no_fixed_time() -> None:
     assert forward_seconds({1: 0.001}, {}, 1) == 0
 
