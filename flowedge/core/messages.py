@@ -46,11 +46,15 @@ class Open:
 
     Attributes:
         drawing: for a session whose tokens the last stage draws; None where all rows come back.
+        keeps_taps: whether stages keep what they tap of draft rows until a prune accepts the rows (see
+            Tapped), instead of sending it on with them. The last stage of a session with `drawing` does not:
+            it sends on accepted rows only.
     """
 
     session: str
     capacity: int
     drawing: Drawing | None = None
+    keeps_taps: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Segment:
         positions: int64 [n] absolute positions, context length + depth.
         parents: int64 [n] parent rows, CONTEXT where the parent is the last context row.
         payload: int32 [n] token ids into the first stage; after it [n, width], the hidden state followed by
-            the layer inputs tapped for the drafter so far (models/layers/taps.py). Where the last stage has
+            the layer inputs tapped for the drafter so far, unless stages keep them. Where the last stage has
             drawn, of draft rows only the k rows on the target's path are left: [k, width], or [k, 0].
         padding: bytes sent along, so that the transfer has the size it has in an emulated model.
         tokens: int64 [n], the token of each draft row on the way to a last stage that draws; None elsewhere.
@@ -158,6 +162,20 @@ class Prune:
     retained: IntArray
 
 
+@dataclass(frozen=True, eq=False)
+class Tapped:
+    """What a stage has tapped of draft rows that a prune accepts, from the stage to the draft node.
+
+    Attributes:
+        first: place of the values in a row that carries everything that is tapped (models/layers/taps.py).
+        rows: [n, values] of the next n accepted rows of the session.
+    """
+
+    session: str
+    first: int
+    rows: Payload
+
+
 @dataclass(frozen=True)
 class StageReport:
     """The work that one stage did for one session."""
@@ -204,7 +222,7 @@ class Heartbeat:
     sequence: int
 
 
-Message: TypeAlias = Open | Segment | Prune | Close | Credit | Fault | Heartbeat
+Message: TypeAlias = Open | Segment | Prune | Tapped | Close | Credit | Fault | Heartbeat
 
 
 def no_rows(segment: Segment) -> Segment:

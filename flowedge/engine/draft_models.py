@@ -211,6 +211,7 @@ def draft_node_spec(
     dtype: str,
     drafter_name: str = DraftNodeSpec.drafter_name,
     verification: VerificationPlace = DRAFT_NODE,
+    kept_taps: tuple[tuple[int, int], ...] = (),
     **limits: int,
 ) -> DraftNodeSpec:
     """Return the spec of a draft node in front of stages with these taps.
@@ -227,6 +228,7 @@ def draft_node_spec(
         needs_features=drafter is not None and drafter.needs_features,
         vocab_size=int(config.vocab_size),
         verification=verification,
+        kept_taps=kept_taps,
         drafter_name=drafter_name,
         **limits,
     )

@@ -32,6 +32,7 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     StageReport,
+    Tapped,
 )
 from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.core.sampling import Walk
@@ -123,7 +124,8 @@ class DraftNode:
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
             drawing = session.drawing if route == TARGET else None
-            self._outgoing[route].put(Open(name, session.capacity, drawing))
+            keeps_taps = session.keeps_taps and route == TARGET
+            self._outgoing[route].put(Open(name, session.capacity, drawing, keeps_taps))
             self._send_prompt(session, route)
 
     def _side_routes(self, strategy: Strategy) -> range:
@@ -182,6 +184,9 @@ class DraftNode:
                 case Prune():
                     if name in self._sessions:
                         self._sessions[name].ledger(route).pass_fence(message.epoch)
+                case Tapped():
+                    if name in self._sessions:
+                        self._sessions[name].take_tapped(message, sender)
                 case Credit():
                     self._receive_credit(name, route)
                 case Close():

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import Prune, Segment, StageReport
+from flowedge.core.messages import Prune, Segment, StageReport, Tapped
 from flowedge.core.request import DecodeCounters, Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
@@ -22,6 +22,7 @@ from flowedge.engine.route_session import RouteSession
 from flowedge.engine.rows_in_flight import RowsInFlightMeter
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.engine.verification import returned_draws
+from flowedge.engine.verification.true_rows import TrueRows
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
@@ -44,6 +45,9 @@ class DraftNodeSpec:
         num_stages: verification stages, by which lock-step strategies time their steps.
         num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
             between the drafter and the target.
+        kept_taps: for each stage that keeps what it taps of draft rows (see Open.keeps_taps), the place of
+            the first of these values in a row and the place behind the last; empty where they come with the
+            rows.
         verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
         vocab_size: bound of the token ids that come back.
         max_sessions: most sessions open at once.
@@ -58,6 +62,7 @@ class DraftNodeSpec:
     needs_features: bool = True
     num_stages: int = 1
     num_routes: int = 1
+    kept_taps: tuple[tuple[int, int], ...] = ()
     verification: VerificationPlace = DRAFT_NODE
     vocab_size: int = 1 << 31
     max_sessions: int = 1 << 16
@@ -109,6 +114,7 @@ class DraftSession:
         self.capacity = session_capacity(wanted, draft_rows, spec.max_positions)
         features = strategy.needs_drafter and spec.needs_features
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
+        self._kept_taps = spec.kept_taps if features and not request.rows_only else ()
         self.output = OutputText(request, text)
         self.side_routes = {
             route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
@@ -130,12 +136,17 @@ class DraftSession:
         self._to_be_joined: set[int] = set()  # numbers of segments in flight that the next one completes
         self._verifying = False  # a segment of draft rows
         self._verified_number = 0  # of the segment whose verification began last
-        self._true_rows: list[tuple[Payload | None, IntArray]] = []  # not yet given to the drafter
+        self._true_rows = TrueRows(spec.width, spec.dtype, self._kept_taps)
         self._counts: Counter[str] = Counter()  # fields of DecodeCounters
         self._rollbacks: tuple[int, ...] = ()
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]
         self._first_emitted = False
+
+    @property
+    def keeps_taps(self) -> bool:
+        """Whether stages keep what they tap of draft rows (see Open.keeps_taps)."""
+        return bool(self._kept_taps)
 
     @property
     def routes(self) -> tuple[int, ...]:
@@ -189,6 +200,7 @@ class DraftSession:
         """Change the sequence; results that wait to be verified are trimmed at once."""
         prune = self._sequence.prune(command.accepted, command.root)
         self._ledger.prune(prune)
+        self._true_rows.accept(prune)
         self._meter.prune(prune, self._ledger.now)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
@@ -207,6 +219,8 @@ class DraftSession:
         """
         drawing = self.drawing
         width = self._spec.width if drawing is None or drawing.features else 0
+        if not segment.committed:
+            width -= sum(stop - first for first, stop in self._kept_taps)
         segment = self._ledger.take_back(segment, (width,), self._spec.dtype)
         if drawing is not None:
             segment = returned_draws.with_draws(segment, self._spec.vocab_size)
@@ -223,6 +237,16 @@ class DraftSession:
             self._incomplete = segment
         else:
             self._results.append(segment)
+
+    def take_tapped(self, tapped: Tapped, sender: str) -> None:
+        """Take in what a stage, whose name is `sender`, has kept of accepted rows.
+
+        Raises:
+            NonFiniteError: when a row is not finite.
+            ProtocolError: when the rows do not fit the session.
+        """
+        self._true_rows.take_tapped(tapped)
+        check_finite(tapped.rows, sender)
 
     def next_rows(self) -> Payload | None:
         """Return the payload of the next returned segment, for a request that asks for rows only."""
@@ -340,21 +364,19 @@ class DraftSession:
 
     def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
-            self._true_rows.append((features if self._spec.needs_features else None, next_tokens))
+            self._true_rows.add(features if self._spec.needs_features else None, next_tokens)
 
     def next_draft(self) -> DraftJob | None:
         """Return the next drafting job: prefill of the drafter as chunks return, or a layer of the growth."""
         if not self.prefilled:
-            if not self._true_rows:
-                return None
-            features, tokens = self._take_true_rows()
-            return ExtendDraft(self.name, features, tokens)
-        growth, self._growth = self._growth, None
-        if growth is None:
+            return ExtendDraft(self.name, *self._true_rows.take()) if self._true_rows else None
+        growth = self._growth
+        if growth is None or (growth.nodes == (ROOT,) and not self._true_rows.complete):
             return None
+        self._growth = None
         self._counts["draft_layers"] += 1
         self._draft_begun = True
-        extend = self._take_true_rows() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
+        extend = self._true_rows.take() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
         return GrowDraft(
             session=self.name,
             growth=growth.growth,
@@ -370,12 +392,6 @@ class DraftSession:
         """Ask for a layer in place of any layer asked for before; None takes the demand back."""
         self._growth = command
         self._wanted_growth = None if command is None else command.growth
-
-    def _take_true_rows(self) -> tuple[Payload | None, IntArray]:
-        features = [features for features, _ in self._true_rows if features is not None]
-        tokens = np.concatenate([tokens for _, tokens in self._true_rows])
-        self._true_rows.clear()
-        return np.concatenate(features) if features else None, tokens
 
     def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
         """Return the event of a drafted layer; None when the strategy has dropped its growth."""

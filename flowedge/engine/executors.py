@@ -75,6 +75,7 @@ class BlockExecutor:
         return StageSpec(
             is_first=self.block.is_first,
             width=self.row_width,
+            tapped_before=self.row_width - self.block.hidden_size,
             vocab_size=self.block.vocab_size if self.model is None else self.model.vocab_size,
             dtype=payload_dtype(self.block.dtype),
             added_width=self.added_width,
@@ -145,7 +146,7 @@ class BlockExecutor:
         cache.gather(job.gathered_until, job.slots)
         payload = job.payload if self.model is None else self.model.known(job.payload)
         width = self.block.hidden_size
-        carries = self.row_width > width  # what earlier stages have tapped
+        carries = payload.ndim > 1 and payload.shape[1] > width  # what earlier stages have tapped
         # The block checks token ids before it copies them, and copies all inputs of static forwards together.
         by_block = self.block.is_first or (self.block.decoding is not None and not carries)
         inputs = to_tensor(payload, "cpu" if by_block else self.block.device)

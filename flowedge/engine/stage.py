@@ -25,6 +25,7 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
     StageTime,
+    Tapped,
     no_rows,
 )
 from flowedge.engine.finite import rows_not_finite
@@ -33,9 +34,11 @@ from flowedge.engine.stage_session import StageSession, StageSpec
 from flowedge.engine.verification.draw import DrawnRows
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
 from flowedge.protocol.epochs import map_segment
+from flowedge.protocol.frame_bounds import CONTROL_BYTES
 from flowedge.protocol.outbox import Outbox
 
 NOT_COMPUTED = StageTime(0, 0.0)
+TAPPED_BYTES = CONTROL_BYTES // 2  # of tapped values in a message
 MAX_LATE_CLOSES = 1024  # ended sessions remembered, so that a late express close is known as late
 
 
@@ -68,6 +71,7 @@ class Stage:
         self._computing: _Computing | None = None
         self._outbox = Outbox()
         self._upstream: deque[Message] = deque()
+        self._tapped: deque[Tapped] = deque()
         self._refusing: FlowEdgeError | None = None
         self._counts = WorkCounts()
 
@@ -148,7 +152,7 @@ class Stage:
         segment = computing.segment
         if output is None:
             session.count(segments=1, aborted=1)
-            self._outbox.put(self._output(no_rows(segment), self._no_output(session), NOT_COMPUTED))
+            self._put_empty(session, no_rows(segment))
             return
         time = StageTime(job.num_rows, computing.seconds)
         wasted = job.num_rows - segment.num_rows
@@ -163,6 +167,8 @@ class Stage:
         if failed:
             self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
             return
+        if session.taps is not None and not segment.committed:
+            live = session.taps.take(live)
         self._outbox.put(self._output(segment, live, time))
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
@@ -179,10 +185,14 @@ class Stage:
         """Return the next message for the device before this one."""
         return self._upstream.popleft() if self._upstream else None
 
+    def next_express(self) -> Message | None:
+        """Return the next message to be sent straight to the draft node."""
+        return self._tapped.popleft() if self._tapped else None
+
     @property
     def has_news(self) -> bool:
-        """Whether `next_upstream` or `take_counts` has something to give."""
-        return bool(self._upstream or self._counts)
+        """Whether `next_upstream`, `next_express` or `take_counts` has something to give."""
+        return bool(self._upstream or self._tapped or self._counts)
 
     def take_counts(self) -> WorkCounts:
         """Return what was done since the last call."""
@@ -207,6 +217,7 @@ class Stage:
         self._closed.clear()
         self._outbox = Outbox()
         self._upstream.clear()
+        self._tapped.clear()
 
     def _open(self, message: Open) -> None:
         if message.session in self._closed:
@@ -221,7 +232,7 @@ class Stage:
             self._outbox.put(self._fault(message.session, refusal))
             return
         self._counts.opened += 1
-        session = StageSession(self.device, message, self._counts.work, draws=self.spec.draws)
+        session = StageSession(self.device, message, self._counts.work, self.spec)
         self._sessions[message.session] = session
         self._cache_jobs.append(OpenCache(message.session, message.capacity))
         self._outbox.put(message)
@@ -251,15 +262,15 @@ class Stage:
         if segment.session in self._closed:
             return
         session = self._session(segment.session)
-        self._check_payload(segment)
+        self._check_payload(segment, session.taken_width(committed=segment.committed))
         session.check_tokens(segment, self.spec.vocab_size, is_first=self.spec.is_first)
         if len(self._inbox) >= self.spec.max_queue:
             raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
         self._inbox.append(session.renumbered(segment))
 
-    def _check_payload(self, segment: Segment) -> None:
+    def _check_payload(self, segment: Segment, width: int) -> None:
         spec, payload, rows = self.spec, segment.payload, segment.num_rows
-        wanted: tuple[int, ...] = (rows,) if spec.is_first else (rows, spec.width)
+        wanted: tuple[int, ...] = (rows,) if spec.is_first else (rows, width)
         dtype = "int32" if spec.is_first else spec.dtype
         if rows > spec.max_rows or len(segment.parents) != rows:
             raise ProtocolError(
@@ -286,7 +297,12 @@ class Stage:
             session.pass_fence(prune.epoch)
 
     def _apply(self, session: StageSession, prune: Prune) -> None:
-        session.apply(prune)
+        tapped = session.apply(prune)
+        if tapped is not None:
+            at_once = max(1, TAPPED_BYTES // tapped[0].nbytes)
+            for first in range(0, len(tapped), at_once):
+                rows = tapped[first : first + at_once]
+                self._tapped.append(Tapped(prune.session, self.spec.width, rows))
         self._inbox = deque(
             session.trimmed(segment, prune) if segment.session == prune.session else segment
             for segment in self._inbox
@@ -302,7 +318,7 @@ class Stage:
         session = self._session(segment.session)
         if segment.num_rows == 0:
             session.count(segments=1)
-            self._outbox.put(self._output(segment, self._no_output(session), NOT_COMPUTED))
+            self._put_empty(session, segment)
             return None
         if self.spec.is_first and session.drawing is not None and not segment.committed:
             segment = replace(segment, tokens=segment.payload.astype(np.int64))
@@ -332,11 +348,13 @@ class Stage:
             stage_times=(*segment.stage_times, time),
         )
 
-    def _no_output(self, session: StageSession) -> Payload:
-        if self.spec.returns_tokens:
-            return np.zeros(0, dtype=np.int32)
-        width = self.spec.width + self.spec.added_width if session.returns_rows else 0
-        return np.zeros((0, width), dtype=self.spec.dtype)
+    def _put_empty(self, session: StageSession, segment: Segment) -> None:
+        """Hand on a segment without rows."""
+        payload: Payload = np.zeros(0, dtype=np.int32)
+        if not self.spec.returns_tokens:
+            width = session.handed_width(committed=segment.committed)
+            payload = np.zeros((0, width), dtype=self.spec.dtype)
+        self._outbox.put(self._output(segment, payload, NOT_COMPUTED))
 
     def _receive_close(self, close: Close, express: bool) -> None:
         name = close.session

@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import SEGMENT_ROWS, Drawing, Open, Prune, Segment, StageReport
 from flowedge.engine.jobs import Forward
 from flowedge.engine.verification.drawn_path import DrawnPath
 from flowedge.protocol.cached_rows import CachedRows
 from flowedge.protocol.epochs import check_prune, map_segment
+from flowedge.protocol.kept_taps import KeptTaps
 
 MAX_HELD_PRUNES = 1024
 
@@ -23,6 +25,8 @@ class StageSpec:
     Attributes:
         is_first: whether it takes token ids, and grants credits; other stages take hidden states.
         width: values of a row of hidden states that it takes.
+        tapped_before: of these, the values that stages before it have tapped. Draft rows come without them if
+            stages keep what they tap (see Open.keeps_taps).
         added_width: values by which the rows that it hands on are wider (see models/layers/taps.py). The
             first stage takes no hidden states and hands on rows of width + added_width.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
@@ -46,6 +50,7 @@ class StageSpec:
     max_queue: int = 4096
     padding_per_row: int = 0
     added_width: int = 0
+    tapped_before: int = 0
     draws: bool = False
     returns_tokens: bool = False
     layers: str = "its layers"
@@ -61,17 +66,19 @@ class StageSession:
         fence: number of the last prune that came in-band.
         drawing: as the session was opened with.
         path: what this stage has drawn for the session; None where it does not draw.
+        taps: what this stage has tapped of draft rows; None where nothing is kept.
         maps: the applied prunes beyond the fence, by number; held: prunes whose turn has not come.
     """
 
-    def __init__(self, device: str, opened: Open, work: Counter[str], *, draws: bool = False) -> None:
-        """work: the sums over all sessions of the stage, by field of StageReport.
-
-        draws: whether the stage draws the tokens of sessions that are opened for it.
-        """
+    def __init__(self, device: str, opened: Open, work: Counter[str], spec: StageSpec) -> None:
+        """work: the sums over all sessions of the stage, by field of StageReport."""
         self.capacity = opened.capacity
         self.drawing: Drawing | None = opened.drawing
-        self.path = DrawnPath(opened.drawing) if draws and opened.drawing is not None else None
+        self.path = DrawnPath(opened.drawing) if spec.draws and opened.drawing is not None else None
+        self._spec = spec
+        self._draft_width = spec.width - spec.tapped_before if opened.keeps_taps else spec.width
+        keeps = opened.keeps_taps and spec.added_width > 0 and self.path is None
+        self.taps = KeptTaps(self._draft_width) if keeps else None
         self.tail = CachedRows()
         self.epoch = 0
         self.fence = 0
@@ -84,10 +91,16 @@ class StageSession:
     def report(self) -> StageReport:
         return StageReport(**self._counted)
 
-    @property
-    def returns_rows(self) -> bool:
-        """Whether the stage hands on hidden states, of some rows at least."""
-        return self.path is None or self.drawing is None or self.drawing.features
+    def taken_width(self, *, committed: bool) -> int:
+        """Return the values of a row of hidden states that comes in."""
+        return self._spec.width if committed else self._draft_width
+
+    def handed_width(self, *, committed: bool) -> int:
+        """Return the values of a row that is handed on; 0 where only draws are."""
+        if self.path is not None and self.drawing is not None and not self.drawing.features:
+            return 0
+        kept = self.taps is not None and not committed
+        return self.taken_width(committed=committed) + (0 if kept else self._spec.added_width)
 
     def check_tokens(self, segment: Segment, vocab_size: int, *, is_first: bool) -> None:
         """Check that draft rows have their tokens exactly where a stage behind the first needs them.
@@ -162,8 +175,8 @@ class StageSession:
         """Return the prune whose turn has come, which is held no more; None if it has not arrived."""
         return self.held.pop(self.epoch + 1, None)
 
-    def apply(self, prune: Prune) -> None:
-        """Renumber the cached rows by the next prune.
+    def apply(self, prune: Prune) -> Payload | None:
+        """Renumber the cached rows by the next prune; return what was kept of the rows that it accepts.
 
         Raises:
             ProtocolError: when the prune does not fit them.
@@ -171,9 +184,11 @@ class StageSession:
         check_prune(prune, self.tail.context, self.tail.cached)
         if self.path is not None:
             self.path.apply(prune)
+        tapped = None if self.taps is None else self.taps.apply(prune)
         self.tail.apply(prune)
         self.epoch = prune.epoch
         self.maps[prune.epoch] = prune
+        return tapped
 
     def begin_forward(self, segment: Segment) -> Forward:
         """Take the rows of a segment into the cache and return the job that computes them.

@@ -147,7 +147,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         Raises what `open_to` raises, and DeviceLostError when a device was lost meanwhile.
         """
         for (route, links), stages in zip(self._links.items(), routes, strict=True):
-            express = LinkEvents(partial(self._take, route=route), self._on_lost)
+            express = LinkEvents(partial(self._replied, route=route), self._on_lost)
             ready = partial(self._foreseen, links.in_band.link_ready)
             in_band = LinkEvents(partial(self._replied, route=route), self._on_lost, ready)
             await links.open(open_to, stages, express, in_band)
@@ -239,7 +239,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         return wire.segment_bytes(SEGMENT_ROWS, max(returned, self._timing.row_bytes))
 
     def _replied(self, message: Message, route: int) -> None:
-        """Take in a message from the first stage of a route, such as a credit."""
+        """Take in a message from a stage of a route that no segment brings, such as a credit."""
         self._timing.arrive(LinkKind.REPLY, 0.0, partial(self._take, message, route))
 
     def _take(self, message: Message, route: int, sender: str = "") -> None:

@@ -248,6 +248,9 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
                 owner = self._owners.get(getattr(message, "session", ""))
                 if owner is not None:
                     owner.reply(message)
+            while (message := self._machine.next_express()) is not None:
+                if self._express is not None:
+                    self._express.reply(message)
             self._count()
 
     def _count(self) -> None:

@@ -71,8 +71,9 @@ _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIS
 }
 _EOS = _packed(MAX_EOS)
 _DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}
+_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER}
 _BODIES: Mapping[int, tuple[str, _Field]] = {
-    1: ("open", _message(OPEN_BYTES, {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING)})),
+    1: ("open", _message(OPEN_BYTES, _OPEN)),
     2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
     3: (
         "prune",
@@ -82,6 +83,7 @@ _BODIES: Mapping[int, tuple[str, _Field]] = {
     5: ("credit", _message(512, {1: _SESSION})),
     6: ("fault", _message(CONTROL_BYTES, {1: _SESSION, 2: _TEXT, 3: _TEXT, 4: _TEXT})),
     7: ("heartbeat", _message(512, {1: _NUMBER})),
+    9: ("tapped", _message(1024, {1: _SESSION, 2: _NUMBER, 3: _TENSOR})),
 }
 _FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _FLOAT}
 

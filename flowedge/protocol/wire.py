@@ -1,7 +1,6 @@
 """Conversion of messages to protobuf frames and back, with all checks that need no session.
 
-A frame from a link is untrusted data: nothing of an invalid frame is used. Hidden states in
-bfloat16, which numpy lacks, are arrays of their uint16 bit patterns.
+A frame from a link is untrusted data: nothing of an invalid frame is used.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.arrays import NO_TOKEN, IntArray
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import (
-    MAX_FRAME_BYTES,
     Close,
     Credit,
     Drawing,
@@ -30,6 +28,7 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
     StageTime,
+    Tapped,
 )
 from flowedge.core.sampling import SamplingParams
 from flowedge.protocol.frame_bounds import (
@@ -42,18 +41,12 @@ from flowedge.protocol.frame_bounds import (
     check_bounds,
 )
 from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.tensors import data_of, tensor_from_pb, tensor_to_pb
 from flowedge.v1 import pipeline_pb2 as pb
 
 MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
 MAX_REPORT_NAME = 128  # characters of a device's name in a report
 
-_DTYPES: dict[int, np.dtype[Any]] = {
-    pb.DTYPE_INT32: np.dtype(np.int32),
-    pb.DTYPE_FLOAT32: np.dtype(np.float32),
-    pb.DTYPE_FLOAT16: np.dtype(np.float16),
-    pb.DTYPE_BFLOAT16: np.dtype(np.uint16),
-}
-_CODES: dict[np.dtype[Any], Any] = {dtype: code for code, dtype in _DTYPES.items()}
 LENGTHS = struct.Struct("<II")  # bytes of the head and of the tail, before both of them
 
 
@@ -85,7 +78,7 @@ def encode(message: Message, departed: float = 0.0) -> Frame:
     if departed:
         frame.departed = departed
     head = frame.SerializeToString()
-    tail = _tail_of(message) if isinstance(message, Segment) else b""
+    tail = _tail_of(message)
     return Frame(LENGTHS.pack(len(head), len(tail)) + head, tail)
 
 
@@ -136,12 +129,20 @@ def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
     match message:
         case Open():
             drawing = None if message.drawing is None else _drawing_to_pb(message.drawing)
-            opened = pb.Open(session=message.session, capacity=message.capacity, drawing=drawing)
+            opened = pb.Open(
+                session=message.session,
+                capacity=message.capacity,
+                drawing=drawing,
+                keeps_taps=message.keeps_taps,
+            )
             return pb.Frame(open=opened)
         case Segment():
             return pb.Frame(segment=_segment_to_pb(message))
         case Prune():
             return pb.Frame(prune=_prune_to_pb(message))
+        case Tapped():
+            rows = tensor_to_pb(message.rows)
+            return pb.Frame(tapped=pb.Tapped(session=message.session, first=message.first, rows=rows))
         case Close():
             reports = [_report_to_pb(report) for report in message.reports]
             return pb.Frame(close=pb.Close(session=message.session, reports=reports))
@@ -174,22 +175,26 @@ def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
     if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
         raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     try:
-        if tail and kind != "segment":
-            raise ProtocolError(f"a tail of {len(tail)} bytes, which only segments have")
+        if tail and kind not in {"segment", "tapped"}:
+            raise ProtocolError(f"a tail of {len(tail)} bytes, which it has no tensor for")
         return _message(kind, frame, tail)
     except ProtocolError as error:
         raise FrameError(session, f"{kind}: {error}") from error
 
 
-def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:
+def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:  # noqa: PLR0911 (see to_head)
     match kind:
         case "open":
             drawing = _drawing_from_pb(frame.open.drawing) if frame.open.HasField("drawing") else None
-            return Open(frame.open.session, _index(frame.open.capacity), drawing)
+            capacity = _index(frame.open.capacity)
+            return Open(frame.open.session, capacity, drawing, frame.open.keeps_taps)
         case "segment":
             return _segment_from_pb(frame.segment, tail)
         case "prune":
             return _prune_from_pb(frame.prune)
+        case "tapped":
+            rows = tensor_from_pb(frame.tapped.rows, tail, padding=0)
+            return Tapped(frame.tapped.session, _index(frame.tapped.first), rows)
         case "close":
             return _close_from_pb(frame.close)
         case "credit":
@@ -241,7 +246,7 @@ def _segment_to_pb(segment: Segment) -> pb.Segment:
         first_row=segment.first_row,
         positions=segment.positions.tolist(),
         parents=segment.parents.tolist(),
-        payload=_tensor_to_pb(segment.payload),
+        payload=tensor_to_pb(segment.payload),
         padding=segment.padding,
         tokens=None if segment.tokens is None else segment.tokens.tolist(),
         drawn=None if segment.drawn is None else segment.drawn.tolist(),
@@ -263,7 +268,7 @@ def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
         raise ProtocolError(
             f"rows of {len(segment.computed_rows)} stages but times of {len(segment.computed_us)}"
         )
-    payload = _tensor_from_pb(segment.payload, tail, segment.padding)
+    payload = tensor_from_pb(segment.payload, tail, segment.padding)
     positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
     read = Segment(
         session=segment.session,
@@ -341,39 +346,15 @@ def _close_from_pb(close: pb.Close) -> Close:
     return Close(close.session, tuple(_report_from_pb(report) for report in close.reports))
 
 
-def _tensor_to_pb(array: Payload) -> pb.Tensor:
-    code = _CODES.get(array.dtype)
-    if code is None:
-        raise ValueError(f"dtype {array.dtype} cannot be sent; frames carry {', '.join(map(str, _CODES))}")
-    return pb.Tensor(dtype=code, shape=array.shape)
-
-
-def _tail_of(segment: Segment) -> memoryview | bytes:
-    payload = segment.payload
-    if not payload.size:
-        return bytes(segment.padding)
-    data = np.ascontiguousarray(payload).data.cast("B")
-    return bytes(data) + bytes(segment.padding) if segment.padding else data
-
-
-def _tensor_from_pb(tensor: pb.Tensor, tail: bytes | bytearray, padding: int) -> Payload:
-    """Return a read-only array over the bytes of the tail."""
-    dtype = _DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise ProtocolError(f"the tensor's dtype {tensor.dtype} is unknown")
-    shape = tuple(tensor.shape)
-    if not 1 <= len(shape) <= 2:
-        raise ProtocolError(f"the tensor has {len(shape)} dimensions; 1 or 2 are allowed")
-    count = math.prod(shape)
-    wanted = count * dtype.itemsize
-    if max(shape) > MAX_FRAME_BYTES or wanted + padding != len(tail):
-        raise ProtocolError(
-            f"a tensor of {dtype} {list(shape)} has {wanted} bytes and {padding} of padding, but "
-            f"{len(tail)} came"
-        )
-    array: Payload = np.frombuffer(tail, dtype=dtype, count=count).reshape(shape)
-    array.flags.writeable = False
-    return array
+def _tail_of(message: Message) -> memoryview | bytes:
+    match message:
+        case Segment():
+            data = data_of(message.payload)
+            return bytes(data) + bytes(message.padding) if message.padding else data
+        case Tapped():
+            return data_of(message.rows)
+        case _:
+            return b""
 
 
 def _int64(values: Sequence[int], least: int) -> IntArray:

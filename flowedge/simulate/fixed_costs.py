@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.core.arrays import Payload
-from flowedge.core.messages import Message, Prune, Segment
+from flowedge.core.messages import Message, Prune, Segment, Tapped
 from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 
@@ -71,6 +71,8 @@ class FixedCosts:
                 return HEADER_BYTES + 4 * message.num_rows + tokens + self._payload_bytes(message.payload)
             case Prune():
                 return HEADER_BYTES + 4 * len(message.retained)
+            case Tapped():
+                return HEADER_BYTES + self._payload_bytes(message.rows)
             case _:
                 return HEADER_BYTES
 

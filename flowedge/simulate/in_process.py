@@ -22,6 +22,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.taps import kept_places
 from flowedge.models.layers.tensors import payload_dtype
 from flowedge.simulate.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.registry import make_strategy
@@ -58,12 +59,14 @@ def virtual_pipeline(
     blocks: Sequence[LayerBlock] | None = None,
     side_models: Sequence[LanguageModel] = (),
     verification: VerificationPlace = DRAFT_NODE,
+    keeps_taps: bool = False,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
     Args:
         blocks: the loaded blocks of the stages, of one dtype; without them they are loaded in fp32.
         side_models: the models between drafter and target of a hierarchy, the smallest first.
+        keeps_taps: whether stages keep what they tap of draft rows until these are accepted.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -74,12 +77,14 @@ def virtual_pipeline(
     if verification == LAST_STAGE:
         executors[-1].head = head
     side_executors = [BlockExecutor(model.block, model=model) for model in side_models]
+    kept = [(b.start, b.stop) for b in loaded if verification == DRAFT_NODE or not b.is_last]
     spec = draft_node_spec(
         checkpoint.config,
         drafter,
         taps,
         payload_dtype(loaded[0].dtype),
         verification=verification,
+        kept_taps=kept_places(loaded[0].hidden_size, taps, kept) if keeps_taps else (),
         prefill_rows=prefill_rows,
         num_stages=len(executors),
         num_routes=1 + len(side_executors),

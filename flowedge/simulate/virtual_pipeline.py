@@ -140,6 +140,7 @@ class VirtualPipeline:
         self._slots = ComputeSlots([DRAFT_NODE, *self._machines], costs.speed, self._at)
         self._link_busy = dict.fromkeys([DRAFT_NODE, *self._machines], False)
         self._last_arrival = dict.fromkeys(self._link_busy, 0.0)
+        self._last_tapped = dict.fromkeys(self._machines, 0.0)
 
     def start(self, request: Request, time: float | None = None) -> None:
         """Hand a request to the draft node at `time`; now if it is not given."""
@@ -211,6 +212,8 @@ class VirtualPipeline:
         while (message := stage.next_upstream()) is not None:
             delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
             self._deliver_up(self.now + delay, index, message)
+        while (message := stage.next_express()) is not None:
+            self._send_tapped(index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
     def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
@@ -278,6 +281,13 @@ class VirtualPipeline:
             stage = self._machines[place]
             self._observer.expressed(place, message, self.now, self.now + delay)
             self._at(self.now + delay, place, lambda: stage.receive(message, express=True))
+
+    def _send_tapped(self, place: int, message: Message) -> None:
+        """Have a stage send a message straight to the draft node."""
+        delay = self._costs.latency(place) + self._costs.receive(DRAFT_NODE, message)
+        arrives = max(self.now + self._costs.transfer(place, message) + delay, self._last_tapped[place])
+        self._last_tapped[place] = arrives
+        self._deliver_up(arrives, place, message)
 
     def _deliver_up(self, time: float, sender: int, message: Message) -> None:
         """Have the draft node take in a message from the stage at a place."""

@@ -41,7 +41,7 @@ class LinkOffer(_message.Message):
     def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "departed")
+    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "departed")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     PRUNE_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class Frame(_message.Message):
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    TAPPED_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     open: Open
     segment: Segment
@@ -57,18 +58,21 @@ class Frame(_message.Message):
     credit: Credit
     fault: Fault
     heartbeat: Heartbeat
+    tapped: Tapped
     departed: float
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "capacity", "drawing")
+    __slots__ = ("session", "capacity", "drawing", "keeps_taps")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DRAWING_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_TAPS_FIELD_NUMBER: _ClassVar[int]
     session: str
     capacity: int
     drawing: Drawing
-    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ...) -> None: ...
+    keeps_taps: bool
+    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ...) -> None: ...
 
 class Drawing(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "prompt_rows", "features", "max_new_tokens", "eos")
@@ -143,6 +147,16 @@ class Prune(_message.Message):
     accepted: int
     retained: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, session: _Optional[str] = ..., epoch: _Optional[int] = ..., source_len: _Optional[int] = ..., context: _Optional[int] = ..., accepted: _Optional[int] = ..., retained: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Tapped(_message.Message):
+    __slots__ = ("session", "first", "rows")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    first: int
+    rows: Tensor
+    def __init__(self, session: _Optional[str] = ..., first: _Optional[int] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class StageReport(_message.Message):
     __slots__ = ("device", "segments", "rows_computed", "rows_trimmed", "rows_wasted", "aborted", "busy_s", "bytes_sent")

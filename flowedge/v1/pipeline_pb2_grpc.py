@@ -61,7 +61,8 @@ class PipelineServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Express(self, request, context):
-        """For prunes and closes from the draft node directly to a stage, which answers with heartbeats.
+        """For prunes and closes from the draft node directly to a stage, which answers with heartbeats and with what it
+        has tapped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,6 +16,7 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -84,7 +85,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def generate(
-    models: Models, drafter: Drafter, strategy: str, sampling: SamplingParams, split: Sequence[int]
+    models: Models,
+    drafter: Drafter,
+    strategy: str,
+    sampling: SamplingParams,
+    split: Sequence[int],
+    place: VerificationPlace = DRAFT_NODE,
+    *,
+    keeps_taps: bool = False,
 ) -> tuple[list[int], Finished]:
     pipeline = virtual_pipeline(
         models.checkpoint,
@@ -94,6 +102,8 @@ def generate(
         head=models.head,
         make_text=NoText,
         prefill_rows=8,
+        verification=place,
+        keeps_taps=keeps_taps,
     )
     request = Request("s", PROMPT, sampling, TOKENS, strategy=strategy)
     outputs = [timed.output for timed in pipeline.generate(request)]
@@ -131,11 +141,15 @@ class TappingDrafter(LMDrafter):
         super().extend(session, features, next_tokens)
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["with-rows", "kept"])
+@pytest.mark.parametrize("place", [DRAFT_NODE, LAST_STAGE])
 @pytest.mark.parametrize("strategy", ["naive_pp", "flowspec", "auto"])
 @pytest.mark.parametrize("split", [[8], [3, 5], [2, 2, 2, 2], [5, 3], [1] * 8], ids=str)
-def test_tapped_states_are_the_whole_models(models: Models, split: list[int], strategy: str) -> None:
+def test_tapped_states_are_the_whole_models(
+    models: Models, split: list[int], strategy: str, place: VerificationPlace, keeps: bool
+) -> None:
     drafter = TappingDrafter(models.noisy)
-    tokens, finished = generate(models, drafter, strategy, SAMPLINGS[1], split)
+    tokens, finished = generate(models, drafter, strategy, SAMPLINGS[1], split, place, keeps_taps=keeps)
     assert finished.counters.prunes > 0
     features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
     assert text == [*PROMPT, *tokens][: len(text)]

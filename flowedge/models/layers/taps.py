@@ -45,6 +45,17 @@ def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
     return tuple(tap for tap in taps if start <= tap < stop)
 
 
+def kept_places(
+    hidden: int, taps: Sequence[int], blocks: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """The places in a whole row of what each block taps, if any: the first, and the one behind the last.
+
+    blocks: the first layer of each block and the one behind its last, of stages that keep what they tap.
+    """
+    places = [(row_width(hidden, taps, start), row_width(hidden, taps, stop)) for start, stop in blocks]
+    return tuple((first, behind) for first, behind in places if first < behind)
+
+
 def row_width(hidden: int, taps: Sequence[int], layer: int) -> int:
     """The width of the rows that leave the layers [0, layer)."""
     return hidden * (1 + len(taps_within(taps, 0, layer)))

@@ -27,9 +27,7 @@ def without_forward(times: Mapping[int, float], forward: float, layers: int) -> 
 
     Where `forward` was found from other timings than `times`, a layer keeps at least a tenth of its time.
     """
-    return {
-        rows: max(seconds - forward / layers, _LEAST_LAYER * seconds) for rows, seconds in times.items()
-    }
+    return {rows: max(seconds - forward / layers, _LEAST_LAYER * seconds) for rows, seconds in times.items()}
 
 
 def attention_ms(far: Mapping[int, float], near: Mapping[int, float], cached: int) -> dict[int, float]:
