@@ -148,6 +148,10 @@ class DraftNode:
         """Have the tokens of sessions that are prepared from now on drawn at a place."""
         self.spec = replace(self.spec, verification=place)
 
+    def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
+        """Have stages keep what they tap for sessions that are prepared from now on (see DraftNodeSpec)."""
+        self.spec = replace(self.spec, kept_taps=places)
+
     def cancel(self, name: str) -> None:
         """End a session without a result, unless it has ended."""
         if name in self._sessions:

@@ -132,6 +132,11 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def is_drained(self) -> bool:
         return not self._running and (self.lost is not None or not self._machine.num_sessions)
 
+    @property
+    def pads_rows(self) -> bool:
+        """Whether rows are padded to the size that they have in an emulated model."""
+        return self._timing.row_bytes > 0
+
     def begin_drain(self, error: DrainingError) -> None:
         self._refusing = error
 
@@ -165,6 +170,11 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """Have the tokens of requests that are prepared from now on drawn at a place."""
         with self._lock:
             self._machine.verify_at(place)
+
+    def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
+        """Have stages keep what they tap for requests that are prepared from now on (see DraftNodeSpec)."""
+        with self._lock:
+            self._machine.keep_taps(places)
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""

@@ -24,4 +24,6 @@ def test_generate_with_the_check(
     sampling = ["--temperature", "0.8", "--seed", "3"]
     peers = ",".join(agent.address for agent in idle_agents[:3])
     assert run(["generate", "--peers", peers, "--check", *models, *prompt, *sampling]) == 0
-    assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "check: the output is identical to the plain model's" in told
+    assert "what the drafter reads of inner layers comes w" in told, "with every row, or when it is accepted"

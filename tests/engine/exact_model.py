@@ -7,6 +7,8 @@ token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, Payload
@@ -54,23 +56,29 @@ def token_of(hidden: int, position: int, vocab: int) -> int:
 class PlainModel:
     """The same model run alone, one token at a time, with nothing but a growing sum of KVs per stage."""
 
-    def __init__(self, num_stages: int, vocab: int) -> None:
+    def __init__(self, num_stages: int, vocab: int, taps: Sequence[int] = ()) -> None:
+        """taps: the stages that tap what comes in."""
         self.num_stages = num_stages
         self.vocab = vocab
-        self.hidden: list[int] = []  # of each row that the last answer needed
+        self.taps = taps
+        # Of each row that the last answer needed: what leaves the last stage, then what was tapped.
+        self.features: list[int] = []
 
     def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
         sums = [0] * self.num_stages
-        self.hidden = []
+        self.features = []
         out: list[int] = []
         tokens = list(prompt)
         position = 0
         while True:
             hidden = tokens[position]
+            tapped = []
             for stage in range(self.num_stages):
+                if stage in self.taps:
+                    tapped.append(hidden)
                 sums[stage] += row_kv(stage, hidden, position)
                 hidden = attend(hidden, sums[stage])
-            self.hidden.append(hidden)
+            self.features += [hidden, *tapped]
             position += 1
             if position == len(tokens):
                 token = token_of(hidden, position, self.vocab)
@@ -83,10 +91,11 @@ class PlainModel:
 class ExactStage:
     """Executes a stage's jobs on hashes; asserts the invariants of the cache."""
 
-    def __init__(self, index: int, vocab: int = 1) -> None:
-        """vocab: of the tokens that it draws, if it is asked to."""
+    def __init__(self, index: int, vocab: int = 1, *, taps: bool = False) -> None:
+        """vocab: of the tokens that it draws, if it is asked to; taps: whether it taps what comes in."""
         self.index = index
         self.vocab = vocab
+        self.taps = taps
         self.caches: dict[str, list[int]] = {}
 
     def run(self, job: StageJob) -> StageResult:
@@ -121,7 +130,8 @@ class ExactStage:
         cache[job.gathered_until :] = [cache[slot] for slot in slots] + [POISON] * (capacity - cached)
         if job.dead:
             return None
-        inputs, positions = job.payload.reshape(-1).tolist(), job.positions.tolist()
+        payload = job.payload.astype(np.uint64).reshape(job.num_rows, -1)
+        inputs, positions = payload[:, 0].tolist(), job.positions.tolist()
         rows = cached + len(inputs)
         cache[cached:rows] = [row_kv(self.index, *row) for row in zip(inputs, positions, strict=True)]
         assert len(cache) == capacity, "more rows than the cache has room for"
@@ -131,7 +141,8 @@ class ExactStage:
         for kv, parent in zip(cache[job.context : rows], job.tail_parents.tolist(), strict=True):
             path_sums.append(kv + (context_sum if parent == CONTEXT else path_sums[parent - job.context]))
         outputs = map(attend, inputs, path_sums[cached - job.context :])
-        return np.array(list(outputs), dtype=np.uint64).reshape(-1, 1)
+        hidden = np.array(list(outputs), dtype=np.uint64).reshape(-1, 1)
+        return np.concatenate([hidden, payload[:, 1:], payload[:, : int(self.taps)]], axis=1)
 
 
 class ExactHead:
@@ -141,7 +152,7 @@ class ExactHead:
         self.vocab = vocab
         self.rng = rng
         self.open: set[str] = set()
-        self.fed: dict[str, list[int]] = {}  # hidden states of true rows, by session
+        self.fed: dict[str, list[int]] = {}  # features of true rows, by session
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
     def run(self, job: DraftJob) -> DraftResult:
@@ -154,7 +165,7 @@ class ExactHead:
                 self.open.remove(job.session)
                 return None
             case Verify():
-                hidden, positions = job.hidden.reshape(-1).tolist(), job.positions.tolist()
+                hidden, positions = job.hidden[:, 0].tolist(), job.positions.tolist()
                 return walk(
                     job.tokens.tolist(),
                     job.parents.tolist(),

@@ -151,12 +151,18 @@ def run_history(seed: int, check_always: bool = False) -> int:
     num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
     vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
     verification = LAST_STAGE if seed % 2 else DRAFT_NODE
+    # As with `surrounding`, not of `rng`.
+    taps = [i for i in range(num_stages) if (seed + i * i) % 5 < 2]
+    kept = [i for i in taps if verification == DRAFT_NODE or i < num_stages - 1]
+    before = [sum(tap < i for tap in taps) for i in range(num_stages)]
     stages = [
         Stage(
             f"v{i}",
             StageSpec(
                 is_first=i == 0,
-                width=1,
+                width=1 + before[i],
+                added_width=int(i in taps),
+                tapped_before=before[i],
                 vocab_size=vocab,
                 dtype="uint64",
                 draws=i == num_stages - 1 and verification == LAST_STAGE,
@@ -164,14 +170,15 @@ def run_history(seed: int, check_always: bool = False) -> int:
         )
         for i in range(num_stages)
     ]
-    executors = [ExactStage(i, vocab) for i in range(num_stages)]
+    executors = [ExactStage(i, vocab, taps=i in taps) for i in range(num_stages)]
     middles, middle_executors = random_middles(num_stages, vocab, rng)
     head = ExactHead(vocab, rng)
     node = DraftNode(
         "d0",
         DraftNodeSpec(
-            width=1,
+            width=1 + len(taps),
             dtype="uint64",
+            kept_taps=tuple((1 + before[i], 2 + before[i]) for i in kept) if seed % 7 < 5 else (),
             prefill_rows=int(rng.integers(1, 6)),
             num_stages=num_stages,
             num_routes=1 + len(middles),
@@ -192,7 +199,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
         side_stages=middles,
         side_executors=middle_executors,
     )
-    plain = PlainModel(num_stages, vocab)
+    plain = PlainModel(num_stages, vocab, taps)
     requests, cancelled = [], set()
     for i in range(int(rng.integers(1, 4))):
         name, options = random_strategy(rng)
@@ -235,7 +242,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             assert got == want, (seed, request.strategy, got, want)
         compared += len(got)
         fed = head.fed.get(request.session, [])
-        assert fed == plain.hidden[: len(fed)], (seed, "the drafter was given other hidden states")
+        assert fed == plain.features[: len(fed)], (seed, "the drafter was given other features")
     check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
     return compared
 

@@ -21,6 +21,7 @@ from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
 from flowedge.protocol import row_sequence as sequence
 from flowedge.protocol.cached_rows import CachedRows
+from flowedge.protocol.kept_taps import KeptTaps
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
@@ -288,6 +289,19 @@ def one_row_too_many(original, self, end, context):
     return original(self, min(end + 1, self.length), context)
 
 
+def kept_taps_unpruned(original, self: KeptTaps, prune: Prune):
+    before = self._rows
+    tapped = original(self, prune)
+    self._rows = before[prune.accepted :]
+    return tapped
+
+
+def taps_of_the_first_rows(original, self: KeptTaps, prune: Prune):
+    before = self._rows
+    tapped = original(self, prune)
+    return None if tapped is None else np.stack(before[: prune.accepted])
+
+
 exact_walk = exact_model.walk
 
 BUGS: dict[str, Bug] = {
@@ -324,6 +338,8 @@ BUGS: dict[str, Bug] = {
     "the node trims no results": replaced(draft_session, "map_segment", restamped_only),
     "what returns late is not trimmed": replaced(flight, "map_segment", restamped_only),
     "a rolled back row stays in a middle model": wrapped(RowSequence, "keep", one_row_too_many),
+    "kept taps stay when their rows are pruned": wrapped(KeptTaps, "apply", kept_taps_unpruned),
+    "taps of other rows than the accepted": wrapped(KeptTaps, "apply", taps_of_the_first_rows),
     "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.messages import Segment
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
@@ -32,6 +34,8 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.virtual_pipeline import VirtualObserver
+from flowedge.strategies.registry import STRATEGIES
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.engine.histories import NoText
 
@@ -93,6 +97,7 @@ def generate(
     place: VerificationPlace = DRAFT_NODE,
     *,
     keeps_taps: bool = False,
+    observer: VirtualObserver | None = None,
 ) -> tuple[list[int], Finished]:
     pipeline = virtual_pipeline(
         models.checkpoint,
@@ -104,6 +109,7 @@ def generate(
         prefill_rows=8,
         verification=place,
         keeps_taps=keeps_taps,
+        observer=observer,
     )
     request = Request("s", PROMPT, sampling, TOKENS, strategy=strategy)
     outputs = [timed.output for timed in pipeline.generate(request)]
@@ -160,17 +166,37 @@ def test_tapped_states_are_the_whole_models(
     np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["with-rows", "kept"])
 @pytest.mark.parametrize("strategy", ["naive_pp", "auto"])
-def test_tokens_are_the_plain_models(models: Models, strategy: str) -> None:
+def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool) -> None:
     for sampling in SAMPLINGS:
         expected = plain(models, sampling)
         eagle3 = load_drafter((str(models.eagle3),), models.target())
         assert isinstance(eagle3, HeadDrafter) and isinstance(eagle3.head, Eagle3Head)
         assert eagle3.needs_features and eagle3.taps == TAPS
         for drafter, split in ((eagle3, [1, 4, 3]), (JoinedDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
-            tokens, finished = generate(models, drafter, strategy, sampling, split)
+            tokens, finished = generate(models, drafter, strategy, sampling, split, keeps_taps=keeps)
             assert tokens == expected
             assert finished.counters.draft_layers > 0
+
+
+class Widths(VirtualObserver):
+    """Notes the widths of the draft rows that leave each stage."""
+
+    def __init__(self) -> None:
+        self.of_stage: defaultdict[int, set[int]] = defaultdict(set)
+
+    def sent(self, sender: int, message: object, start: float, left: float, arrives: float) -> None:
+        if isinstance(message, Segment) and not message.committed and message.payload.ndim > 1:
+            self.of_stage[sender].add(message.payload.shape[1])
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+def test_kept_values_cross_no_link_with_draft_rows(models: Models, strategy: str) -> None:
+    drafter, widths = TappingDrafter(models.noisy), Widths()
+    tokens, _ = generate(models, drafter, strategy, SAMPLINGS[0], [3, 2, 3], keeps_taps=True, observer=widths)
+    assert tokens == plain(models, SAMPLINGS[0])
+    assert widths.of_stage == {stage: {HIDDEN} for stage in range(3)}
 
 
 def test_what_the_draft_node_knows_before_it_loads_the_head(models: Models) -> None:

@@ -21,7 +21,6 @@ from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
 from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
@@ -33,6 +32,7 @@ from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.taps import Taps, kept_places
 from flowedge.net.link_settings import LinkSettings
 from flowedge.placement.split import even_split, layer_ranges
 from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
@@ -45,13 +45,16 @@ TOKENS = 24
 
 
 class Models:
-    """The bundled pair, cut into blocks."""
+    """The bundled model, cut into blocks, and a drafter."""
 
-    def __init__(self) -> None:
+    def __init__(self, drafter: str = "bundled") -> None:
         checkpoint = Checkpoint.open("bundled")
-        self.draft = DraftModels.load(checkpoint, ("bundled",), "float32")
-        ranges = layer_ranges(even_split(checkpoint.config.num_hidden_layers, STAGES))
-        self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in ranges]
+        self.draft = DraftModels.load(checkpoint, (drafter,), "float32")
+        self.ranges = layer_ranges(even_split(checkpoint.config.num_hidden_layers, STAGES))
+        self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in self.ranges]
+        assert self.draft.executor.drafter is not None
+        self.taps = self.draft.executor.drafter.taps
+        self.kept_places = kept_places(checkpoint.config.hidden_size, self.taps, self.ranges)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +65,8 @@ def models() -> Models:
 class StuckExecutor(BlockExecutor):
     """An executor that calls a test's function at each forward."""
 
-    def __init__(self, block: LayerBlock, at_forward: Callable[[], None]) -> None:
-        super().__init__(block)
+    def __init__(self, block: LayerBlock, taps: Taps, at_forward: Callable[[], None]) -> None:
+        super().__init__(block, taps)
         self._at_forward = at_forward
 
     def run(self, job: StageJob) -> Any:
@@ -95,13 +98,12 @@ async def live_pipeline(
         stages: list[LiveStage] = []
         for index, block in enumerate(models.blocks):
             name = f"v{index + 1}"
-            spec = StageSpec(is_first=index == 0, width=block.hidden_size, vocab_size=block.vocab_size)
-            executor = StuckExecutor(block, at_forward)
-            stages.append(LiveStage(Stage(name, spec), executor, timing(name), lambda reason: None))
+            executor = StuckExecutor(block, models.taps, at_forward)
+            machine = Stage(name, executor.stage_spec())
+            stages.append(LiveStage(machine, executor, timing(name), lambda reason: None))
             await serve(name, stages[-1])
-        machine = models.draft.make_machine("d0", STAGES, ())
         node = LiveDraftNode(
-            machine,
+            models.draft.make_machine("d0", STAGES, models.taps),
             models.draft.executor,
             timing("d0"),
             progress_s=progress_s,
@@ -179,6 +181,27 @@ def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models
             assert plain.counters.prunes == 0
             await until(lambda: not any(stage.num_sessions for stage in stages))
             assert node.num_sessions == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("fault", ["", "cut", "reorder:0.1"])
+def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
+    async def test() -> None:
+        models = Models("bundled-eagle3")
+        assert len(models.kept_places) > 1
+        async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
+            expected, with_rows = await result_of(node, request("with-rows", "naive_pp"))
+            node.keep_taps(models.kept_places)
+            tokens, kept = await result_of(node, request("kept", "naive_pp"))
+            assert tokens == expected
+            accepted = with_rows.counters.accepted_per_round
+            assert kept.counters.accepted_per_round == accepted, "the drafter proposed other trees"
+            for before, after in zip(with_rows.reports[1:], kept.reports[1:], strict=True):
+                assert after.bytes_sent < before.bytes_sent
+            results = await asyncio.gather(*(result_of(node, request(f"s{i}", "auto")) for i in range(2)))
+            assert [tokens for tokens, _ in results] == [expected] * 2
+            await until(lambda: not any(stage.num_sessions for stage in stages))
 
     run(test)
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flowedge.agent.roles.coordinator import (
     ON,
     MetMembers,
@@ -17,6 +19,7 @@ from flowedge.agent.roles.coordinator import (
     release_stages,
 )
 from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.tap_choice import choose_kept_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
@@ -210,6 +213,11 @@ class DraftNodeRole(PipelineRole):
         self._live.verify_at(self._verification)
         fields = about(event="verification", pipeline=self.label, verification=self._verification)
         _log.info("the place that draws tokens is known", extra=fields)
+        if self._taps:
+            kept = await self._choose_kept_taps(self._live, target, models)
+            self._live.keep_taps(kept)
+            when = "when rows are accepted" if kept else "with every row"
+            await report(agent.name, f"what the drafter reads of inner layers comes {when}")
         self._exact = all(exact) and (models.exact or self._verification == LAST_STAGE)
         if request.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
@@ -218,6 +226,20 @@ class DraftNodeRole(PipelineRole):
             )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, self._open_to)
+
+    async def _choose_kept_taps(
+        self, live: LiveDraftNode, target: PlannedRoute, models: DraftModels
+    ) -> tuple[tuple[int, int], ...]:
+        if live.pads_rows:
+            return ()
+        return await choose_kept_taps(
+            target,
+            self._taps or (),
+            np.dtype(models.dtype).itemsize,
+            self._agent.config.link,
+            self._members.by_address,
+            draws=self._verification == LAST_STAGE,
+        )
 
     async def _open_to(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
         member = self._members.by_address.get(address)

@@ -13,6 +13,7 @@ from flowedge.core.errors import BadRequestError
 
 Taps = tuple[int, ...]  # layer indices, ascending; empty where no drafter needs any
 
+_SEGMENT_ROWS = 16  # draft rows of a usual segment
 LEAST_LAYERS = 7  # with fewer layers, EAGLE-3's three taps would not ascend
 
 
@@ -54,6 +55,27 @@ def kept_places(
     """
     places = [(row_width(hidden, taps, start), row_width(hidden, taps, stop)) for start, stop in blocks]
     return tuple((first, behind) for first, behind in places if first < behind)
+
+
+def keeping_pays(
+    hidden: int,
+    taps: Sequence[int],
+    blocks: Sequence[tuple[int, int]],
+    value_s: Sequence[float],
+    round_trip_s: float,
+) -> bool:
+    """Return whether stages should keep what they tap of draft rows until the rows are accepted.
+
+    Every segment is shorter then on every link. But the drafter waits for the taps of a row from which it
+    begins anew.
+
+    Args:
+        blocks: as in `kept_places`; value_s: seconds that a value takes on the link behind each block.
+        round_trip_s: from the draft node to a stage and back.
+    """
+    carried = [hidden * len(taps_within(taps, 0, stop)) for _, stop in blocks]
+    saved = sum(values * seconds for values, seconds in zip(carried, value_s, strict=True))
+    return _SEGMENT_ROWS * saved > round_trip_s
 
 
 def row_width(hidden: int, taps: Sequence[int], layer: int) -> int:
