@@ -18,7 +18,7 @@ from flowedge.core.errors import (
     NonFiniteError,
     ProtocolError,
 )
-from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment
+from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment, Tapped
 from flowedge.core.request import Failed, Finished
 from flowedge.engine.jobs import Verify
 from tests.engine.draft_node_loop import Loop, Tamper, request
@@ -144,6 +144,18 @@ def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
     loop.check_empty()
 
 
+def test_tapped_values_that_were_not_asked_for_are_refused():
+    loop = Loop()
+    loop.start(request())
+    loop.start(request("other"))
+    loop.run(turns=3)
+    loop.node.receive(Tapped("s", 1, np.zeros((1, 1), np.uint64)))
+    loop.run()
+    assert "from place 1 of a row were tapped; no stage keeps these" in str(loop.error())
+    loop.check_finished("other")
+    loop.check_empty()
+
+
 def test_messages_of_sessions_that_are_not_there_are_ignored():
     loop = Loop()
     loop.start(request("other"))
@@ -152,6 +164,7 @@ def test_messages_of_sessions_that_are_not_there_are_ignored():
     for message in (
         stray,
         prune,
+        Tapped("x", 1, np.zeros((1, 1))),
         Credit("x"),
         Close("x"),
         Fault("x", "v", "c", "r"),

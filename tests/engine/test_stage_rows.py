@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime
+from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime, Tapped
+from flowedge.engine import stage
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from tests.engine.exact_model import ExactStage
@@ -62,6 +63,29 @@ def test_an_empty_segment_has_the_width_of_the_rows_it_stands_for():
     (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[]))
     assert sent.payload.shape == (0, 3)
     finish(rig)
+
+
+def test_what_is_kept_goes_to_the_draft_node_in_messages_of_a_bounded_size(monkeypatch):
+    monkeypatch.setattr(stage, "TAPPED_BYTES", 20)
+    tapping = Stage("v1", StageSpec(False, 3, 50, "uint64", added_width=1, tapped_before=2))
+    executor = ExactStage(1, taps=True)
+
+    def receive(message, express=False):
+        tapping.receive(message, express)
+        while (job := tapping.next_job()) is not None:
+            tapping.finish(job, executor.run(job))
+
+    receive(Open("s", 20, keeps_taps=True))
+    receive(segment(first=0, rows=4, payload=np.ones((4, 3), dtype=np.uint64)))
+    payload = np.array([[7], [8], [9]], dtype=np.uint64)
+    receive(segment(number=1, first=4, parents=[CONTEXT, 4, 5], positions=[4, 5, 6], payload=payload))
+    receive(prune(epoch=1, source_len=7, context=4, accepted=3, retained=[4, 5, 6]), express=True)
+    sent = list(iter(tapping.next_outbound, None))
+    assert [m.payload.shape for m in sent if isinstance(m, Segment)] == [(4, 4), (3, 1)]
+    told = list(iter(tapping.next_express, None))
+    assert all(isinstance(message, Tapped) and message.first == 3 for message in told)
+    assert [message.rows.tolist() for message in told] == [[[7], [8]], [[9]]]
+    assert tapping.next_express() is None
 
 
 def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():

@@ -22,6 +22,7 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
     StageTime,
+    Tapped,
 )
 from flowedge.core.sampling import SamplingParams
 from flowedge.protocol import wire
@@ -70,9 +71,8 @@ def _drawing(messages: list[core.Message], *, first: bool) -> Iterable[core.Mess
     for message in messages:
         match message:
             case Open():
-                yield replace(
-                    message, drawing=Drawing(SamplingParams(0.7, 5, 0.9, 3), 3, True, 9, frozenset([2]))
-                )
+                drawing = Drawing(SamplingParams(0.7, 5, 0.9, 3), 3, True, 9, frozenset([2]))
+                yield replace(message, drawing=drawing, keeps_taps=True)
             case Segment() if not (first or message.committed):
                 yield replace(message, tokens=np.arange(message.num_rows) + 5)
             case _:
@@ -111,6 +111,7 @@ def result_frames(session: str, width: int) -> list[SeedFrame]:
             stage_times=(StageTime(2, 0.01), StageTime(0, 0.0)),
         ),
         Prune(session, 1, 4, 3, 1, np.array([3])),
+        Tapped(session, width, np.full((1, width), 0.5, np.float32)),
         Credit(session),
         Fault(session, "v1", "device", "it is on fire"),
         Close(session, (StageReport("v1", 3, 6, 1, 1, 0, 0.5, 99),)),

@@ -24,6 +24,7 @@ from flowedge.core.messages import (
     Segment,
     StageReport,
     StageTime,
+    Tapped,
 )
 from flowedge.core.sampling import MAX_SEED, SamplingParams
 from flowedge.protocol import wire
@@ -90,8 +91,9 @@ DRAWINGS = st.builds(
     st.frozensets(INDICES, max_size=4),
 )
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS),
+    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS, st.booleans()),
     segments(),
+    st.builds(lambda of: Tapped(of.session, of.first_row, of.payload), segments()),
     prunes(),
     st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple)),
     st.builds(Credit, SESSIONS),
