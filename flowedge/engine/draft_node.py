@@ -36,7 +36,7 @@ from flowedge.core.messages import (
 )
 from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
 from flowedge.core.sampling import Walk
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_session import DraftNodeSpec, DraftSession
 from flowedge.engine.finite import are_scores
@@ -59,7 +59,11 @@ from flowedge.strategies.events import TARGET, CreditGranted
 
 
 class DraftNode:
-    """All sessions of one pipeline. Its driver computes one job at a time."""
+    """All sessions of one pipeline. Its driver computes one job at a time.
+
+    Attributes:
+        spec: may be replaced; sessions that are prepared from then on go by it.
+    """
 
     def __init__(
         self,
@@ -139,18 +143,6 @@ class DraftNode:
         self._now = now
         for session in self._sessions.values():
             session.tell_time(now)
-
-    def draft_with(self, *, needs_features: bool) -> None:
-        """Let sessions that are prepared from now on draft: the executor has been given a drafter."""
-        self.spec = replace(self.spec, has_drafter=True, needs_features=needs_features)
-
-    def verify_at(self, place: VerificationPlace) -> None:
-        """Have the tokens of sessions that are prepared from now on drawn at a place."""
-        self.spec = replace(self.spec, verification=place)
-
-    def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
-        """Have stages keep what they tap for sessions that are prepared from now on (see DraftNodeSpec)."""
-        self.spec = replace(self.spec, kept_taps=places)
 
     def cancel(self, name: str) -> None:
         """End a session without a result, unless it has ended."""
@@ -353,7 +345,7 @@ class DraftNode:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
-            counters = session.counters()
+            counters = session.counts.counters()
             finished = Finished(
                 session.name,
                 session.finish_reason,
@@ -387,12 +379,12 @@ class DraftNode:
                     session.grow(command)
                 case Withdraw():
                     session.grow(None)
-        session.note_rollbacks()
+        session.counts.rollbacks = session.strategy.rollbacks
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""
         accepted = session.output.push(emit.tokens)
-        session.count_emitted(len(accepted.tokens))
+        session.counts.put_out(len(accepted.tokens), self._now)
         self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text, self._now))
         if accepted.reason is None:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
 from flowedge.core.messages import Prune, Segment, StageReport, Tapped
-from flowedge.core.request import DecodeCounters, Request
+from flowedge.core.request import Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.core.verification import DRAFT_NODE, VerificationPlace
@@ -19,7 +19,7 @@ from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.route_session import RouteSession
-from flowedge.engine.rows_in_flight import RowsInFlightMeter
+from flowedge.engine.statistics import DecodeCounts
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.engine.verification import returned_draws
 from flowedge.engine.verification.true_rows import TrueRows
@@ -76,7 +76,7 @@ class DraftSession:
         capacity: cache rows it needs on every stage.
         drawing: what the last stage needs to draw its tokens; None where the draft node draws them.
         side_routes: its parts on the routes beside the target's, by route.
-        reports: the reports of the stages of every route on which it has been closed.
+        counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
         job_s: seconds that the latest job took.
     """
@@ -120,6 +120,7 @@ class DraftSession:
             route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
             for route in side_routes
         }
+        self.counts = DecodeCounts()
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
         self.finish_reason: str | None = None
@@ -130,18 +131,12 @@ class DraftSession:
         self._draft_begun = False  # whether a layer is being drafted
         self._ledger = PipelineLedger(self.name, request.prompt)
         self._sequence = self._ledger.sequence
-        self._meter = RowsInFlightMeter()  # of decoding
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next segment
         self._to_be_joined: set[int] = set()  # numbers of segments in flight that the next one completes
         self._verifying = False  # a segment of draft rows
         self._verified_number = 0  # of the segment whose verification began last
         self._true_rows = TrueRows(spec.width, spec.dtype, self._kept_taps)
-        self._counts: Counter[str] = Counter()  # fields of DecodeCounters
-        self._rollbacks: tuple[int, ...] = ()
-        self._per_segment: list[int] = []
-        self._per_round: list[int] = [0]
-        self._first_emitted = False
 
     @property
     def keeps_taps(self) -> bool:
@@ -180,7 +175,7 @@ class DraftSession:
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """Append rows that are context at once; return the segment that carries them."""
         segment = self._ledger.commit(tokens)
-        self._meter.send(segment.number, len(tokens), self._ledger.now, committed=True)
+        self.counts.meter.send(segment.number, len(tokens), self._ledger.now, committed=True)
         return segment
 
     def draft_segment(self, send: Send) -> Segment:
@@ -192,8 +187,8 @@ class DraftSession:
             raise ValueError(
                 f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
             )
-        self._counts["draft_rows_sent"] += len(send.tokens)
-        self._meter.send(segment.number, len(send.tokens), self._ledger.now, committed=False)
+        self.counts.add(draft_rows_sent=len(send.tokens))
+        self.counts.meter.send(segment.number, len(send.tokens), self._ledger.now, committed=False)
         return segment
 
     def prune(self, command: AcceptPath) -> Prune:
@@ -201,13 +196,13 @@ class DraftSession:
         prune = self._sequence.prune(command.accepted, command.root)
         self._ledger.prune(prune)
         self._true_rows.accept(prune)
-        self._meter.prune(prune, self._ledger.now)
+        self.counts.meter.prune(prune, self._ledger.now)
         self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
             self._incomplete, _ = map_segment(self._incomplete, prune)
-        self._counts["prunes"] += 1
+        self.counts.add(prunes=1)
         if command.ends_round:
-            self._per_round.append(0)
+            self.counts.end_round()
         return prune
 
     def take_result(self, segment: Segment, sender: str) -> None:
@@ -225,7 +220,7 @@ class DraftSession:
         if drawing is not None:
             segment = returned_draws.with_draws(segment, self._spec.vocab_size)
         check_finite(segment.payload, sender)
-        self._counts["segments"] += 1
+        self.counts.add(segments=1)
         self._collect(segment)
 
     def _collect(self, segment: Segment) -> None:
@@ -265,8 +260,8 @@ class DraftSession:
             return None
         number = self._results.popleft().number
         *_, trip = self._ledger.take_trips(number)
-        self._meter.settle(number, self._ledger.now)
-        self._counts["empty_segments"] += 1
+        self.counts.meter.settle(number, self._ledger.now)
+        self.counts.add(empty_segments=1)
         return Returned(trip, self._ledger.now)
 
     def next_verify(self) -> Verify | None:
@@ -338,7 +333,7 @@ class DraftSession:
         Args:
             rows: that were verified; verify_s: seconds that it took the draft node.
         """
-        self._meter.settle(self._verified_number, self._ledger.now)
+        self.counts.meter.settle(self._verified_number, self._ledger.now)
         if not self.prefilled:
             self.prefilled = True
             return Prefilled(
@@ -374,7 +369,7 @@ class DraftSession:
         if growth is None or (growth.nodes == (ROOT,) and not self._true_rows.complete):
             return None
         self._growth = None
-        self._counts["draft_layers"] += 1
+        self.counts.add(draft_layers=1)
         self._draft_begun = True
         extend = self._true_rows.take() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
         return GrowDraft(
@@ -400,28 +395,3 @@ class DraftSession:
             return None
         nodes = tuple(job.nodes.tolist())
         return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, self._ledger.now)
-
-    def count_emitted(self, count: int) -> None:
-        """Count the tokens emitted after a returned segment; the prefill's token belongs to no segment."""
-        if self._first_emitted:
-            self._per_segment.append(count)
-            self._per_round[-1] += count
-        self._first_emitted = True
-        self._meter.mark(self._ledger.now)
-
-    def note_rollbacks(self) -> None:
-        """Record the strategy's rollbacks so far; called when its commands have been carried out."""
-        self._rollbacks = self.strategy.rollbacks
-
-    def counters(self) -> DecodeCounters:
-        """Return the counts so far."""
-        rows, alive, segments = self._meter.means()
-        return DecodeCounters(
-            **self._counts,
-            rollbacks=self._rollbacks,
-            rows_in_flight=rows,
-            rows_alive_in_flight=alive,
-            segments_in_flight=segments,
-            accepted_per_segment=tuple(self._per_segment),
-            accepted_per_round=tuple(self._per_round),
-        )

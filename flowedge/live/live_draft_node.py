@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -164,17 +165,17 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def draft_with(self, *, needs_features: bool) -> None:
         """Let requests that are prepared from now on draft: the executor has been given a drafter."""
         with self._lock:
-            self._machine.draft_with(needs_features=needs_features)
+            self._machine.spec = replace(self._machine.spec, has_drafter=True, needs_features=needs_features)
 
     def verify_at(self, place: VerificationPlace) -> None:
         """Have the tokens of requests that are prepared from now on drawn at a place."""
         with self._lock:
-            self._machine.verify_at(place)
+            self._machine.spec = replace(self._machine.spec, verification=place)
 
     def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
         """Have stages keep what they tap for requests that are prepared from now on (see DraftNodeSpec)."""
         with self._lock:
-            self._machine.keep_taps(places)
+            self._machine.spec = replace(self._machine.spec, kept_taps=places)
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""

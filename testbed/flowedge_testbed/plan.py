@@ -17,6 +17,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.levels.specpipe import SpecPipe
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.costs.fitted_options import level_width
+from flowedge_testbed.costs.tap_choice import with_kept_taps
 from flowedge_testbed.costs.verification_choice import with_verification
 from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.emulation import Emulation
@@ -163,6 +164,14 @@ def _case(scenario: Scenario, name: str | None, place: Place, point: Point, besi
         place.emulated.verification,
         even=even,
     )
+    kept_taps = place.emulated.kept_taps
+    if scenario.clock == "replay":
+        emulation = with_kept_taps(emulation, kept_taps)
+    elif kept_taps:
+        raise BadRequestError(
+            f"kept_taps is for --clock replay: on the {scenario.clock} clock other layers are tapped than in "
+            "the emulated model"
+        )
     profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.draft_form_name}"
     return Case(profile, point, emulation, _point_options(point))
 

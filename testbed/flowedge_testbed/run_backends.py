@@ -14,6 +14,7 @@ from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
 from flowedge.engine.stage_session import StageSpec
+from flowedge.models.layers.taps import kept_places, row_width
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts
@@ -137,15 +138,28 @@ class ReplayBackend:
         self, run: Run, costs: ProfileCosts, observer: TraceObserver, path: TruePath, drafter: PathDrafter
     ) -> VirtualPipeline:
         vocab_size, emulation = self._models.head.vocab_size, run.emulation
+        taps = emulation.taps if emulation.keeps_taps else ()
+        widths = [
+            (row_width(WIDTH, taps, start), row_width(WIDTH, taps, stop)) for start, stop in emulation.blocks
+        ]
         specs = [
-            StageSpec(is_first=index == 0, width=WIDTH, vocab_size=vocab_size)
-            for index in range(emulation.num_stages)
+            StageSpec(
+                is_first=index == 0,
+                width=before,
+                added_width=behind - before,
+                tapped_before=before - WIDTH,
+                vocab_size=vocab_size,
+            )
+            for index, (before, behind) in enumerate(widths)
         ]
         specs[-1] = replace(specs[-1], draws=emulation.verification == LAST_STAGE)
-        stages: list[tuple[StageSpec, StageExecutor]] = [(spec, ReplayStage(path)) for spec in specs]
+        stages: list[tuple[StageSpec, StageExecutor]] = [
+            (spec, ReplayStage(path, spec.added_width)) for spec in specs
+        ]
         middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
         spec = DraftNodeSpec(
-            width=WIDTH,
+            width=widths[-1][1],
+            kept_taps=kept_places(WIDTH, taps, emulation.keeping_blocks),
             max_positions=self._models.max_positions,
             prefill_rows=run.prefill_rows,
             num_stages=len(stages),

@@ -11,8 +11,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
-from flowedge.core.arrays import Payload
-from flowedge.core.messages import Message, Prune, Segment
+from flowedge.core.messages import Message, Prune, Segment, Tapped
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
@@ -58,6 +57,9 @@ class ProfileCosts:
         self._stored = emulation.model.stored_bytes
         widths = [emulation.row_width(stage) for stage in range(emulation.num_stages)]
         self._row_bytes = {stage: width * self._stored for stage, width in enumerate(widths)}
+        self._draft_row_bytes = {
+            stage: emulation.draft_row_width(stage) * self._stored for stage in range(emulation.num_stages)
+        }
         self._whole = DrafterWeights.of(emulation.model, emulation.drafter)
         self._drafter = DrafterWeights.of(
             emulation.model, emulation.drafter, emulation.draft_tokens, emulation.draft_quant
@@ -142,7 +144,7 @@ class ProfileCosts:
             return bookkeeping_ms / 1e3
         sender, sent = place - 1 if place >= 0 else self.emulation.num_stages - 1, 0
         if isinstance(message, Segment) and message.payload.ndim > 1 and sender in self._row_bytes:
-            sent = self._payload_bytes(sender, message.payload)
+            sent = self._payload_bytes(sender, message)
         return (added.receive_ms + added.mib_ms * sent / (1 << 20) + bookkeeping_ms) / 1e3
 
     def speed(self, busy: int) -> float:
@@ -174,17 +176,22 @@ class ProfileCosts:
                 tokens = sum(len(rows) for rows in (message.tokens, message.drawn) if rows is not None)
                 listed = message.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
                 listed += len(message.stage_times) * STAGE_TIME_BYTES
-                return HEADER_BYTES + listed + self._payload_bytes(sender, message.payload)
+                return HEADER_BYTES + listed + self._payload_bytes(sender, message)
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
+            case Tapped():
+                before = self._row_bytes[sender - 1] if sender else self._layer.hidden * self._stored
+                return HEADER_BYTES + len(message.rows) * (self._row_bytes[sender] - before)
             case _:
                 return HEADER_BYTES
 
-    def _payload_bytes(self, sender: int, payload: Payload) -> int:
+    def _payload_bytes(self, sender: int, segment: Segment) -> int:
         """Return the bytes of token ids [n] or of hidden states [n, width], which may have no width."""
+        payload = segment.payload
         if payload.ndim == 1:
             return len(payload) * TOKEN_BYTES
-        return len(payload) * self._row_bytes[sender] if payload.shape[1] else 0
+        of_row = self._row_bytes if segment.committed else self._draft_row_bytes
+        return len(payload) * of_row[sender] if payload.shape[1] else 0
 
     def _middle(self, place: int) -> MiddleCosts:
         return self._middles[route_of(place) - 1]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.models.layers.taps import Taps, eagle3_taps, row_width
+from flowedge.models.layers.taps import Taps, eagle3_taps, row_width, taps_within
 from flowedge.profiling.documents.device import DeviceProfile, Watts
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import (
@@ -37,6 +38,7 @@ class Emulation:
         links: link i leaves stage i; the last link leaves the draft node.
         middles: middle models of a hierarchy, in the order of their routes.
         verification: where the target's tokens are drawn.
+        keeps_taps: whether stages keep what they tap of draft rows (see Open.keeps_taps).
         draft_tokens: the number of the model's tokens that a drafter without a vocabulary of its own
             proposes; None for all.
         draft_quant: the format of the drafters' layers, and of the LM head that they propose with.
@@ -52,6 +54,7 @@ class Emulation:
     drafting: tuple[DraftingSize, ...] = ()
     middles: tuple[EmulatedMiddle, ...] = ()
     verification: VerificationPlace = DRAFT_NODE
+    keeps_taps: bool = False
     draft_tokens: int | None = None
     draft_quant: PricedQuant = "none"
 
@@ -117,9 +120,28 @@ class Emulation:
         """The device that computes the target's LM head."""
         return self.stages[-1] if self.verification == LAST_STAGE else self.draft_node
 
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """The first layer of each stage, and the one behind its last."""
+        stops = list(accumulate(self.split))
+        return list(zip([0, *stops], stops, strict=False))
+
+    @property
+    def keeping_blocks(self) -> list[tuple[int, int]]:
+        """The layers of the stages that can keep what they tap: not of a last stage that draws."""
+        return self.blocks[: self.num_stages - int(self.verification == LAST_STAGE)]
+
     def row_width(self, stage: int) -> int:
         """Return the width of the rows that leave a stage: the hidden state and the tapped ones so far."""
-        return row_width(self.model.hidden, self.taps, sum(self.split[: stage + 1]))
+        return row_width(self.model.hidden, self.taps, self.blocks[stage][1])
+
+    def draft_row_width(self, stage: int) -> int:
+        """Return the width of the draft rows that leave a stage, without what stages keep."""
+        if not self.keeps_taps:
+            return self.row_width(stage)
+        start, stop = self.blocks[stage]
+        tapped = 0 if stage < len(self.keeping_blocks) else len(taps_within(self.taps, start, stop))
+        return self.model.hidden * (1 + tapped)
 
     @property
     def mbps(self) -> float | None:
@@ -147,6 +169,7 @@ class Emulation:
             "split": list(self.split),
             "verification": self.verification,
             **({"middles": middles} if middles else {}),
+            **({"keeps_taps": True} if self.keeps_taps else {}),
         }
 
     @property

@@ -69,6 +69,8 @@ class Emulated(YamlDocument):
         middles: the small language models of the profile that the middle models are priced as, by name.
         split: layers of each stage; if not given, as even as possible, with fewer beside the LM head.
         verification: where the target's tokens are drawn; auto takes the place where it costs less.
+        kept_taps: whether stages keep what they tap of draft rows for an EAGLE-3 head until the rows are
+            accepted; if not given, where that saves time. On the replay clock only.
         draft_vocabulary: the part of the model's vocabulary that the drafter proposes: a share of its tokens,
             or their number if it is above 1; all tokens if not given.
         draft_quant: the format of the drafter's layers, and of the LM head that it proposes with.
@@ -77,6 +79,7 @@ class Emulated(YamlDocument):
     model: str
     quant: Quantisation = "none"
     verification: VerificationChoice = "auto"
+    kept_taps: bool | None = None
     drafter: str | None = None
     draft_vocabulary: VocabularyPart | None = None
     draft_quant: PricedQuant = "none"

@@ -27,16 +27,20 @@ WIDTH = 1  # of a hidden state in replay
 class ReplayStage:
     """A StageExecutor whose hidden states [n, 1] are positions, which float32 holds exactly.
 
-    A last stage that draws looks its draws up in the path.
+    A last stage that draws looks its draws up in the path. What is tapped is zeros.
     """
 
-    def __init__(self, path: TruePath) -> None:
+    def __init__(self, path: TruePath, taps: int = 0) -> None:
+        """taps: values that it adds to each row."""
         self._path = path
+        self._taps = taps
 
     def run(self, job: StageJob) -> StageResult:
         if not isinstance(job, Forward) or job.dead:
             return None
-        hidden: Payload = job.positions.astype(np.float32)[:, None]
+        carried = job.payload.shape[1] - WIDTH if job.payload.ndim > 1 else 0
+        hidden: Payload = np.zeros((job.num_rows, WIDTH + carried + self._taps), dtype=np.float32)
+        hidden[:, 0] = job.positions
         draw = job.draw
         if draw is None:
             return hidden

@@ -77,7 +77,8 @@ def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: Scenario
     scenario = scenario_file(
         strategies=["autoregressive", "flowspec"],
         sweep={"stages": [1, 2, 4]},
-        emulated=[{"model": "llama2-7b", "verification": "draft-node"}],  # where all rows come back
+        # All rows come back, with everything.
+        emulated=[{"model": "llama2-7b", "verification": "draft-node", "kept_taps": False}],
         devices={"draft_node": agx, "stages": {"device": agx, "count": 1}},
         report=NO_CHARTS,
     )
@@ -89,6 +90,23 @@ def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: Scenario
     wider = [[sent[f"v{i + 1}"] / sent["v1"] for i in range(len(sent) - 2)] for sent in found]
     for ratios, expected in zip(wider, ([1], [1, 4 / 2], [1, 1, 3 / 2, 4 / 2]), strict=True):
         assert ratios == pytest.approx(expected, rel=0.01)
+
+
+def test_kept_taps_are_replayed_only(scenario_file: ScenarioFile, tmp_path: Path) -> None:
+    drafter, sent = (str(head(tmp_path)), "ngram"), []
+    for kept in (False, True):
+        scenario = scenario_file(
+            strategies=["naive_pp"],
+            emulated=[{"model": "llama2-7b", "verification": "draft-node", "kept_taps": kept}],
+            report=NO_CHARTS,
+        )
+        sent += runs(scenario, tmp_path / str(kept), "replay", drafter)
+    with_rows, apart = sent
+    assert apart["acceptance_length"] == with_rows["acceptance_length"]
+    stages = [link for link in apart["link_bytes"] if link.startswith("v")]
+    assert all(apart["link_bytes"][link] < with_rows["link_bytes"][link] for link in stages)
+    with pytest.raises(BadRequestError, match="kept_taps is for --clock replay: on the virtual clock"):
+        runs(scenario, tmp_path / "virtual", "virtual", drafter)
 
 
 def head(directory: Path) -> Path:
