@@ -251,8 +251,10 @@ class Auto(Strategy):
         candidates, settings = self._candidates, self._settings
         # Nothing is sent before there are proposals below the root, however small a tree may be.
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
+        if self._drafting is not None or not has_room:
+            return None
         probabilities = np.exp(candidates.undrafted_scores(settings.draft_nodes))
-        if self._drafting is not None or not has_room or not len(probabilities):
+        if not len(probabilities):
             return None
         # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
         if len(self._in_flight) and not self._times.links.measured(1):
