@@ -31,6 +31,10 @@ from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
+# The thread that computes gives way to those that read links. By Python's own 5 ms these wait as long as a
+# stage of a small model takes for a segment.
+_SWITCH_S = 0.0005
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +59,7 @@ async def run_agent(
     config: AgentConfig, instruments: Instruments | None = None, *, file: Path | None = None
 ) -> None:
     """Do what `serve` does, on a running event loop."""
+    sys.setswitchinterval(_SWITCH_S)
     signals = Signals()
     security = process.use(Security.load_for_agent(config.security))
     config = _secured(config, security)

@@ -14,8 +14,9 @@ from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
-from flowedge.strategies.auto.speed import DraftingTrial, Speed
+from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
+from flowedge.strategies.auto.trial import DecodingTrial, Mode
 from flowedge.strategies.events import Layer
 
 HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))
@@ -200,7 +201,7 @@ def test_the_speed_follows_what_comes_out():
 
 
 def test_drafting_that_is_slower_stops_and_is_tried_rarely():
-    trial, drafted = DraftingTrial(), []
+    trial, drafted = DecodingTrial(), []
     for _ in range(1000):
         trial.decide(1, predicted=9.0, measured=1.0 if trial.drafts else 2.0, plain=2.0)
         drafted.append(trial.drafts)
@@ -209,53 +210,113 @@ def test_drafting_that_is_slower_stops_and_is_tried_rarely():
 
 
 def test_plain_decoding_that_is_slower_than_was_predicted_gives_way():
-    trial = DraftingTrial()
+    trial = DecodingTrial()
     for _ in range(80):
         trial.decide(1, predicted=9.0, measured=1.5 if trial.drafts else 1.0, plain=2.0)
     assert trial.drafts
 
 
 def test_drafting_that_cannot_pay_is_not_tried():
-    trial = DraftingTrial()
+    trial = DecodingTrial()
     for _ in range(100):
         trial.decide(1, predicted=1.0, measured=2.0, plain=2.0)
         assert not trial.drafts
 
 
 def test_drafting_is_judged_by_its_speed_and_not_by_the_prediction_once_it_has_one():
-    trial = DraftingTrial()
+    trial = DecodingTrial()
     for step in range(100):
         trial.decide(1, predicted=9.0 if step < 8 else 1.0, measured=3.0, plain=2.0)
     assert trial.drafts
 
 
 def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
-    trial = DraftingTrial()
-    trial.begin()
+    trial = DecodingTrial()
+    trial.begin(1)
     for _ in range(20):
         trial.decide(1, predicted=9.0, measured=3.0, plain=2.0)
     assert trial.drafts
-    trial.begin()
+    trial.begin(1)
     assert not trial.drafts
     for _ in range(8):
         trial.decide(1, predicted=9.0, measured=4.0, plain=2.0)
     assert not trial.drafts, "plain decoding is faster than was predicted"
-    trial.begin()
+    trial.begin(1)
     assert not trial.drafts, "the third session knows it"
 
 
 def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
-    trial = DraftingTrial()
+    trial = DecodingTrial()
     for _ in range(3):
-        trial.begin()
+        trial.begin(1)
         for _step in range(20):
             trial.decide(1, predicted=9.0, measured=3.0 if trial.drafts else 1.0, plain=2.0)
         assert trial.drafts
-    trial.begin()
+    trial.begin(1)
     assert trial.drafts
 
 
 def test_drafting_that_pays_goes_on():
-    trial = DraftingTrial()
+    trial = DecodingTrial()
     assert not any(trial.decide(1, predicted=9.0, measured=3.0, plain=2.0) for _ in range(100))
     assert trial.drafts
+
+
+def speeds_of(trial: DecodingTrial, speeds: dict[Mode, float], tokens: int) -> list[Mode]:
+    """Decode so many tokens, each mode with its speed; returns the mode of each."""
+    modes = []
+    for _ in range(tokens):
+        modes.append(trial.mode)
+        trial.decide(1, predicted=9.0, measured=speeds[trial.mode], plain=2.0)
+    return modes
+
+
+@pytest.mark.parametrize(
+    ("speeds", "last"),
+    [
+        ({Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}, Mode.ONE),  # on a shared processor
+        ({Mode.PLAIN: 2.0, Mode.ALL: 5.0, Mode.ONE: 3.0}, Mode.ALL),
+        ({Mode.PLAIN: 2.0, Mode.ALL: 3.0, Mode.ONE: 5.0}, Mode.ONE),
+        ({Mode.PLAIN: 4.0, Mode.ALL: 3.0, Mode.ONE: 3.5}, Mode.PLAIN),
+    ],
+)
+def test_the_third_session_shows_what_a_single_segment_in_flight_brings(
+    speeds: dict[Mode, float], last: Mode
+) -> None:
+    trial = DecodingTrial()
+    trial.begin(4)
+    assert Mode.ONE not in speeds_of(trial, speeds, 40)
+    trial.begin(4)
+    assert speeds_of(trial, speeds, 40)[:8] == [Mode.PLAIN] * 8
+    trial.begin(4)
+    assert speeds_of(trial, speeds, 40)[:16] == [Mode.ONE] * 16
+    trial.begin(4)
+    modes = speeds_of(trial, speeds, 2000)
+    assert modes[0] is last
+    assert modes.count(last) > 0.9 * len(modes), "what is slower is tried rarely"
+
+
+def test_a_single_segment_gives_way_when_several_have_become_faster() -> None:
+    trial, speeds = DecodingTrial(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    for _ in range(3):
+        trial.begin(4)
+        speeds_of(trial, speeds, 40)
+    assert trial.mode is Mode.ONE
+    speeds[Mode.ALL] = 8.0
+    assert speeds_of(trial, speeds, 300)[-1] is Mode.ALL
+
+
+def test_a_pipeline_of_one_stage_has_one_segment_in_flight_in_any_case() -> None:
+    trial, speeds = DecodingTrial(), {Mode.PLAIN: 2.0, Mode.ALL: 3.0}
+    for _ in range(5):
+        trial.begin(1)
+        assert Mode.ONE not in speeds_of(trial, speeds, 40)
+
+
+def test_a_trial_that_a_short_answer_cuts_off_goes_on_with_the_next() -> None:
+    trial, speeds = DecodingTrial(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    for tokens in (40, 40, 10):
+        trial.begin(4)
+        speeds_of(trial, speeds, tokens)
+    trial.begin(4)
+    assert speeds_of(trial, speeds, 20) == [Mode.ONE] * 20

@@ -15,7 +15,8 @@
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
   is worth more.
 - A new root goes alone, unless its first layer of children is there soon enough (root_goes_alone).
-- Nothing is drafted where plain decoding is faster (DraftingTrial).
+- Nothing is drafted where plain decoding is faster, and a single segment is in flight where several gain
+  nothing (DecodingTrial).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_r
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import TripTimes
+from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
@@ -84,7 +86,7 @@ class Auto(Strategy):
         self._times = pipeline.times
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
-        self._drafts = True  # as the trial said when tokens were last drawn here; other sessions change it
+        self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
@@ -123,8 +125,8 @@ class Auto(Strategy):
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
         self._times.begin(event.stages)
-        self._trial.begin()
-        self._drafts = self._trial.drafts
+        self._trial.begin(event.stages)
+        self._mode = self._trial.mode
         for index, trip in enumerate(event.trips):
             self._times.observe_trip(trip, lone=index == 0)
         self._times.verifications.observe(1, event.verify_s)
@@ -193,9 +195,15 @@ class Auto(Strategy):
     def _decide(self, tokens: int) -> None:
         plain = 1 / self._returned
         self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain)
-        if self._drafts != self._trial.drafts:
-            self._drafts = self._trial.drafts
+        if self._mode is not self._trial.mode:
+            self._mode = self._trial.mode
             self._speed.restart()
+            self._replan()
+
+    @property
+    def _most_in_flight(self) -> int:
+        """The number of segments that may be in flight."""
+        return 1 if self._mode is Mode.ONE else self._stages
 
     def _replan(self) -> None:
         most, times = self._settings.segment_rows, self._times
@@ -205,8 +213,8 @@ class Auto(Strategy):
         self._forward_s = times.forwards(self._settings.draft_nodes)
         self._plan = plan_rows(
             self._probabilities,
-            self._stages,
-            np.maximum(returned, self._stages * self._trips.interval),
+            self._most_in_flight,
+            np.maximum(returned, self._most_in_flight * self._trips.interval),
             verify_s + self._forward_s[0],
             self._hit,
             self._settings.row_price,
@@ -227,11 +235,11 @@ class Auto(Strategy):
 
     def _proceed(self) -> list[Command]:
         """Send segments that are worth it, and draft where drafting helps most."""
-        if not self._drafts:
+        if self._mode is Mode.PLAIN:
             return self._decode_plainly()
         grow = self._grow()
         commands: list[Command] = []
-        while self._credits and len(self._in_flight) < self._stages and not self._waits():
+        while self._credits and len(self._in_flight) < self._most_in_flight and not self._waits():
             nodes = self._choose()
             if not nodes:
                 break
@@ -262,7 +270,7 @@ class Auto(Strategy):
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self._now)
-        if len(self._in_flight) < self._stages:
+        if len(self._in_flight) < self._most_in_flight:
             slack = min(slack, self._in_flight.first_stage_busy(self._now))
         count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._speed.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
@@ -320,5 +328,5 @@ class Auto(Strategy):
         times = self._times
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
-        behind = float(self._trips.first[0]) if self._stages > 1 else self._returned
+        behind = float(self._trips.first[0]) if self._most_in_flight > 1 else self._returned
         return root_goes_alone(times.root_forward, behind, self._hit)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from flowedge.strategies.auto.speed import DraftingTrial
 from flowedge.strategies.auto.step_times import StepTimes
+from flowedge.strategies.auto.trial import DecodingTrial
 
 
 class MeasuredPipeline:
@@ -18,4 +18,4 @@ class MeasuredPipeline:
 
     def __init__(self) -> None:
         self.times = StepTimes()
-        self.trials: defaultdict[bool, DraftingTrial] = defaultdict(DraftingTrial)
+        self.trials: defaultdict[bool, DecodingTrial] = defaultdict(DecodingTrial)

@@ -1,0 +1,126 @@
+"""Whether drafting is faster than plain decoding, and with how many segments in flight."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+_TRIAL_TOKENS = 16  # drafted before drafting is judged
+_SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding, and for plain decoding itself
+_MUCH_SLOWER = 0.75
+_MUCH_FASTER = 1.25  # than the predicted speed of plain decoding, which need not be measured then
+_FASTER = 1.05  # than the way of drafting that is left for another
+_FIRST_PAUSE = 128  # tokens before what was slower is tried again
+_LONGEST_PAUSE = 1024
+
+
+class Mode(Enum):
+    """A way to decode: with nothing drafted, or with one or several segments in flight."""
+
+    PLAIN = auto()
+    ONE = auto()
+    ALL = auto()  # as many segments as the pipeline has stages
+
+
+class DecodingTrial:
+    """The mode of a pipeline: drafting as long as it is predicted to be faster, and measured to be.
+
+    What was slower is tried again after a pause, which doubles each time. In the first session the speed of
+    plain decoding is predicted, from segments beside which something was drafted. Devices that share a
+    processor are slower then, so where the prediction decides, plain decoding is measured. It is measured in
+    any case when the second session begins. For the same reason the third session begins with a single
+    segment in flight: where devices share a processor, several of them gain nothing.
+
+    Attributes:
+        mode: the present one.
+    """
+
+    def __init__(self) -> None:
+        self.mode = Mode.ALL
+        self._sessions = 0
+        self._stages = 1
+        self._tokens = 0  # since the mode began
+        self._measured_tokens = 0  # likewise, of this session
+        self._pause = _FIRST_PAUSE
+        self._speeds: dict[Mode, float] = {}  # measured tokens/s
+        self._drafted = Mode.ALL  # the latest mode that drafts
+
+    @property
+    def drafts(self) -> bool:
+        return self.mode is not Mode.PLAIN
+
+    def begin(self, stages: int) -> None:
+        """Begin another session on a pipeline of so many stages."""
+        self._sessions += 1
+        self._stages = stages
+        if self._sessions > 1 and Mode.PLAIN not in self._speeds:
+            self._enter(Mode.PLAIN)
+        elif self._may_try_one and self.mode is not Mode.ONE:
+            self._enter(Mode.ONE)
+        self._measured_tokens = 0
+
+    def decide(self, tokens: int, predicted: float, measured: float, plain: float) -> bool:
+        """Take in drawn tokens, and return whether another mode has begun.
+
+        Args:
+            predicted: tokens/s of drafting, if all goes well.
+            measured: tokens/s since the mode began, or since the session began.
+            plain: predicted tokens/s of plain decoding.
+        """
+        self._tokens += tokens
+        self._measured_tokens += tokens
+        enough = _SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS
+        judged = self._measured_tokens >= enough
+        if self._measured_tokens >= (_TRIAL_TOKENS if self.mode is Mode.ONE else _SHORT_TRIAL_TOKENS):
+            self._speeds[self.mode] = measured
+        following = self.mode
+        if self.mode is Mode.PLAIN:
+            following = self._after_plain(predicted, measured) if judged else self.mode
+        elif not self._goes_on(predicted, measured, plain):
+            following = Mode.ONE if judged and self._may_try_one else Mode.PLAIN
+        elif judged:
+            following = self._other_drafting(measured)
+        if following is self.mode:
+            return False
+        self._enter(following)
+        return True
+
+    @property
+    def _may_try_one(self) -> bool:
+        """Whether a single segment in flight has not been measured, though all else was in earlier sessions."""
+        known = self._speeds.keys()
+        later = self._sessions > 1 and self._stages > 1
+        return later and Mode.ONE not in known and {Mode.PLAIN, Mode.ALL} <= known
+
+    def _enter(self, mode: Mode) -> None:
+        if mode is not Mode.PLAIN:
+            self._drafted = mode
+            if self.mode is not Mode.ALL:
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self.mode = mode
+        self._tokens = self._measured_tokens = 0
+
+    def _after_plain(self, predicted: float, measured: float) -> Mode:
+        drafting = [mode for mode in (Mode.ALL, Mode.ONE) if self._speeds.get(mode, 0.0) > measured]
+        if drafting:
+            return max(drafting, key=lambda mode: self._speeds[mode])
+        if self._tokens < self._pause or predicted <= measured:
+            return Mode.PLAIN
+        return Mode.ONE if Mode.ONE in self._speeds and self._drafted is Mode.ALL else Mode.ALL
+
+    def _other_drafting(self, measured: float) -> Mode:
+        """Return the mode to go on with after one that drafts and is faster than plain decoding."""
+        other = Mode.ALL if self.mode is Mode.ONE else Mode.ONE
+        waited = self.mode is Mode.ONE and self._tokens >= self._pause
+        faster = self._speeds.get(other, 0.0) > _FASTER * measured
+        return other if faster or waited else self.mode
+
+    def _goes_on(self, predicted: float, measured: float, plain: float) -> bool:
+        """Return whether to go on drafting; tokens of a single segment come in bursts, so it has its time."""
+        enough = plain * _MUCH_FASTER
+        if Mode.PLAIN in self._speeds:
+            plain = enough = self._speeds[Mode.PLAIN]
+        if self._measured_tokens < _SHORT_TRIAL_TOKENS:
+            return self.mode is Mode.ONE or predicted > plain
+        if self._measured_tokens < _TRIAL_TOKENS:
+            return self.mode is Mode.ONE or measured >= _MUCH_SLOWER * plain
+        return measured >= enough
