@@ -86,7 +86,7 @@ class DecodingTrial:
 
     @property
     def _may_try_one(self) -> bool:
-        """Whether a single segment in flight has not been measured, though all else was in earlier sessions."""
+        """Whether a single segment in flight has not been measured, and all else was, in earlier sessions."""
         known = self._speeds.keys()
         later = self._sessions > 1 and self._stages > 1
         return later and Mode.ONE not in known and {Mode.PLAIN, Mode.ALL} <= known
