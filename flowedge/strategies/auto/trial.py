@@ -8,6 +8,7 @@ _TRIAL_TOKENS = 16  # drafted before drafting is judged
 _SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding, and for plain decoding itself
 _MUCH_SLOWER = 0.75
 _MUCH_FASTER = 1.25  # than the predicted speed of plain decoding, which need not be measured then
+_MEAN_TOKENS = 64  # over which ways of drafting are compared, since texts are not equally foreseeable
 _FASTER = 1.05  # than the way of drafting that is left for another
 _FIRST_PAUSE = 128  # tokens before what was slower is tried again
 _LONGEST_PAUSE = 1024
@@ -43,6 +44,7 @@ class DecodingTrial:
         self._pause = _FIRST_PAUSE
         self._speeds: dict[Mode, float] = {}  # measured tokens/s
         self._drafted = Mode.ALL  # the latest mode that drafts
+        self._means: dict[Mode, float] = {}  # tokens/s of the latest time of a mode, over some answers
 
     @property
     def drafts(self) -> bool:
@@ -78,7 +80,7 @@ class DecodingTrial:
         elif not self._goes_on(predicted, measured, plain):
             following = Mode.ONE if judged and self._may_try_one else Mode.PLAIN
         elif judged:
-            following = self._other_drafting(measured)
+            following = self._other_drafting(tokens, measured)
         if following is self.mode:
             return False
         self._enter(following)
@@ -96,6 +98,7 @@ class DecodingTrial:
             self._drafted = mode
             if self.mode is not Mode.ALL:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._means.pop(mode, None)
         self.mode = mode
         self._tokens = self._measured_tokens = 0
 
@@ -107,11 +110,14 @@ class DecodingTrial:
             return Mode.PLAIN
         return Mode.ONE if Mode.ONE in self._speeds and self._drafted is Mode.ALL else Mode.ALL
 
-    def _other_drafting(self, measured: float) -> Mode:
+    def _other_drafting(self, tokens: int, measured: float) -> Mode:
         """Return the mode to go on with after one that drafts and is faster than plain decoding."""
+        mean = self._means.get(self.mode, measured)
+        mean += min(tokens / _MEAN_TOKENS, 1.0) * (measured - mean)
+        self._means[self.mode] = mean
         other = Mode.ALL if self.mode is Mode.ONE else Mode.ONE
         waited = self.mode is Mode.ONE and self._tokens >= self._pause
-        faster = self._speeds.get(other, 0.0) > _FASTER * measured
+        faster = self._means.get(other, 0.0) > _FASTER * mean
         return other if faster or waited else self.mode
 
     def _goes_on(self, predicted: float, measured: float, plain: float) -> bool:
