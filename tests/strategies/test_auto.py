@@ -13,6 +13,7 @@ from flowedge.core.tree import UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import Layer
 from flowedge.strategies.registry import make_strategy
@@ -105,6 +106,21 @@ def test_no_more_segments_are_under_way_than_there_are_stages():
     script.now = 18.0
     script.verified([5], 1)
     assert [send.tokens for send in script.sends[2:]] == [(3,)], "chosen from the newest tree"
+
+
+def test_with_one_segment_in_flight_nothing_follows_it_and_its_times_are_its_own():
+    measured = MeasuredPipeline()
+    measured.trials[True].mode = Mode.ONE
+    strategy = Auto(AutoSettings.from_options({"candidates": 2, "prior": 1e9, "row_price": 0.0}), measured)
+    script = Script(strategy, granted=9, stages=2, trips=(trip_of(40, 2),))
+    script.layer(*FIRST)
+    script.now = 9.0
+    assert len(script.sends) == 1
+    script.verified([5], 1, PipelineTrip(1, 0.2, (StageTime(1, 0.1),) * 2))
+    assert len(script.sends) == 2
+    assert measured.alone.trips(1).trip[0] == pytest.approx(0.2)
+    assert measured.times.trips(40).trip[39] == pytest.approx(2.0), "as in the prompt's trip"
+    assert measured.times.trips(1).trip[0] > 1, "which the fifth of a second has not changed"
 
 
 def test_a_forward_that_has_not_begun_is_chosen_anew_after_a_verification():
@@ -328,6 +344,8 @@ def test_auto_on_random_scripts(data, seed):
             )
         if rng.random() < 0.2:  # another session draws tokens
             measured.trials[True].decide(int(rng.integers(20)), *(3 * rng.random(3)).tolist())
+        if rng.random() < 0.1:  # or begins
+            measured.trials[True].begin(stages)
         check_state(strategy, script, script.sends[before:], settings.segment_rows)
         assert sum(map(bool, script.in_flight)) <= stages
     assert script.emitted == drawn

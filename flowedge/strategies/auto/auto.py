@@ -36,7 +36,7 @@ from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
-from flowedge.strategies.auto.step_times import TripTimes
+from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
@@ -83,7 +83,7 @@ class Auto(Strategy):
         self._candidates = CandidateTree(
             settings.candidates, math.log(settings.least_node), ProposalAcceptance(settings.prior)
         )
-        self._times = pipeline.times
+        self._measured = pipeline
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
@@ -124,12 +124,13 @@ class Auto(Strategy):
 
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
-        self._times.begin(event.stages)
         self._trial.begin(event.stages)
         self._mode = self._trial.mode
-        for index, trip in enumerate(event.trips):
-            self._times.observe_trip(trip, lone=index == 0)
-        self._times.verifications.observe(1, event.verify_s)
+        for times in (self._measured.times, self._measured.alone):
+            times.begin(event.stages)
+            for index, trip in enumerate(event.trips):
+                times.observe_trip(trip, lone=index == 0)
+            times.verifications.observe(1, event.verify_s)
         size = self._stages * self._settings.segment_rows
         self._probabilities = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._candidates.restart(event.token, event.context)
@@ -139,7 +140,7 @@ class Auto(Strategy):
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
         lone = self._in_flight.take_back().lone
-        if trip is not None:
+        if trip is not None and self._mode is not Mode.PLAIN:
             self._times.observe_trip(trip, lone=lone and lived)
 
     def _commit(self, event: Verified) -> list[Command]:
@@ -199,6 +200,10 @@ class Auto(Strategy):
             self._mode = self._trial.mode
             self._speed.restart()
             self._replan()
+
+    @property
+    def _times(self) -> StepTimes:
+        return self._measured.alone if self._mode is Mode.ONE else self._measured.times
 
     @property
     def _most_in_flight(self) -> int:

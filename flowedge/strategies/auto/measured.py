@@ -12,10 +12,12 @@ class MeasuredPipeline:
     """The times of one pipeline, and whether drafting pays there.
 
     Attributes:
-        times: of the pipeline's steps.
+        times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
+            devices that share a processor do not slow each other down.
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 
     def __init__(self) -> None:
         self.times = StepTimes()
+        self.alone = StepTimes()
         self.trials: defaultdict[bool, DecodingTrial] = defaultdict(DecodingTrial)
