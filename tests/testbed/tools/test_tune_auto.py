@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError
+from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
 from testbed.tools import sample_runs
 from testbed.tools.line_search import Values, line_search, outcome
@@ -69,10 +70,11 @@ def short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
     prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path)
-    found = tune(prompts, PROFILE, {"segment_rows": (1, 48)}, rounds=1)
+    default = AutoSettings().segment_rows
+    found = tune(prompts, PROFILE, {"segment_rows": (1, default)}, rounds=1)
     (step,) = found["steps"]
-    assert step["scores"]["1"] < step["scores"]["48"]
-    assert found["tuned"] == {"segment_rows": 48} == found["defaults"]
+    assert step["scores"]["1"] < step["scores"][str(default)]
+    assert found["tuned"] == {"segment_rows": default} == found["defaults"]
     checked = found["validation"]
     assert checked["gain"] == 0
     assert checked["defaults_tokens_per_s"] not in step["scores"].values(), "other prompts"
