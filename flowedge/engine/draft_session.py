@@ -22,7 +22,7 @@ from flowedge.engine.route_session import RouteSession
 from flowedge.engine.statistics import DecodeCounts
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.engine.verification import returned_draws
-from flowedge.engine.verification.true_rows import TrueRows
+from flowedge.engine.verification.verified_rows import VerifiedRows
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
@@ -136,7 +136,7 @@ class DraftSession:
         self._to_be_joined: set[int] = set()  # numbers of segments in flight that the next one completes
         self._verifying = False  # a segment of draft rows
         self._verified_number = 0  # of the segment whose verification began last
-        self._true_rows = TrueRows(spec.width, spec.dtype, self._kept_taps)
+        self._true_rows = VerifiedRows(spec.width, spec.dtype, self._kept_taps)
 
     @property
     def keeps_taps(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import Tapped
-from flowedge.engine.verification.true_rows import TrueRows
+from flowedge.engine.verification.verified_rows import VerifiedRows
 from tests.engine.rig import prune
 
 KEPT = ((1, 2), (3, 5))  # of rows of six values
@@ -21,9 +21,9 @@ def accepted(rows: int) -> object:
     return prune(epoch=1, source_len=100, context=50, accepted=rows, retained=list(range(50, 50 + rows)))
 
 
-def waiting() -> TrueRows:
+def waiting() -> VerifiedRows:
     """A row of the prompt, and three draft rows in two prunes."""
-    rows = TrueRows(6, "float32", KEPT)
+    rows = VerifiedRows(6, "float32", KEPT)
     rows.add(values(1, 6, 9.0), np.array([1]))
     for count in (1, 2):
         rows.add(values(count, 3, float(count)), np.arange(count))
@@ -53,7 +53,7 @@ def test_rows_are_made_whole_in_their_order() -> None:
 
 
 def test_without_features_there_are_tokens_only() -> None:
-    rows = TrueRows(6, "float32", ())
+    rows = VerifiedRows(6, "float32", ())
     rows.add(None, np.array([4, 5]))
     rows.accept(accepted(2))
     assert rows.complete

@@ -11,7 +11,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import Prune, Tapped
 
 
-class TrueRows:
+class VerifiedRows:
     """Features of rows and the tokens after them, in order.
 
     Draft rows may come without the values that stages keep (see Open.keeps_taps). These follow when a prune
