@@ -31,7 +31,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import Taps, row_width, taps_within
+from flowedge.models.layers.taps import Taps, tapped_place, taps_within
 from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_draws import tree_draws
@@ -59,8 +59,8 @@ class BlockExecutor:
         self.block = block
         self.model = model
         self.head = head
-        self.row_width = row_width(block.hidden_size, taps, block.start)
-        self.added_width = row_width(block.hidden_size, taps, block.stop) - self.row_width
+        self.row_width, handed_on = tapped_place(block.hidden_size, taps, block.start, block.stop)
+        self.added_width = handed_on - self.row_width
         self._taps = taps_within(taps, block.start, block.stop)
         self._caches: dict[str, SessionCache] = {}
 

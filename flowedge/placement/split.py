@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from flowedge.core.counted import counted
@@ -76,6 +77,6 @@ def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
     return counts
 
 
-def layer_ranges(counts: list[int]) -> list[tuple[int, int]]:
+def layer_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return the half-open range of layers of each stage."""
     return list(pairwise([0, *accumulate(counts)]))

@@ -14,7 +14,7 @@ from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
 from flowedge.engine.stage_session import StageSpec
-from flowedge.models.layers.taps import kept_places, row_width
+from flowedge.models.layers.taps import kept_places, tapped_place
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts
@@ -139,9 +139,7 @@ class ReplayBackend:
     ) -> VirtualPipeline:
         vocab_size, emulation = self._models.head.vocab_size, run.emulation
         taps = emulation.taps if emulation.keeps_taps else ()
-        widths = [
-            (row_width(WIDTH, taps, start), row_width(WIDTH, taps, stop)) for start, stop in emulation.blocks
-        ]
+        widths = [tapped_place(WIDTH, taps, *block) for block in emulation.blocks]
         specs = [
             StageSpec(
                 is_first=index == 0,

@@ -46,14 +46,22 @@ def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
     return tuple(tap for tap in taps if start <= tap < stop)
 
 
+def tapped_place(hidden: int, taps: Sequence[int], start: int, stop: int) -> tuple[int, int]:
+    """The place in a whole row of what the layers [start, stop) tap: its first value, and the one behind it.
+
+    These are also the widths of the rows that the layers take and hand on.
+    """
+    return row_width(hidden, taps, start), row_width(hidden, taps, stop)
+
+
 def kept_places(
     hidden: int, taps: Sequence[int], blocks: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The places in a whole row of what each block taps, if any: the first, and the one behind the last.
+    """The `tapped_place` of each block that taps anything.
 
     blocks: the first layer of each block and the one behind its last, of stages that keep what they tap.
     """
-    places = [(row_width(hidden, taps, start), row_width(hidden, taps, stop)) for start, stop in blocks]
+    places = [tapped_place(hidden, taps, *block) for block in blocks]
     return tuple((first, behind) for first, behind in places if first < behind)
 
 

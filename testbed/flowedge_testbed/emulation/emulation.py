@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.models.layers.taps import Taps, eagle3_taps, row_width, taps_within
+from flowedge.placement.split import layer_ranges
 from flowedge.profiling.documents.device import DeviceProfile, Watts
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import (
@@ -123,8 +123,7 @@ class Emulation:
     @property
     def blocks(self) -> list[tuple[int, int]]:
         """The first layer of each stage, and the one behind its last."""
-        stops = list(accumulate(self.split))
-        return list(zip([0, *stops], stops, strict=False))
+        return layer_ranges(self.split)
 
     @property
     def keeping_blocks(self) -> list[tuple[int, int]]:
