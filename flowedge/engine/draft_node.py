@@ -127,9 +127,8 @@ class DraftNode:
             request = session.request
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
-            drawing = session.drawing if route == TARGET else None
-            keeps_taps = session.keeps_taps and route == TARGET
-            self._outgoing[route].put(Open(name, session.capacity, drawing, keeps_taps))
+            of_target = (session.drawing, session.keeps_taps) if route == TARGET else ()
+            self._outgoing[route].put(Open(name, session.capacity, *of_target))
             self._send_prompt(session, route)
 
     def _side_routes(self, strategy: Strategy) -> range:

@@ -56,7 +56,7 @@ class DecodingTrial:
         self._stages = stages
         if self._sessions > 1 and Mode.PLAIN not in self._speeds:
             self._enter(Mode.PLAIN)
-        elif self._may_try_one and self.mode is not Mode.ONE:
+        elif self._may_try_one:
             self._enter(Mode.ONE)
         self._measured_tokens = 0
 
@@ -70,13 +70,14 @@ class DecodingTrial:
         """
         self._tokens += tokens
         self._measured_tokens += tokens
-        enough = _SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS
-        judged = self._measured_tokens >= enough
-        if self._measured_tokens >= (_TRIAL_TOKENS if self.mode is Mode.ONE else _SHORT_TRIAL_TOKENS):
+        judged = self._measured_tokens >= (_SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS)
+        if judged or (self.mode is Mode.ALL and self._measured_tokens >= _SHORT_TRIAL_TOKENS):
             self._speeds[self.mode] = measured
         following = self.mode
         if self.mode is Mode.PLAIN:
             following = self._after_plain(predicted, measured) if judged else self.mode
+        elif self.mode is Mode.ONE and not judged:
+            pass  # its tokens come in bursts
         elif not self._goes_on(predicted, measured, plain):
             following = Mode.ONE if judged and self._may_try_one else Mode.PLAIN
         elif judged:
@@ -88,10 +89,10 @@ class DecodingTrial:
 
     @property
     def _may_try_one(self) -> bool:
-        """Whether a single segment in flight has not been measured, and all else was, in earlier sessions."""
-        known = self._speeds.keys()
+        """Whether a single segment in flight has not been tried, and all else was, in earlier sessions."""
+        tried = {*self._speeds, self.mode}
         later = self._sessions > 1 and self._stages > 1
-        return later and Mode.ONE not in known and {Mode.PLAIN, Mode.ALL} <= known
+        return later and Mode.ONE not in tried and {Mode.PLAIN, Mode.ALL} <= self._speeds.keys()
 
     def _enter(self, mode: Mode) -> None:
         if mode is not Mode.PLAIN:
@@ -121,12 +122,12 @@ class DecodingTrial:
         return other if faster or waited else self.mode
 
     def _goes_on(self, predicted: float, measured: float, plain: float) -> bool:
-        """Return whether to go on drafting; tokens of a single segment come in bursts, so it has its time."""
+        """Return whether to go on drafting."""
         enough = plain * _MUCH_FASTER
         if Mode.PLAIN in self._speeds:
             plain = enough = self._speeds[Mode.PLAIN]
         if self._measured_tokens < _SHORT_TRIAL_TOKENS:
-            return self.mode is Mode.ONE or predicted > plain
+            return predicted > plain
         if self._measured_tokens < _TRIAL_TOKENS:
-            return self.mode is Mode.ONE or measured >= _MUCH_SLOWER * plain
+            return measured >= _MUCH_SLOWER * plain
         return measured >= enough
