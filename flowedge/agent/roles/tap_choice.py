@@ -9,7 +9,7 @@ import grpc.aio
 
 from flowedge.agent.roles.coordinator import PlannedRoute, all_or_none
 from flowedge.core.verification import LINK_BYTES_PER_S
-from flowedge.models.layers.taps import Taps, keeping_pays, kept_places
+from flowedge.models.layers.taps import Taps, keeping_pays, kept_places, taps_within
 from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.security.tls.channels import open_channel
@@ -47,9 +47,10 @@ async def choose_kept_taps(
     places = kept_places(hidden, taps, blocks)
     if not places:
         return ()
-    times = await all_or_none(
-        round_trip_s(stage.address, settings, members.get(stage.address)) for stage in keeping
-    )
+    tapping = [
+        stage.address for stage in keeping if taps_within(taps, stage.content.start, stage.content.stop)
+    ]
+    times = await all_or_none(round_trip_s(address, settings, members.get(address)) for address in tapping)
     value_s = [value_bytes / LINK_BYTES_PER_S] * len(blocks)
     return places if keeping_pays(hidden, taps, blocks, value_s, max(times)) else ()
 

@@ -51,4 +51,5 @@ def test_agents_are_asked(idle_agents: list[AgentProcess]) -> None:
     addresses = [agent.address for agent in idle_agents[:3]]
     assert choose(addresses, value_bytes=1 << 30), "of such large values, seconds would cross the links"
     with pytest.raises(DeviceLostError):
-        choose([*addresses[:2], "127.0.0.1:1"])
+        choose(["127.0.0.1:1", *addresses[1:]])
+    assert choose([*addresses[:2], "127.0.0.1:1"], value_bytes=1 << 30), "the last stage taps nothing"
