@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from flowedge.profiling.documents.device import MeasuredDraftTimes, MeasuredTimes
 from flowedge.profiling.documents.model import EagleSize
@@ -37,20 +37,38 @@ def draft_measurement(emulation: Emulation) -> MeasuredDraftTimes | None:
 
 
 def measured_layer_s(
-    measured: MeasuredTimes, rows: int, cached: int, roofline: Roofline, attention: Roofline
+    measured: MeasuredTimes,
+    parts: Sequence[tuple[int, int]],
+    roofline: Roofline,
+    attention: Roofline,
+    reading: Roofline,
 ) -> float:
-    """Return the seconds of one layer over `rows` rows with `cached` rows before them.
+    """Return the seconds of one layer over the rows of several sessions together.
+
+    The layer's time is that of all rows. The attention in it, which was measured over one cache, is replaced
+    by each session's own.
 
     Args:
+        parts: for each session its rows, and the rows cached before them.
         roofline: the layer's seconds by rows.
-        attention: seconds of one row's attention, by the number of rows that it sees; used where it was not
-            measured.
+        attention: seconds of one row's attention, by the number of rows that it sees; reading: seconds of
+            reading so many cached rows. Both are used where attention was not measured.
     """
-    layer = read_off(measured.layer_ms, rows, roofline) / 1e3
-    if not measured.attention_ms or not measured.cached_rows:
-        return layer + rows * attention(max(0, cached - measured.cached_rows))
-    reading = read_off(measured.attention_ms, rows, lambda count: count) / 1e3
-    return layer + reading * (cached - measured.cached_rows) / measured.cached_rows
+    measured_at, total = measured.cached_rows, sum(rows for rows, _ in parts)
+    layer = read_off(measured.layer_ms, total, roofline) / 1e3
+    if not measured.attention_ms or not measured_at:
+        beyond = sum(rows * attention(max(0, cached - measured_at)) for rows, cached in parts)
+        every = [cached for _, cached in parts]
+        return layer + beyond + reading(sum(every) - max(every))
+
+    def attending(rows: int) -> float:
+        return read_off(measured.attention_ms, rows, lambda count: count) / 1e3
+
+    own = [attending(rows) for rows, _ in parts]
+    longer = sum(
+        each * (cached - measured_at) / measured_at for each, (_, cached) in zip(own, parts, strict=True)
+    )
+    return layer + longer + (sum(own) - attending(total))
 
 
 def measured_draft_s(

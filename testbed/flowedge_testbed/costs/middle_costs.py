@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.profiling.documents.model import LayerSize
-from flowedge_testbed.costs.roofline import head_s, layer_s
+from flowedge_testbed.costs.roofline import batch_layer_s, head_s
 from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 
 
@@ -30,9 +31,18 @@ class MiddleCosts:
         """Return the time of all layers, and of the LM head, which answers every row."""
         if not isinstance(job, Forward):
             return 0.0
-        size, rows = self._size, job.num_rows
-        head = head_s(self.device, size.vocab * size.hidden, size.vocab, rows, self._stored)
-        return size.layers * self.layer(job) + head
+        return self.batch([job])
 
     def layer(self, job: Forward) -> float:
-        return layer_s(self.device, self._layer, job.num_rows, job.cached + job.num_rows, "none")
+        return self.batch_layer([job])
+
+    def batch(self, forwards: Sequence[Forward]) -> float:
+        """Return the time of one forward over the rows of several sessions."""
+        size, rows = self._size, sum(job.num_rows for job in forwards)
+        head = head_s(self.device, size.vocab * size.hidden, size.vocab, rows, self._stored)
+        return size.layers * self.batch_layer(forwards) + head
+
+    def batch_layer(self, forwards: Sequence[Forward]) -> float:
+        """Return the time of one layer over the rows of several sessions."""
+        parts = [(job.num_rows, job.cached + job.num_rows) for job in forwards]
+        return batch_layer_s(self.device, self._layer, parts, "none")

@@ -8,6 +8,7 @@ instead (measured_costs.py).
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +30,7 @@ from flowedge_testbed.costs.measured_costs import (
     stage_measurements,
 )
 from flowedge_testbed.costs.middle_costs import MiddleCosts
-from flowedge_testbed.costs.roofline import attention_s, head_s, layer_s, product_s
+from flowedge_testbed.costs.roofline import attention_s, batch_layer_s, head_s, layer_s, product_s
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
 from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation
@@ -78,31 +79,47 @@ class ProfileCosts:
 
         Allocating a cache takes no time.
         """
+        return self.stage_batch(stage, [job]) if isinstance(job, Forward) else 0.0
+
+    def stage_batch(self, stage: int, forwards: Sequence[Forward]) -> float:
+        """Return the time of the forwards of several sessions that a stage computes in one.
+
+        Weights are read once for all rows, and a layer's overhead counts once. Each session adds its
+        attention over its own cache.
+        """
         if stage < DRAFT_NODE:
-            return self._middle(stage).job(job)
-        if not isinstance(job, Forward):
-            return 0.0
+            return self._middle(stage).batch(forwards)
         measured = self._measured[stage]
         forward = 0.0 if measured is None else measured.forward_ms / 1e3
-        drawn = 0 if job.draw is None else len(job.draw.visitable)
+        drawn = sum(0 if job.draw is None else len(job.draw.visitable) for job in forwards)
         verify = self.verify(drawn) if drawn else 0.0
-        return forward + self.emulation.split[stage] * self.layer(stage, job) + verify
+        return forward + self.emulation.split[stage] * self.batch_layer(stage, forwards) + verify
 
     def layer(self, stage: int, job: Forward) -> float:
         """Return the time of one layer of a stage over the job's rows."""
+        return self.batch_layer(stage, [job])
+
+    def batch_layer(self, stage: int, forwards: Sequence[Forward]) -> float:
+        """Return the time of one layer of a stage over the rows of several sessions together."""
         if stage < DRAFT_NODE:
-            return self._middle(stage).layer(job)
-        device, measured = self.emulation.stages[stage], self._measured[stage]
+            return self._middle(stage).batch_layer(forwards)
+        device, measured, quant = self.emulation.stages[stage], self._measured[stage], self.emulation.quant
+        if measured is None:
+            parts = [(job.num_rows, job.cached + job.num_rows) for job in forwards]
+            return batch_layer_s(device, self._layer, parts, quant)
+        usual = sum(job.cached for job in forwards) // len(forwards)
 
         def roofline(rows: int) -> float:
-            return layer_s(device, self._layer, rows, job.cached + rows, self.emulation.quant)
+            return layer_s(device, self._layer, rows, usual + rows, quant)
 
         def attention(seen: int) -> float:
             return attention_s(device, self._layer, 1, seen)
 
-        if measured is None:
-            return roofline(job.num_rows)
-        return measured_layer_s(measured, job.num_rows, job.cached, roofline, attention)
+        def reading(cached: int) -> float:
+            return cached * self._layer.kv_bytes_per_row / device.bytes_per_s
+
+        before = [(job.num_rows, job.cached) for job in forwards]
+        return measured_layer_s(measured, before, roofline, attention, reading)
 
     def draft_job(self, job: DraftJob) -> float:
         """Return the time of a job of the draft node.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import (
     STORED_BYTES,
@@ -51,9 +53,24 @@ def _unpacking_s(device: DeviceProfile, weights: float) -> float:
 
 def layer_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int, quant: Quantisation) -> float:
     """Return the seconds of one decoder layer over `rows` rows, each of which sees `seen` cached rows."""
-    kv = seen * layer.kv_bytes_per_row
+    return batch_layer_s(device, layer, [(rows, seen)], quant)
+
+
+def batch_layer_s(
+    device: DeviceProfile, layer: LayerSize, parts: Sequence[tuple[int, int]], quant: Quantisation
+) -> float:
+    """Return the seconds of one decoder layer over the rows of several sessions together.
+
+    The weights are read once for all rows. Each session adds its KV rows and its attention.
+
+    Args:
+        parts: for each session its rows, and the cached rows that each of them sees.
+    """
+    rows = sum(rows for rows, _ in parts)
+    kv = sum(seen for _, seen in parts) * layer.kv_bytes_per_row
     products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
-    return products + attention_s(device, layer, rows, seen) + device.layer_overhead_ms / 1e3
+    attention = sum(attention_s(device, layer, rows, seen) for rows, seen in parts)
+    return products + attention + device.layer_overhead_ms / 1e3
 
 
 def head_s(

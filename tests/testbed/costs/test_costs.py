@@ -48,6 +48,26 @@ def forward(rows: int, cached: int) -> Forward:
     )  # fmt: skip
 
 
+def test_a_batch_reads_the_weights_once_and_each_cache() -> None:
+    costs = ProfileCosts(emulation())
+    batch = [forward(1, 10), forward(2, 20), forward(1, 30)]
+    seen = (11, 22, 31)
+    arithmetic = 4 * 4 * (1 * 11 + 2 * 22 + 1 * 31) / FLOPS
+    layer = (WEIGHTS * 2 + sum(seen) * KV) / BYTES_PER_S + arithmetic + OVERHEAD
+    assert costs.batch_layer(0, batch) == pytest.approx(layer)
+    assert costs.stage_batch(0, batch) == pytest.approx(3 * layer)
+    assert costs.stage_batch(0, batch) < sum(costs.stage_job(0, job) for job in batch)
+    for job in batch:
+        assert costs.stage_batch(0, [job]) == costs.stage_job(0, job)
+
+
+def test_a_batch_of_many_rows_is_bound_by_their_arithmetic() -> None:
+    costs = ProfileCosts(emulation())
+    rows = 100_000
+    both = costs.batch_layer(0, [forward(rows, 0), forward(rows, 0)])
+    assert both == pytest.approx(2 * costs.layer(0, forward(rows, 0)) - OVERHEAD)
+
+
 def test_few_rows_are_bound_by_memory() -> None:
     layer = (WEIGHTS * 2 + 11 * KV) / BYTES_PER_S + 4 * 1 * 11 * 4 / FLOPS + OVERHEAD
     costs = ProfileCosts(emulation())

@@ -77,6 +77,25 @@ def test_the_fixed_time_of_a_forward_counts_once_and_attention_by_the_context() 
     assert costs.stage_job(1, forward(1, 10)) == costs.layer(1, forward(1, 10))  # of one layer
 
 
+def test_a_batch_takes_the_time_of_all_rows_and_of_each_session_s_attention() -> None:
+    costs = ProfileCosts(measured_emulation(forward_ms=7, attention_ms={1: 20, 3: 40}))
+    batch = [forward(1, 30), forward(2, 0), forward(1, 10)]
+    # 4 rows take 150 ms, of which 40 * 4 / 3 are attention over 10 rows; each session has its own instead.
+    layer = 0.150 - 0.040 * 4 / 3 + 0.020 * 3 + 0.030 * 0 + 0.020 * 1
+    assert costs.batch_layer(0, batch) == pytest.approx(layer)
+    assert costs.stage_batch(0, batch) == pytest.approx(0.007 + 3 * layer)
+    for job in (*batch, forward(9, 77)):
+        assert costs.stage_batch(0, [job]) == costs.stage_job(0, job)
+
+
+def test_without_measured_attention_a_batch_reads_the_further_caches() -> None:
+    costs = ProfileCosts(measured_emulation())
+    read = (30 + 5) * LayerSize.of(SINGLE).kv_bytes_per_row / DEVICE.bytes_per_s
+    beyond = 4 * 20 * 4 / FLOPS + 4 * 30 * 4 / FLOPS
+    batch = [forward(1, 30), forward(2, 5), forward(1, 40)]
+    assert costs.batch_layer(0, batch) == pytest.approx(0.15 + beyond + read)
+
+
 def test_what_surrounds_computing_is_priced_by_device_and_strategy() -> None:
     own = AddedTimes(
         receive_ms=2, send_ms=3, mib_ms=1024,
