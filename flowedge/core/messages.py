@@ -16,7 +16,8 @@ from flowedge.core.sampling import SamplingParams
 
 CONTEXT = -1  # the parent of a row whose parent is the committed context
 MAX_FRAME_BYTES = 64 << 20  # most bytes of an encoded message
-SEGMENT_ROWS = 4096  # most rows of one segment, unless a device is set to take fewer
+SEGMENT_ROWS = 4096  # most rows of one segment or batch, unless a device is set to take fewer
+BATCH_SEGMENTS = 64  # most segments of a batch
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,24 @@ class Open:
         keeps_taps: whether stages keep what they tap of draft rows until a prune accepts the rows (see
             Tapped), instead of sending it on with them. The last stage of a session with `drawing` does not:
             it sends on accepted rows only.
+        takes_turns: whether a stage computes the session's segments without rows of other sessions.
     """
 
     session: str
     capacity: int
     drawing: Drawing | None = None
     keeps_taps: bool = False
+    takes_turns: bool = False
 
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage took for a segment's rows that lived when it began; 0 rows where it computed none."""
+    """What a stage took for a segment.
+
+    Attributes:
+        rows: of the forward in which it computed the segment's rows, those of other sessions included; 0
+            where it computed none.
+    """
 
     rows: int
     seconds: float
@@ -144,6 +152,20 @@ def _both(drawn: IntArray | None, following: IntArray | None) -> IntArray | None
 
 
 @dataclass(frozen=True, eq=False)
+class SegmentBatch:
+    """Segments of different sessions that a stage has computed in one forward.
+
+    They travel as one message, so that the next stage can compute them in one forward as well.
+    """
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(segment.num_rows for segment in self.segments)
+
+
+@dataclass(frozen=True, eq=False)
 class Prune:
     """Change number `epoch` of a session's sequence (flowspec, section 3.3).
 
@@ -222,7 +244,22 @@ class Heartbeat:
     sequence: int
 
 
-Message: TypeAlias = Open | Segment | Prune | Tapped | Close | Credit | Fault | Heartbeat
+SessionMessage: TypeAlias = Open | Segment | Prune | Tapped | Close | Credit | Fault | Heartbeat
+Message: TypeAlias = SessionMessage | SegmentBatch
+
+
+def session_messages(message: Message) -> tuple[SessionMessage, ...]:
+    """Return the messages of single sessions that a message consists of."""
+    return message.segments if isinstance(message, SegmentBatch) else (message,)
+
+
+def shared_bytes(message: Message, num_bytes: int) -> list[tuple[SessionMessage, int]]:
+    """Return the messages of single sessions with their shares of the bytes of a message, by their rows."""
+    parts = session_messages(message)
+    if not isinstance(message, SegmentBatch):
+        return [(parts[0], num_bytes)]
+    rows = max(message.num_rows, 1)
+    return [(segment, num_bytes * segment.num_rows // rows) for segment in message.segments]
 
 
 def no_rows(segment: Segment) -> Segment:

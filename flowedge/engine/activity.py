@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from flowedge.core.messages import Message, Segment
-from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.core.messages import Message, Segment, SegmentBatch
+from flowedge.engine.jobs import (
+    Batch,
+    DraftJob,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    StageJob,
+    Verify,
+    forwards_of,
+)
 
 DRAFT = "draft"
 VERIFY = "verify"
@@ -20,12 +29,14 @@ ACTIVITIES = (*COMPUTING, TRANSFER, PRUNE, REQUEST)
 
 
 def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
-    """Return the activity of a job that has been run, and its rows; a cache has 0 rows."""
+    """Return the activity of a job that has been run, and its rows; a cache has 0 rows.
+
+    A batch is a prefill if all its rows are.
+    """
     match job:
-        case Forward(dead=True):
-            return ABORTED, job.num_rows
-        case Forward():
-            return (PREFILL if job.committed and job.num_rows > 1 else FORWARD), job.num_rows
+        case Forward() | Batch():
+            prefills = all(each.committed and each.num_rows > 1 for each in forwards_of(job))
+            return (ABORTED if job.dead else PREFILL if prefills else FORWARD), job.num_rows
         case GrowDraft():
             return DRAFT, len(job.nodes)
         case ExtendDraft():
@@ -37,4 +48,4 @@ def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
 
 
 def message_rows(message: Message) -> int:
-    return message.num_rows if isinstance(message, Segment) else 0
+    return message.num_rows if isinstance(message, Segment | SegmentBatch) else 0

@@ -40,7 +40,7 @@ from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draft_session import DraftNodeSpec, DraftSession
 from flowedge.engine.finite import are_scores
-from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify
+from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify, shares_of
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
@@ -127,8 +127,7 @@ class DraftNode:
             request = session.request
             self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
         for route in session.routes:
-            of_target = (session.drawing, session.keeps_taps) if route == TARGET else ()
-            self._outgoing[route].put(Open(name, session.capacity, *of_target))
+            self._outgoing[route].put(session.opening(route))
             self._send_prompt(session, route)
 
     def _side_routes(self, strategy: Strategy) -> range:
@@ -252,13 +251,14 @@ class DraftNode:
         """Return the next output of a request."""
         return self._outputs.popleft() if self._outputs else None
 
-    def record_busy(self, name: str, seconds: float) -> None:
-        """Add compute time to a session's report; called before its job is finished."""
-        if name in self._sessions:
-            self._sessions[name].job_s = seconds
-        if name in self._reports:
-            report = self._reports[name]
-            self._reports[name] = replace(report, busy_s=report.busy_s + seconds)
+    def record_busy(self, job: DraftJob, seconds: float) -> None:
+        """Add the time of a job to the reports of its sessions; called before the job is finished."""
+        for name, share in shares_of(job).items():
+            if name in self._sessions:
+                self._sessions[name].job_s = seconds
+            if name in self._reports:
+                report = self._reports[name]
+                self._reports[name] = replace(report, busy_s=report.busy_s + seconds * share)
 
     def record_sent(self, name: str, num_bytes: int) -> None:
         """Add bytes sent to the first stages to a session's report."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import Prune, Segment, StageReport, Tapped
+from flowedge.core.messages import Open, Prune, Segment, StageReport, Tapped
 from flowedge.core.request import Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
@@ -139,14 +139,16 @@ class DraftSession:
         self._true_rows = VerifiedRows(spec.width, spec.dtype, self._kept_taps)
 
     @property
-    def keeps_taps(self) -> bool:
-        """Whether stages keep what they tap of draft rows (see Open.keeps_taps)."""
-        return bool(self._kept_taps)
-
-    @property
     def routes(self) -> tuple[int, ...]:
         """The routes that the session uses, the target's first."""
         return (TARGET, *self.side_routes)
+
+    def opening(self, route: int) -> Open:
+        """Return the message that opens the session on a route."""
+        opening = Open(self.name, self.capacity, takes_turns=self.strategy.takes_turns)
+        if route != TARGET:
+            return opening
+        return replace(opening, drawing=self.drawing, keeps_taps=bool(self._kept_taps))
 
     def ledger(self, route: int) -> PipelineLedger:
         """Return the ledger of the segments on a route. Raises ProtocolError for a route it does not use."""

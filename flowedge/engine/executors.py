@@ -6,16 +6,18 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.core.errors import BadRequestError, NonFiniteError, ProtocolError
+from flowedge.core.errors import BadRequestError, FlowEdgeError, NonFiniteError, ProtocolError
 from flowedge.core.sampling import Walk, walk
 from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
+    Batch,
     DraftJob,
     DraftResult,
     DropCache,
     ExtendDraft,
     Forward,
+    ForwardResult,
     GrowDraft,
     OpenCache,
     OpenDraft,
@@ -107,12 +109,27 @@ class BlockExecutor:
         del self.block
 
     def run(self, job: StageJob) -> StageResult:
-        """Run one job. Returns None for a Forward that was aborted.
+        """Run one job. Returns None for a forward that was aborted.
 
         Raises:
             CapacityError: when memory runs out; the session's cache is free then.
-            FlowEdgeError: when the job contradicts the session.
+            FlowEdgeError: when the job contradicts the session. Of a batch nothing is raised: such an error
+                is the result of the one forward.
         """
+        if isinstance(job, Batch):
+            return self._run_batch(job)
+        return self._run_alone(job)
+
+    def _run_batch(self, batch: Batch) -> StageResult:
+        results: list[ForwardResult | FlowEdgeError] = []
+        for forward in batch.forwards:
+            try:
+                results.append(self._run_alone(forward))
+            except FlowEdgeError as error:
+                results.append(error)
+        return results
+
+    def _run_alone(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
         claim = f"the next rows of session {job.session} do not fit"
         return within_memory(
             claim,
@@ -129,7 +146,7 @@ class BlockExecutor:
         if self.block.decoding is not None:
             self.block.decoding.free()
 
-    def _run(self, job: StageJob) -> StageResult:
+    def _run(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
         match job:
             case OpenCache():
                 self._caches[job.session] = self.block.new_cache(job.capacity)
@@ -139,7 +156,7 @@ class BlockExecutor:
                 return self._forward(job)
         return None
 
-    def _forward(self, job: Forward) -> StageResult:
+    def _forward(self, job: Forward) -> ForwardResult:
         cache = self._caches.get(job.session)
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")

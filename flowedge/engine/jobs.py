@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.errors import FlowEdgeError
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.verification.draw import Draw, DrawnRows
@@ -76,6 +77,25 @@ class Forward:
 
 
 @dataclass(frozen=True, eq=False)
+class Batch:
+    """Compute rows of several sessions together.
+
+    Result: None when aborted, or a list: for each forward its result, or the error that ends its session.
+    """
+
+    forwards: tuple[Forward, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(forward.num_rows for forward in self.forwards)
+
+    @property
+    def dead(self) -> bool:
+        """Whether no row of any session lives any more."""
+        return all(forward.dead for forward in self.forwards)
+
+
+@dataclass(frozen=True, eq=False)
 class Verify:
     """Draw the target's tokens along the draft rows that came back. Result: sampling.Walk.
 
@@ -129,10 +149,37 @@ class GrowDraft:
     next_tokens: IntArray | None
 
 
-StageJob: TypeAlias = OpenCache | DropCache | Forward
+Computation: TypeAlias = Forward | Batch
+StageJob: TypeAlias = OpenCache | DropCache | Computation
 DraftJob: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
-StageResult: TypeAlias = Payload | DrawnRows | None
+Part: TypeAlias = OpenCache | Forward | OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
+ForwardResult: TypeAlias = Payload | DrawnRows | None
+StageResult: TypeAlias = ForwardResult | list[ForwardResult | FlowEdgeError]
 DraftResult: TypeAlias = Walk | DraftLayer | None
+
+
+def parts_of(job: StageJob | DraftJob) -> tuple[Part, ...]:
+    """Return the jobs of single sessions that a job consists of."""
+    return job.forwards if isinstance(job, Batch) else (job,)
+
+
+def forwards_of(job: StageJob) -> tuple[Forward, ...]:
+    """Return the forwards that a stage computes in a job; none for a job about a cache."""
+    if isinstance(job, Batch):
+        return job.forwards
+    return (job,) if isinstance(job, Forward) else ()
+
+
+def sessions_of(job: StageJob | DraftJob) -> tuple[str, ...]:
+    """Return the sessions that a job is for."""
+    return tuple(part.session for part in parts_of(job))
+
+
+def shares_of(job: StageJob | DraftJob) -> dict[str, float]:
+    """Return each session's share of the time of a job: that of its rows where it has any."""
+    if isinstance(job, Batch):
+        return {forward.session: forward.num_rows / job.num_rows for forward in job.forwards}
+    return {job.session: 1.0}
 
 
 class StageExecutor(Protocol):

@@ -8,11 +8,11 @@ before with `next_upstream`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.arrays import NO_TOKEN, Payload
 from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, NonFiniteError, ProtocolError
 from flowedge.core.messages import (
     Close,
@@ -28,33 +28,30 @@ from flowedge.core.messages import (
     Tapped,
     no_rows,
 )
+from flowedge.engine.batching.computing_segments import ComputingSegment, ComputingSegments
+from flowedge.engine.batching.forward_times import ForwardTimes
+from flowedge.engine.batching.waiting_segments import WaitingSegments
 from flowedge.engine.finite import rows_not_finite
-from flowedge.engine.jobs import DropCache, Forward, OpenCache, StageJob, StageResult
+from flowedge.engine.jobs import (
+    Batch,
+    DropCache,
+    Forward,
+    ForwardResult,
+    OpenCache,
+    StageJob,
+    StageResult,
+    sessions_of,
+    shares_of,
+)
 from flowedge.engine.stage_session import StageSession, StageSpec
 from flowedge.engine.verification.draw import DrawnRows
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
-from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.frame_bounds import CONTROL_BYTES
 from flowedge.protocol.outbox import Outbox
 
 NOT_COMPUTED = StageTime(0, 0.0)
 TAPPED_BYTES = CONTROL_BYTES // 2  # of tapped values in a message
 MAX_LATE_CLOSES = 1024  # ended sessions remembered, so that a late express close is known as late
-
-
-@dataclass
-class _Computing:
-    """The segment that is being computed.
-
-    Attributes:
-        segment: its live rows; offsets: int64 [n], theirs in the job.
-        seconds: time of the job, once it is known.
-    """
-
-    job: Forward
-    segment: Segment
-    offsets: IntArray
-    seconds: float = 0.0
 
 
 class Stage:
@@ -66,9 +63,10 @@ class Stage:
         self._sessions: dict[str, StageSession] = {}
         self._closed: dict[str, StageReport] = {}  # tombstones, until the in-band close has passed
         self._passed: deque[str] = deque(maxlen=MAX_LATE_CLOSES)
-        self._inbox: deque[Segment] = deque()
+        self._inbox = WaitingSegments(spec.max_rows)
         self._cache_jobs: deque[OpenCache | DropCache] = deque()
-        self._computing: _Computing | None = None
+        self._computing = ComputingSegments()
+        self._times = ForwardTimes()
         self._outbox = Outbox()
         self._upstream: deque[Message] = deque()
         self._tapped: deque[Tapped] = deque()
@@ -127,55 +125,60 @@ class Stage:
         """Return the next job, once the job before it is finished; None if there is nothing to do."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
-        while self._inbox and self._computing is None:
-            segment = self._inbox.popleft()
-            if self.spec.is_first:
-                self._upstream.append(Credit(segment.session))
-            try:
-                job = self._start(segment)
-            except ProtocolError as error:
-                self._fail_session(segment.session, error)
-                continue
-            if job is not None:
+        while self._inbox and self._computing.idle:
+            for segment in self._inbox.take(self._takes_turns, self._times.worth):
+                if self.spec.is_first:
+                    self._upstream.append(Credit(segment.session))
+                try:
+                    self._start(segment)
+                except ProtocolError as error:
+                    self._fail_session(segment.session, error)
+            if (job := self._computing.begin()) is not None:
                 return job
         return None
 
     def finish(self, job: StageJob, output: StageResult) -> None:
         """Take back a job that was run, with its result."""
-        computing = self._computing
-        if not isinstance(job, Forward) or computing is None or computing.job is not job:
-            return
-        self._computing = None
-        session = self._sessions.get(job.session)
+        computed = self._computing.take(job, output)
+        time = StageTime(sum(segment.forward.num_rows for segment, _ in computed), self._computing.seconds)
+        finished = [self._finished(*each, time) for each in computed]
+        self._outbox.put_together([segment for segment in finished if segment is not None])
+
+    def _finished(
+        self, computed: ComputingSegment, output: ForwardResult | FlowEdgeError, time: StageTime
+    ) -> Segment | None:
+        """Return the segment that goes on in place of one that was computed, if its session goes on."""
+        forward, segment = computed.forward, computed.segment
+        session = self._sessions.get(forward.session)
         if session is None:
-            return
-        segment = computing.segment
+            return None
+        if isinstance(output, FlowEdgeError):
+            self._fail_session(forward.session, output)
+            return None
         if output is None:
             session.count(segments=1, aborted=1)
-            self._put_empty(session, no_rows(segment))
-            return
-        time = StageTime(job.num_rows, computing.seconds)
-        wasted = job.num_rows - segment.num_rows
-        session.count(segments=1, rows_computed=job.num_rows, rows_wasted=wasted)
+            return self._empty(session, no_rows(segment))
+        wasted = forward.num_rows - segment.num_rows
+        session.count(segments=1, rows_computed=forward.num_rows, rows_wasted=wasted)
         if isinstance(output, DrawnRows):
             assert session.path is not None
-            segment = session.path.take(segment, computing.offsets, output)
+            segment = session.path.take(segment, computed.offsets, output)
             live = segment.payload
         else:
-            live = output if len(computing.offsets) == len(output) else output[computing.offsets]
+            live = computed.live(output)
         failed = self._count_failed(live)
         if failed:
-            self._fail_session(job.session, self._not_finite(job, f"{failed} of {len(live)} rows"))
-            return
+            self._fail_session(forward.session, self._not_finite(forward, f"{failed} of {len(live)} rows"))
+            return None
         if session.taps is not None and not segment.committed:
             live = session.taps.take(live)
-        self._outbox.put(self._output(segment, live, time))
+        return self._output(segment, live, time)
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
-        """Take back a job that could not be run: its session ends with a Fault."""
-        if self._computing is not None and self._computing.job is job:
-            self._computing = None
-        self._fail_session(job.session, error)
+        """Take back a job that could not be run: its sessions end with a Fault."""
+        self._computing.give_up(job)
+        for session in sessions_of(job):
+            self._fail_session(session, error)
 
     def next_outbound(self) -> Message | None:
         """Return the next message for the in-band link, which must be ready to take it."""
@@ -198,12 +201,14 @@ class Stage:
         """Return what was done since the last call."""
         return self._counts.take()
 
-    def record_busy(self, session: str, seconds: float) -> None:
-        """Add the compute time of the job that is about to be taken back to its session's report."""
-        if self._computing is not None:
-            self._computing.seconds = seconds
-        if session in self._sessions:
-            self._sessions[session].count(busy_s=seconds)
+    def record_busy(self, job: StageJob, seconds: float) -> None:
+        """Add the compute time of a job that is about to be taken back to the reports of its sessions."""
+        self._computing.seconds = seconds
+        if isinstance(job, Forward | Batch) and not job.dead:
+            self._times.observe(job.num_rows, seconds)
+        for name, share in shares_of(job).items():
+            if name in self._sessions:
+                self._sessions[name].count(busy_s=seconds * share)
 
     def record_sent(self, session: str, num_bytes: int) -> None:
         """Add bytes sent downstream to a session's report."""
@@ -266,7 +271,7 @@ class Stage:
         session.check_tokens(segment, self.spec.vocab_size, is_first=self.spec.is_first)
         if len(self._inbox) >= self.spec.max_queue:
             raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
-        self._inbox.append(session.renumbered(segment))
+        self._inbox.put(session.renumbered(segment))
 
     def _check_payload(self, segment: Segment, width: int) -> None:
         spec, payload, rows = self.spec, segment.payload, segment.num_rows
@@ -303,29 +308,29 @@ class Stage:
             for first in range(0, len(tapped), at_once):
                 rows = tapped[first : first + at_once]
                 self._tapped.append(Tapped(prune.session, self.spec.width, rows))
-        self._inbox = deque(
-            session.trimmed(segment, prune) if segment.session == prune.session else segment
-            for segment in self._inbox
-        )
-        computing = self._computing
-        if computing is not None and computing.job.session == prune.session:
-            computing.segment, retained = map_segment(computing.segment, prune)
-            computing.offsets = computing.offsets[retained]
-            computing.job.dead = computing.segment.num_rows == 0
+        self._inbox.replace(prune.session, lambda segment: session.trimmed(segment, prune))
+        self._computing.prune(prune)
         session.count(rows_wasted=self._outbox.prune(prune))
 
-    def _start(self, segment: Segment) -> Forward | None:
+    def _takes_turns(self, session: str) -> bool:
+        return session not in self._sessions or self._sessions[session].takes_turns
+
+    def _start(self, segment: Segment) -> None:
+        """Make a segment a part of the next job; a segment without rows is handed on.
+
+        Raises:
+            ProtocolError: when its rows do not follow those of its session.
+        """
         session = self._session(segment.session)
         if segment.num_rows == 0:
             session.count(segments=1)
-            self._put_empty(session, segment)
-            return None
+            self._outbox.put(self._empty(session, segment))
+            return
         if self.spec.is_first and session.drawing is not None and not segment.committed:
             segment = replace(segment, tokens=segment.payload.astype(np.int64))
-        job = session.begin_forward(segment)
+        forward = session.begin_forward(segment)
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
-        self._computing = _Computing(job, header, np.arange(segment.num_rows))
-        return job
+        self._computing.add(forward, header)
 
     def _count_failed(self, live: Payload) -> int:
         """Return the number of computed rows whose hidden state is not finite, or that have no token."""
@@ -348,13 +353,13 @@ class Stage:
             stage_times=(*segment.stage_times, time),
         )
 
-    def _put_empty(self, session: StageSession, segment: Segment) -> None:
-        """Hand on a segment without rows."""
+    def _empty(self, session: StageSession, segment: Segment) -> Segment:
+        """Return the segment that goes on in place of one without rows."""
         payload: Payload = np.zeros(0, dtype=np.int32)
         if not self.spec.returns_tokens:
             width = session.handed_width(committed=segment.committed)
             payload = np.zeros((0, width), dtype=self.spec.dtype)
-        self._outbox.put(self._output(segment, payload, NOT_COMPUTED))
+        return self._output(segment, payload, NOT_COMPUTED)
 
     def _receive_close(self, close: Close, express: bool) -> None:
         name = close.session
@@ -372,10 +377,9 @@ class Stage:
     def _end(self, name: str, reason: str) -> None:
         self._sessions.pop(name)
         self._counts.ended[reason] += 1
-        self._inbox = deque(s for s in self._inbox if s.session != name)
+        self._inbox.drop(name)
         self._outbox.drop_segments(name)
-        if self._computing is not None and self._computing.job.session == name:
-            self._computing.job.dead = True
+        self._computing.kill(name)
         self._cache_jobs.append(DropCache(name))
 
     def _session(self, name: str) -> StageSession:

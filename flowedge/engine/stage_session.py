@@ -64,7 +64,7 @@ class StageSession:
         tail: the rows that are cached or being computed.
         epoch: number of the last prune that was applied; the session's rows are in its numbering.
         fence: number of the last prune that came in-band.
-        drawing: as the session was opened with.
+        drawing, takes_turns: as the session was opened with.
         path: what this stage has drawn for the session; None where it does not draw.
         taps: what this stage has tapped of draft rows; None where nothing is kept.
         maps: the applied prunes beyond the fence, by number; held: prunes whose turn has not come.
@@ -74,6 +74,7 @@ class StageSession:
         """work: the sums over all sessions of the stage, by field of StageReport."""
         self.capacity = opened.capacity
         self.drawing: Drawing | None = opened.drawing
+        self.takes_turns = opened.takes_turns
         self.path = DrawnPath(opened.drawing) if spec.draws and opened.drawing is not None else None
         self._spec = spec
         self._draft_width = spec.width - spec.tapped_before if opened.keeps_taps else spec.width

@@ -22,7 +22,7 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.log_fields import about
-from flowedge.core.messages import SEGMENT_ROWS, Fault, Message
+from flowedge.core.messages import SEGMENT_ROWS, Fault, Message, SessionMessage, session_messages
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
@@ -255,16 +255,20 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     def _take(self, message: Message, route: int, sender: str = "") -> None:
         """Take in a message; called in the link thread, or by the timing."""
+        with self._lock:
+            for part in session_messages(message):
+                self._take_part(part, route, sender)
+        self._changed()
+
+    def _take_part(self, message: SessionMessage, route: int, sender: str) -> None:
         session = getattr(message, "session", "")
         if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
             # A link between two stages is lost: nothing else can come through this pipeline either.
             self._on_loop(self._on_lost, DeviceLostError(message.device, message.reason))
             return
         self._note_progress(session)
-        with self._lock:
-            self._machine.tell_time(time.monotonic())
-            self._guard(session, partial(self._machine.receive, message, route, sender))
-        self._changed()
+        self._machine.tell_time(time.monotonic())
+        self._guard(session, partial(self._machine.receive, message, route, sender))
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:
         """Run a step of a session's strategy. A bug in it ends this session with an error, and no other."""

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
-from flowedge.core.messages import Message
+from flowedge.core.messages import Message, shared_bytes
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftJob, StageJob
+from flowedge.engine.jobs import DraftJob, StageJob, parts_of
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
@@ -47,7 +47,7 @@ class Machine(Protocol[JobT]):
 
     def fail(self, job: JobT, error: FlowEdgeError, /) -> None: ...
 
-    def record_busy(self, session: str, seconds: float, /) -> None: ...
+    def record_busy(self, job: JobT, seconds: float, /) -> None: ...
 
     def record_sent(self, session: str, num_bytes: int, /) -> None: ...
 
@@ -182,7 +182,7 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
     def _concluded(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
         """Take back a job: send what follows from it first, then start the next one."""
         activity, rows = job_activity(job)
-        self._foreseen(partial(self._take_back, job, outcome, activity, rows))
+        self._foreseen(partial(self._take_back, job, outcome, activity))
         self._timing.changed()
         self._foreseen(self._hand_out)
         self._foreseen(self._start_job)
@@ -190,19 +190,21 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         if outcome.error is None:
             self._observer.computed(activity, outcome.span.seconds, rows)
 
-    def _take_back(self, job: JobT, outcome: Outcome[ResultT | None], activity: str, rows: int) -> None:
+    def _take_back(self, job: JobT, outcome: Outcome[ResultT | None], activity: str) -> None:
         with self._lock:
             self._computing = False
             if outcome.error is not None:
                 self._machine.fail(job, outcome.error)
             else:
-                self._machine.record_busy(job.session, outcome.span.seconds)
+                self._machine.record_busy(job, outcome.span.seconds)
                 # Before the end of the session is told to anyone.
-                self.timeline.add(job.session, activity, outcome.span.start, outcome.span.end, rows)
+                for part in parts_of(job):
+                    self.timeline.add(part.session, activity, *outcome.span, job_activity(part)[1])
                 self._finish(job, outcome)
 
     def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
-        session = getattr(message, "session", "")
-        self._machine.record_sent(session, num_bytes)
-        self.timeline.add(session, TRANSFER, started, ended, message_rows(message))
+        for part, share in shared_bytes(message, num_bytes):
+            session = getattr(part, "session", "")
+            self._machine.record_sent(session, share)
+            self.timeline.add(session, TRANSFER, started, ended, message_rows(part))
         self._observer.transferred(ended - started)

@@ -14,7 +14,15 @@ import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, DrainingError, ProtocolError
 from flowedge.core.log_fields import about
-from flowedge.core.messages import Close, Fault, Message, Open, Prune
+from flowedge.core.messages import (
+    Close,
+    Fault,
+    Message,
+    Open,
+    Prune,
+    SessionMessage,
+    session_messages,
+)
 from flowedge.engine.activity import PRUNE
 from flowedge.engine.jobs import StageExecutor, StageJob, StageResult
 from flowedge.engine.stage import Stage
@@ -208,6 +216,11 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         self._changed()
 
     def _receive(self, stream: InStream, message: Message) -> None:
+        with self._lock:
+            for part in session_messages(message):
+                self._receive_part(stream, part)
+
+    def _receive_part(self, stream: InStream, message: SessionMessage) -> None:
         express = stream.kind is LinkKind.EXPRESS
         with self._lock:
             if self.ended is not None or (stream is not self._express and stream not in self._in_band):
@@ -223,7 +236,7 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
                 self.timeline.add(message.session, PRUNE, now, now)
             self._machine.receive(message, express=express)
 
-    def _check_sender(self, stream: InStream, message: Message) -> None:
+    def _check_sender(self, stream: InStream, message: SessionMessage) -> None:
         if stream.kind is LinkKind.EXPRESS:
             if not isinstance(message, Prune | Close):
                 raise ProtocolError(f"a {type(message).__name__} does not belong on an express link")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flowedge.core.messages import BATCH_SEGMENTS
 from flowedge.protocol.frame_error import FrameError
 
 MAX_SESSION_ID = 64  # characters
@@ -21,7 +22,7 @@ MAX_REPORT_BYTES = 1024  # of one stage's report
 MAX_EOS = 1 << 10  # token ids that end an answer
 OPEN_BYTES = 32 << 10  # of the head of a frame that opens a session
 CONTROL_BYTES = 1 << 20  # most bytes of a frame that is no segment
-SEGMENT_HEAD_BYTES = 3 << 20  # most bytes of the head of a segment's frame
+SEGMENT_HEAD_BYTES = 3 << 20  # most bytes of the head of the frame of a segment or a batch
 
 VARINT_BYTES = 10  # most bytes of a number
 SMALL_BYTES = 16 << 10  # a frame up to this size costs little, whatever it holds
@@ -47,8 +48,8 @@ class _Field(NamedTuple):
     fields: Mapping[int, _Field] | None = None
 
 
-def _message(size: int, fields: Mapping[int, _Field]) -> _Field:
-    return _Field(_BYTES, size, fields=fields)
+def _message(size: int, fields: Mapping[int, _Field], times: int = 1) -> _Field:
+    return _Field(_BYTES, size, times, fields=fields)
 
 
 def _packed(values: int) -> _Field:
@@ -71,7 +72,7 @@ _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIS
 }
 _EOS = _packed(MAX_EOS)
 _DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}
-_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER}
+_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER, 5: _NUMBER}
 _BODIES: Mapping[int, tuple[str, _Field]] = {
     1: ("open", _message(OPEN_BYTES, _OPEN)),
     2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
@@ -84,6 +85,7 @@ _BODIES: Mapping[int, tuple[str, _Field]] = {
     6: ("fault", _message(CONTROL_BYTES, {1: _SESSION, 2: _TEXT, 3: _TEXT, 4: _TEXT})),
     7: ("heartbeat", _message(512, {1: _NUMBER})),
     9: ("tapped", _message(1024, {1: _SESSION, 2: _NUMBER, 3: _TENSOR})),
+    10: ("batch", _message(SEGMENT_HEAD_BYTES, {1: _message(SEGMENT_HEAD_BYTES, _SEGMENT, BATCH_SEGMENTS)})),
 }
 _FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _FLOAT}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-from flowedge.core.messages import Close, Message, Prune, Segment
+from flowedge.core.messages import Close, Message, Prune, Segment, SegmentBatch, session_messages
 from flowedge.protocol.epochs import map_segment
 
 
@@ -20,11 +21,18 @@ class Outbox:
     def put(self, message: Message) -> None:
         self._messages.append(message)
 
+    def put_together(self, segments: Sequence[Segment]) -> None:
+        """Add segments of different sessions, which are sent as one message."""
+        if segments:
+            self._messages.append(_together(segments))
+
     def pop(self) -> Message | None:
         return self._messages.popleft() if self._messages else None
 
     def prune(self, prune: Prune) -> int:
         """Map the session's segments to the prune's epoch and put the prune before the first of them.
+
+        A segment that is part of a batch has the prune before the batch.
 
         Returns:
             The number of rows that the segments lost.
@@ -33,24 +41,43 @@ class Outbox:
         queue: deque[Message] = deque()
         placed = False
         for message in self._messages:
-            if isinstance(message, Segment) and message.session == prune.session:
-                if not placed:
-                    queue.append(prune)
-                    placed = True
-                mapped, _ = map_segment(message, prune)
-                trimmed += message.num_rows - mapped.num_rows
-                queue.append(mapped)
-            else:
+            segments = _segments_of(message, prune.session)
+            if not segments:
                 queue.append(message)
+                continue
+            if not placed:
+                queue.append(prune)
+                placed = True
+            mapped = {segment: map_segment(segment, prune)[0] for segment in segments}
+            trimmed += sum(old.num_rows - new.num_rows for old, new in mapped.items())
+            queue.append(_together([mapped.get(part, part) for part in _parts(message)]))
         if not placed:
             queue.append(prune)
         self._messages = queue
         return trimmed
 
     def drop_segments(self, session: str) -> None:
-        self._messages = deque(
-            m for m in self._messages if not (isinstance(m, Segment) and m.session == session)
-        )
+        queue: deque[Message] = deque()
+        for message in self._messages:
+            dropped = _segments_of(message, session)
+            if not dropped:
+                queue.append(message)
+            elif left := [part for part in _parts(message) if part not in dropped]:
+                queue.append(_together(left))
+        self._messages = queue
+
+
+def _parts(message: Message) -> list[Segment]:
+    return [part for part in session_messages(message) if isinstance(part, Segment)]
+
+
+def _segments_of(message: Message, session: str) -> list[Segment]:
+    """Return the segments of a session in a message, of which there is at most one."""
+    return [part for part in _parts(message) if part.session == session]
+
+
+def _together(segments: Sequence[Segment]) -> Message:
+    return segments[0] if len(segments) == 1 else SegmentBatch(tuple(segments))
 
 
 class DraftNodeOutbox:

@@ -37,7 +37,13 @@ def data_of(array: Payload) -> memoryview | bytes:
     return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
-def tensor_from_pb(tensor: pb.Tensor, tail: bytes | bytearray, padding: int) -> Payload:
+def tensor_bytes(tensor: pb.Tensor) -> int:
+    """Return the bytes of the data of a tensor of this form; 0 for a dtype that is unknown."""
+    dtype = _DTYPES.get(tensor.dtype)
+    return 0 if dtype is None else math.prod(tensor.shape) * dtype.itemsize
+
+
+def tensor_from_pb(tensor: pb.Tensor, tail: bytes | bytearray | memoryview, padding: int) -> Payload:
     """Return a read-only array over the bytes of the tail, behind which `padding` bytes follow.
 
     Raises:

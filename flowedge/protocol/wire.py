@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from flowedge.core.arrays import NO_TOKEN, IntArray
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import (
+    BATCH_SEGMENTS,
     Close,
     Credit,
     Drawing,
@@ -26,25 +24,26 @@ from flowedge.core.messages import (
     Open,
     Prune,
     Segment,
+    SegmentBatch,
     StageReport,
-    StageTime,
     Tapped,
 )
 from flowedge.core.sampling import SamplingParams
+from flowedge.protocol.fields import index, int64, session_of, text
 from flowedge.protocol.frame_bounds import (
     MAX_REPORTS,
     MAX_ROWS,
-    MAX_SESSION_ID,
     MAX_TEXT,
     SMALL_BYTES,
     VARINT_BYTES,
     check_bounds,
 )
 from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.segments import batch_from_pb, segment_from_pb, segment_to_pb
 from flowedge.protocol.tensors import data_of, tensor_from_pb, tensor_to_pb
 from flowedge.v1 import pipeline_pb2 as pb
 
-MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
+_BESIDE_ROWS_BYTES = 1024  # of the head of a segment: what is not counted by rows
 MAX_REPORT_NAME = 128  # characters of a device's name in a report
 
 LENGTHS = struct.Struct("<II")  # bytes of the head and of the tail, before both of them
@@ -120,8 +119,12 @@ def read(head: bytes, tail: bytes | bytearray) -> tuple[Message, float]:
 
 
 def segment_bytes(rows: int, row_bytes: int) -> int:
-    """Return the most bytes of the frame of a segment, of so many rows with so many bytes of payload each."""
-    return rows * (row_bytes + 3 * VARINT_BYTES) + SMALL_BYTES
+    """Return the most bytes of the frame of a segment or a batch.
+
+    Args:
+        rows: of all segments; row_bytes: of the payload of each.
+    """
+    return rows * (row_bytes + 3 * VARINT_BYTES) + BATCH_SEGMENTS * _BESIDE_ROWS_BYTES + SMALL_BYTES
 
 
 def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
@@ -134,10 +137,14 @@ def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
                 capacity=message.capacity,
                 drawing=drawing,
                 keeps_taps=message.keeps_taps,
+                takes_turns=message.takes_turns,
             )
             return pb.Frame(open=opened)
         case Segment():
-            return pb.Frame(segment=_segment_to_pb(message))
+            return pb.Frame(segment=segment_to_pb(message))
+        case SegmentBatch():
+            segments = [segment_to_pb(segment) for segment in message.segments]
+            return pb.Frame(batch=pb.Batch(segments=segments))
         case Prune():
             return pb.Frame(prune=_prune_to_pb(message))
         case Tapped():
@@ -171,9 +178,9 @@ def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
         raise FrameError("", "the frame has no body")
     if kind == "heartbeat" and not tail:
         return Heartbeat(frame.heartbeat.sequence)
-    session: str = getattr(getattr(frame, kind), "session", "")
-    if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
-        raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
+    if kind == "batch":
+        return batch_from_pb(frame.batch, tail)
+    session = session_of(getattr(frame, kind))
     try:
         if tail and kind not in {"segment", "tapped"}:
             raise ProtocolError(f"a tail of {len(tail)} bytes, which it has no tensor for")
@@ -186,22 +193,22 @@ def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:  #
     match kind:
         case "open":
             drawing = _drawing_from_pb(frame.open.drawing) if frame.open.HasField("drawing") else None
-            capacity = _index(frame.open.capacity)
-            return Open(frame.open.session, capacity, drawing, frame.open.keeps_taps)
+            capacity = index(frame.open.capacity)
+            return Open(frame.open.session, capacity, drawing, frame.open.keeps_taps, frame.open.takes_turns)
         case "segment":
-            return _segment_from_pb(frame.segment, tail)
+            return segment_from_pb(frame.segment, tail)
         case "prune":
             return _prune_from_pb(frame.prune)
         case "tapped":
             rows = tensor_from_pb(frame.tapped.rows, tail, padding=0)
-            return Tapped(frame.tapped.session, _index(frame.tapped.first), rows)
+            return Tapped(frame.tapped.session, index(frame.tapped.first), rows)
         case "close":
             return _close_from_pb(frame.close)
         case "credit":
             return Credit(frame.credit.session)
         case _:
             fault = frame.fault
-            return Fault(fault.session, _text(fault.device), _text(fault.code), _text(fault.reason))
+            return Fault(fault.session, text(fault.device), text(fault.code), text(fault.reason))
 
 
 def _drawing_to_pb(drawing: Drawing) -> pb.Drawing:
@@ -222,7 +229,7 @@ def _drawing_from_pb(drawing: pb.Drawing) -> Drawing:
     try:
         sampling = SamplingParams(
             temperature=drawing.temperature,
-            top_k=_index(drawing.top_k),
+            top_k=index(drawing.top_k),
             top_p=drawing.top_p,
             seed=drawing.seed,
         )
@@ -230,66 +237,11 @@ def _drawing_from_pb(drawing: pb.Drawing) -> Drawing:
         raise ProtocolError(str(error)) from error
     return Drawing(
         sampling,
-        _index(drawing.prompt_rows),
+        index(drawing.prompt_rows),
         drawing.features,
-        _index(drawing.max_new_tokens),
-        frozenset(_int64(drawing.eos, least=0).tolist()),
+        index(drawing.max_new_tokens),
+        frozenset(int64(drawing.eos, least=0).tolist()),
     )
-
-
-def _segment_to_pb(segment: Segment) -> pb.Segment:
-    return pb.Segment(
-        session=segment.session,
-        number=segment.number,
-        epoch=segment.epoch,
-        committed=segment.committed,
-        first_row=segment.first_row,
-        positions=segment.positions.tolist(),
-        parents=segment.parents.tolist(),
-        payload=tensor_to_pb(segment.payload),
-        padding=segment.padding,
-        tokens=None if segment.tokens is None else segment.tokens.tolist(),
-        drawn=None if segment.drawn is None else segment.drawn.tolist(),
-        computed_rows=[time.rows for time in segment.stage_times],
-        computed_us=[round(time.seconds * 1e6) for time in segment.stage_times],
-    )
-
-
-def _segment_from_pb(segment: pb.Segment, tail: bytes | bytearray) -> Segment:
-    rows = len(segment.positions)
-    if rows > MAX_ROWS:
-        raise ProtocolError(f"{rows} rows; at most {MAX_ROWS} are allowed")
-    if len(segment.parents) != rows:
-        raise ProtocolError(f"{rows} positions but {len(segment.parents)} parents")
-    for name, given in (("tokens", segment.tokens), ("drawn tokens", segment.drawn)):
-        if given and len(given) != rows:
-            raise ProtocolError(f"{rows} positions but {len(given)} {name}")
-    if len(segment.computed_rows) != len(segment.computed_us):
-        raise ProtocolError(
-            f"rows of {len(segment.computed_rows)} stages but times of {len(segment.computed_us)}"
-        )
-    payload = tensor_from_pb(segment.payload, tail, segment.padding)
-    positions, parents = _int64(segment.positions, least=0), _int64(segment.parents, least=-1)
-    read = Segment(
-        session=segment.session,
-        number=_index(segment.number),
-        epoch=_index(segment.epoch),
-        committed=segment.committed,
-        first_row=_index(segment.first_row),
-        positions=positions,
-        parents=parents,
-        payload=payload,
-        padding=segment.padding,
-        tokens=_int64(segment.tokens, least=0) if segment.tokens else None,
-        drawn=_int64(segment.drawn, least=NO_TOKEN) if segment.drawn else None,
-        stage_times=tuple(
-            StageTime(_index(rows), _index(us) / 1e6)
-            for rows, us in zip(segment.computed_rows, segment.computed_us, strict=True)
-        ),
-    )
-    if len(payload) != len(read.carried):
-        raise ProtocolError(f"{len(read.carried)} rows are carried but the payload has {len(payload)}")
-    return read
 
 
 def _prune_to_pb(prune: Prune) -> pb.Prune:
@@ -306,16 +258,16 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
 def _prune_from_pb(prune: pb.Prune) -> Prune:
     if len(prune.retained) > MAX_ROWS:
         raise ProtocolError(f"{len(prune.retained)} retained rows; at most {MAX_ROWS} are allowed")
-    retained = _int64(prune.retained, least=0)
+    retained = int64(prune.retained, least=0)
     if len(retained) > 1 and not bool((retained[1:] > retained[:-1]).all()):
         raise ProtocolError("the retained rows do not ascend")
     if prune.accepted > len(retained):
         raise ProtocolError(f"accepts {prune.accepted} of {len(retained)} retained rows")
     return Prune(
         session=prune.session,
-        epoch=_index(prune.epoch),
-        source_len=_index(prune.source_len),
-        context=_index(prune.context),
+        epoch=index(prune.epoch),
+        source_len=index(prune.source_len),
+        context=index(prune.context),
         accepted=prune.accepted,
         retained=retained,
     )
@@ -329,12 +281,12 @@ def _report_from_pb(report: pb.StageReport) -> StageReport:
     if not (math.isfinite(report.busy_s) and report.busy_s >= 0):
         raise ProtocolError(f"a report has a busy time of {report.busy_s} s")
     return StageReport(
-        device=_text(report.device),
-        segments=_index(report.segments),
-        rows_computed=_index(report.rows_computed),
-        rows_trimmed=_index(report.rows_trimmed),
-        rows_wasted=_index(report.rows_wasted),
-        aborted=_index(report.aborted),
+        device=text(report.device),
+        segments=index(report.segments),
+        rows_computed=index(report.rows_computed),
+        rows_trimmed=index(report.rows_trimmed),
+        rows_wasted=index(report.rows_wasted),
+        aborted=index(report.aborted),
         busy_s=report.busy_s,
         bytes_sent=report.bytes_sent,
     )
@@ -351,28 +303,9 @@ def _tail_of(message: Message) -> memoryview | bytes:
         case Segment():
             data = data_of(message.payload)
             return bytes(data) + bytes(message.padding) if message.padding else data
+        case SegmentBatch():
+            return b"".join(_tail_of(segment) for segment in message.segments)
         case Tapped():
             return data_of(message.rows)
         case _:
             return b""
-
-
-def _int64(values: Sequence[int], least: int) -> IntArray:
-    """Return the numbers, none of which may be below `least` or above MAX_INDEX."""
-    numbers = list(values)  # of a few numbers, Python finds the least sooner than numpy
-    if numbers and (min(numbers) < least or max(numbers) > MAX_INDEX):
-        raise ProtocolError(f"an index is outside {least}..{MAX_INDEX}")
-    array: IntArray = np.array(numbers, dtype=np.int64)
-    return array
-
-
-def _index(value: int) -> int:
-    if value > MAX_INDEX:
-        raise ProtocolError(f"the number {value} is above {MAX_INDEX}")
-    return value
-
-
-def _text(value: str) -> str:
-    if len(value) > MAX_TEXT:
-        raise ProtocolError(f"a text has {len(value)} characters; at most {MAX_TEXT} are allowed")
-    return value

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.core.arrays import Payload
-from flowedge.core.messages import Message, Prune, Segment, Tapped
-from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped
+from flowedge.engine.jobs import (
+    Batch,
+    Computation,
+    DraftJob,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    StageJob,
+    Verify,
+    forwards_of,
+)
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 
 HEADER_BYTES = 64  # about what a message takes apart from its rows
@@ -30,12 +40,12 @@ class FixedCosts:
     latency_s: float = 0.001
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        if not isinstance(job, Forward):
+        if not isinstance(job, Forward | Batch):
             return 0.0
-        draws = job.draw is not None and len(job.draw.visitable) > 0
+        draws = any(each.draw is not None and len(each.draw.visitable) > 0 for each in forwards_of(job))
         return self.layers * self.layer(stage, job) + (self.verify_s if draws else 0.0)
 
-    def layer(self, stage: int, job: Forward) -> float:
+    def layer(self, stage: int, job: Computation) -> float:
         forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
         return (forward_s + self.row_s * job.num_rows) / self.layers
 
@@ -67,14 +77,19 @@ class FixedCosts:
     def message_bytes(self, _sender: int, message: Message) -> int:
         match message:
             case Segment():
-                tokens = sum(4 * len(each) for each in (message.tokens, message.drawn) if each is not None)
-                return HEADER_BYTES + 4 * message.num_rows + tokens + self._payload_bytes(message.payload)
+                return HEADER_BYTES + self._segment_bytes(message)
+            case SegmentBatch():
+                return HEADER_BYTES + sum(self._segment_bytes(segment) for segment in message.segments)
             case Prune():
                 return HEADER_BYTES + 4 * len(message.retained)
             case Tapped():
                 return HEADER_BYTES + self._payload_bytes(message.rows)
             case _:
                 return HEADER_BYTES
+
+    def _segment_bytes(self, segment: Segment) -> int:
+        tokens = sum(4 * len(each) for each in (segment.tokens, segment.drawn) if each is not None)
+        return 4 * segment.num_rows + tokens + self._payload_bytes(segment.payload)
 
     def _payload_bytes(self, payload: Payload) -> int:
         """Return the bytes of token ids [n] or of hidden states [n, width], which may have no width."""

@@ -13,10 +13,18 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from flowedge.core.errors import DeadlineError, FlowEdgeError
-from flowedge.core.messages import Message
+from flowedge.core.messages import Message, session_messages, shared_bytes
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.jobs import DraftExecutor, DraftJob, Forward, StageExecutor, StageJob
+from flowedge.engine.jobs import (
+    Batch,
+    Computation,
+    DraftExecutor,
+    DraftJob,
+    Forward,
+    StageExecutor,
+    StageJob,
+)
 from flowedge.engine.stage import Stage
 from flowedge.simulate.compute_slots import ComputeSlots
 from flowedge.strategies.events import TARGET
@@ -47,7 +55,7 @@ class Costs(Protocol):
     def stage_job(self, stage: int, job: StageJob) -> float:
         """Return the compute time of a job on a stage."""
 
-    def layer(self, stage: int, job: Forward) -> float:
+    def layer(self, stage: int, job: Computation) -> float:
         """Return the time between two places where a forward can be aborted."""
 
     def draft_job(self, job: DraftJob) -> float:
@@ -207,7 +215,7 @@ class VirtualPipeline:
         if not slot.busy and (job := stage.next_job()) is not None:
             cost = self._costs.stage_job(index, job)
             self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
-        if isinstance(slot.job, Forward) and slot.job.dead and slot.busy:
+        if isinstance(slot.job, Forward | Batch) and slot.job.dead and slot.busy:
             self._end_early(index, slot.job)
         while (message := stage.next_upstream()) is not None:
             delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
@@ -219,7 +227,7 @@ class VirtualPipeline:
     def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
         self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
 
-    def _end_early(self, index: int, job: Forward) -> None:
+    def _end_early(self, index: int, job: Computation) -> None:
         """Have an aborted forward end with its current layer."""
         ends = abort_time(self._slots[index].started, self.now, self._costs.layer(index, job))
         self._slots.end_by(index, self.now, ends)
@@ -227,7 +235,7 @@ class VirtualPipeline:
     def _finish_draft(self, job: DraftJob) -> None:
         slot = self._slots[DRAFT_NODE]
         self._observer.computed(DRAFT_NODE, job, slot.started, slot.ended)
-        self.draft_node.record_busy(job.session, slot.ended - slot.started)
+        self.draft_node.record_busy(job, slot.ended - slot.started)
         try:
             result = self._draft_executor.run(job)
         except FlowEdgeError as error:
@@ -238,7 +246,7 @@ class VirtualPipeline:
     def _finish_stage(self, index: int, job: StageJob) -> None:
         stage, slot = self._machines[index], self._slots[index]
         self._observer.computed(index, job, slot.started, slot.ended)
-        stage.record_busy(job.session, slot.ended - slot.started)
+        stage.record_busy(job, slot.ended - slot.started)
         try:
             output = self._stage_executors[index].run(job)
         except FlowEdgeError as error:
@@ -255,7 +263,8 @@ class VirtualPipeline:
             return
         self._link_busy[sender] = True
         machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
-        machine.record_sent(getattr(message, "session", ""), self._costs.message_bytes(sender, message))
+        for part, share in shared_bytes(message, self._costs.message_bytes(sender, message)):
+            machine.record_sent(getattr(part, "session", ""), share)
         left = self.now + self._costs.transfer(sender, message)
         receiver = self._receiver(sender, route)
         delay = self._costs.latency(sender) + self._costs.receive(receiver, message)
@@ -267,7 +276,7 @@ class VirtualPipeline:
             self._deliver_up(arrives, sender, message)
         else:
             stage = self._machines[receiver]
-            self._at(arrives, receiver, lambda: stage.receive(message, express=False))
+            self._at(arrives, receiver, partial(_receive_all, stage, message))
 
     def _receiver(self, sender: int, route: int) -> int:
         if sender == DRAFT_NODE and route != TARGET:
@@ -293,4 +302,14 @@ class VirtualPipeline:
         """Have the draft node take in a message from the stage at a place."""
         route = route_of(sender)
         name = self._machines[sender].device
-        self._at(time, DRAFT_NODE, lambda: self.draft_node.receive(message, route, name))
+
+        def receive() -> None:
+            for part in session_messages(message):
+                self.draft_node.receive(part, route, name)
+
+        self._at(time, DRAFT_NODE, receive)
+
+
+def _receive_all(stage: Stage, message: Message) -> None:
+    for part in session_messages(message):
+        stage.receive(part, express=False)

@@ -41,7 +41,7 @@ class LinkOffer(_message.Message):
     def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "departed")
+    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "batch", "departed")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     PRUNE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Frame(_message.Message):
     FAULT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     TAPPED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     open: Open
     segment: Segment
@@ -59,20 +60,23 @@ class Frame(_message.Message):
     fault: Fault
     heartbeat: Heartbeat
     tapped: Tapped
+    batch: Batch
     departed: float
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "capacity", "drawing", "keeps_taps")
+    __slots__ = ("session", "capacity", "drawing", "keeps_taps", "takes_turns")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DRAWING_FIELD_NUMBER: _ClassVar[int]
     KEEPS_TAPS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
     session: str
     capacity: int
     drawing: Drawing
     keeps_taps: bool
-    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ...) -> None: ...
+    takes_turns: bool
+    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., takes_turns: _Optional[bool] = ...) -> None: ...
 
 class Drawing(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "prompt_rows", "features", "max_new_tokens", "eos")
@@ -131,6 +135,12 @@ class Segment(_message.Message):
     computed_rows: _containers.RepeatedScalarFieldContainer[int]
     computed_us: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., drawn: _Optional[_Iterable[int]] = ..., computed_rows: _Optional[_Iterable[int]] = ..., computed_us: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Prune(_message.Message):
     __slots__ = ("session", "epoch", "source_len", "context", "accepted", "retained")

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from flowedge.core.arrays import Payload
-from flowedge.engine.jobs import Forward, StageJob
+from flowedge.engine.jobs import Batch, Forward, StageJob, StageResult
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.pipespec.pipespec import PipeSpec
@@ -32,11 +32,16 @@ class ExactMiddle:
     def caches(self) -> list[str]:
         return [name for layer in self.layers for name in layer.caches]
 
-    def run(self, job: StageJob) -> Payload | None:
-        if not isinstance(job, Forward):
-            for layer in self.layers:
-                layer.run(job)
-            return None
+    def run(self, job: StageJob) -> StageResult:
+        if isinstance(job, Batch):
+            return [self._run_forward(forward) for forward in job.forwards]
+        if isinstance(job, Forward):
+            return self._run_forward(job)
+        for layer in self.layers:
+            layer.run(job)
+        return None
+
+    def _run_forward(self, job: Forward) -> Payload | None:
         hidden = None
         for layer in self.layers:
             hidden = layer.run(job)

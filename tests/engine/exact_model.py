@@ -16,11 +16,13 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.jobs import (
+    Batch,
     DraftJob,
     DraftResult,
     DropCache,
     ExtendDraft,
     Forward,
+    ForwardResult,
     GrowDraft,
     OpenCache,
     OpenDraft,
@@ -107,9 +109,16 @@ class ExactStage:
             case DropCache():
                 del self.caches[job.session]
                 return None
+            case Batch():
+                sessions = [forward.session for forward in job.forwards]
+                assert 1 < len(sessions) == len(set(sessions))
+                return [self._run_forward(forward) for forward in job.forwards]
             case Forward():
-                output = self._forward(job)
-                return output if output is None or job.draw is None else self._draw(job, output)
+                return self._run_forward(job)
+
+    def _run_forward(self, job: Forward) -> ForwardResult:
+        output = self._forward(job)
+        return output if output is None or job.draw is None else self._draw(job, output)
 
     def _draw(self, job: Forward, output: Payload) -> DrawnRows:
         draw, positions = job.draw, job.positions.tolist()

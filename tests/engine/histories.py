@@ -201,7 +201,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
     )
     plain = PlainModel(num_stages, vocab, taps)
     requests, cancelled = [], set()
-    for i in range(int(rng.integers(1, 4))):
+    for i in range(int(rng.integers(1, 7))):
         name, options = random_strategy(rng)
         eos = frozenset([int(rng.integers(0, vocab))]) if rng.random() < 0.2 else frozenset()
         request = Request(
@@ -259,10 +259,14 @@ def random_middles(
 
 
 def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
+    """Return a strategy whose segments are computed with those of other sessions, more often than not."""
     if request.strategy != CheckedPipeSpec.name:
-        return make_strategy(request.strategy, request.strategy_options)
-    settings = HierarchySettings.from_options(request.strategy_options)
-    return CheckedPipeSpec(settings, request.prompt, middles)
+        strategy = make_strategy(request.strategy, request.strategy_options)
+    else:
+        settings = HierarchySettings.from_options(request.strategy_options)
+        strategy = CheckedPipeSpec(settings, request.prompt, middles)
+    strategy.takes_turns = sum(request.prompt) % 4 == 0  # type: ignore[misc]
+    return strategy
 
 
 def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +13,11 @@ from flowedge.core.messages import Prune, Segment
 from flowedge.core.request import Finished
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import subtree
-from flowedge.engine import draft_session, stage, stage_session
+from flowedge.engine import draft_session, stage_session
+from flowedge.engine.batching import computing_segments
+from flowedge.engine.batching.computing_segments import ComputingSegments
+from flowedge.engine.batching.waiting_segments import WaitingSegments
+from flowedge.engine.jobs import Batch, Forward
 from flowedge.engine.stage import Stage
 from flowedge.protocol import cached_rows as tail
 from flowedge.protocol import epochs
@@ -29,6 +32,7 @@ from flowedge.strategies.flowspec import flowspec
 from flowedge.strategies.tree_commands import advance
 from tests.engine import exact_model, histories
 from tests.engine.histories import run_history
+from tests.support.seams import being_computed
 
 HISTORIES, PROVED = 250, 10_000  # in `make test` and in `make proof`
 SHARD = 250
@@ -72,8 +76,20 @@ def test_the_first_histories_are_exact_and_meet_every_case(monkeypatch):
             pipelines.append(self)
 
     monkeypatch.setattr(histories, "VirtualPipeline", Remembered)
+    batches = []
+
+    def computed_together(self: exact_model.ExactStage, job):
+        if isinstance(job, Batch):
+            batches.append(job)
+        return run(self, job)
+
+    run = exact_model.ExactStage.run
+    monkeypatch.setattr(exact_model.ExactStage, "run", computed_together)
     for seed in range(60):
         run_history(seed)
+    assert {len(batch.forwards) for batch in batches} >= {2, 3, 4}
+    assert any(batch.dead for batch in batches)
+    assert any(any(each.dead for each in batch.forwards) and not batch.dead for batch in batches)
     ends = [t.output for p in pipelines for t in p.outputs if isinstance(t.output, Finished)]
     assert {end.reason for end in ends} == {"eos", "length"}
     assert {len(p.stages) for p in pipelines} == {1, 2, 3, 4, 5, 8}
@@ -171,30 +187,34 @@ def positions_unmoved(original, self: CachedRows, prune: Prune) -> None:
 
 
 def inbox_untrimmed(original, self: Stage, session, prune: Prune) -> None:
-    inbox = deque(replace(s, epoch=prune.epoch) if s.session == prune.session else s for s in self._inbox)
+    inbox = [replace(s, epoch=prune.epoch) if s.session == prune.session else s for s in self._inbox]
     original(self, session, prune)
-    self._inbox = inbox
+    self._inbox = WaitingSegments(self.spec.max_rows)
+    for segment in inbox:
+        self._inbox.put(segment)
 
 
 def computing_untrimmed(original, self: Stage, session, prune: Prune) -> None:
-    computing = self._computing
-    before = (computing.segment, computing.offsets) if computing else None
+    before = [
+        (each, each.segment, each.offsets)
+        for each in [each for each in being_computed(self) if each.forward.session == prune.session]
+    ]
     original(self, session, prune)
-    if computing and before and computing.job.session == prune.session:
-        computing.segment = replace(before[0], epoch=prune.epoch)
-        computing.offsets = before[1]
+    for computing, segment, offsets in before:
+        computing.segment = replace(segment, epoch=prune.epoch)
+        computing.offsets = offsets
 
 
 def always_aborting(original, self: Stage, session, prune: Prune) -> None:
     original(self, session, prune)
-    if self._computing is not None and self._computing.job.session == prune.session:
-        self._computing.job.dead = True
+    for computing in [each for each in being_computed(self) if each.forward.session == prune.session]:
+        computing.forward.dead = True
 
 
 def other_sessions_pruned(original, self: Stage, session, prune: Prune) -> None:
     original(self, session, prune)
-    if self._computing is not None:
-        self._computing.job.dead = True
+    for computing in being_computed(self):
+        computing.forward.dead = True
 
 
 def fence_at_express(original, self: Stage, prune: Prune, express: bool) -> None:
@@ -302,6 +322,20 @@ def taps_of_the_first_rows(original, self: KeptTaps, prune: Prune):
     return None if tapped is None else np.stack(before[: prune.accepted])
 
 
+def results_of_another_session(original, self: ComputingSegments, job, output):
+    taken = original(self, job, output)
+    segments, results = [each for each, _ in taken], [result for _, result in taken]
+    return list(zip(segments, results[::-1], strict=True))
+
+
+def batch_without_the_last(original, self: Outbox, segments) -> None:
+    original(self, segments[:-1] if len(segments) > 1 else segments)
+
+
+def dead_parts_not_gathered(original, self: exact_model.ExactStage, job: Forward):
+    return None if job.dead else original(self, job)
+
+
 exact_walk = exact_model.walk
 
 BUGS: dict[str, Bug] = {
@@ -317,7 +351,8 @@ BUGS: dict[str, Bug] = {
     "gather leaves the accepted rows out": wrapped(CachedRows, "apply", gather_without_accepted),
     "positions of the tail not gathered": wrapped(CachedRows, "apply", positions_unmoved),
     "a stage trims nothing": all_of(
-        replaced(stage, "map_segment", restamped_only), replaced(stage_session, "map_segment", restamped_only)
+        replaced(computing_segments, "map_segment", restamped_only),
+        replaced(stage_session, "map_segment", restamped_only),
     ),
     "inbox not trimmed": wrapped(Stage, "_apply", inbox_untrimmed),
     "the segment being computed not trimmed": wrapped(Stage, "_apply", computing_untrimmed),
@@ -340,6 +375,13 @@ BUGS: dict[str, Bug] = {
     "a rolled back row stays in a middle model": wrapped(RowSequence, "keep", one_row_too_many),
     "kept taps stay when their rows are pruned": wrapped(KeptTaps, "apply", kept_taps_unpruned),
     "taps of other rows than the accepted": wrapped(KeptTaps, "apply", taps_of_the_first_rows),
+    "results of a batch given to other sessions": wrapped(
+        ComputingSegments, "take", results_of_another_session
+    ),
+    "a batch loses a segment": wrapped(Outbox, "put_together", batch_without_the_last),
+    "the cache of a dead part of a batch not gathered": wrapped(
+        exact_model.ExactStage, "_run_forward", dead_parts_not_gathered
+    ),
     "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
 }
 

@@ -95,7 +95,7 @@ def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
     times = (StageTime(5, 0.25),)
     rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5], stage_times=times))
     rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
-    rig.stage.record_busy("s", 0.5)
+    rig.stage.record_busy(rig.held[0], 0.5)
     _, sent = rig.release()
     assert sent.stage_times == (*times, StageTime(3, 0.5)), "also for the row that died while computing"
 

@@ -22,16 +22,18 @@ from flowedge.core.messages import (
     Open,
     Prune,
     Segment,
+    SegmentBatch,
     StageReport,
     StageTime,
     Tapped,
 )
 from flowedge.core.sampling import MAX_SEED, SamplingParams
 from flowedge.protocol import wire
+from flowedge.protocol.fields import MAX_INDEX
 from flowedge.v1 import pipeline_pb2 as pb
 
 SESSIONS = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=64)
-INDICES = st.integers(0, wire.MAX_INDEX)
+INDICES = st.integers(0, MAX_INDEX)
 TEXTS = st.text(max_size=50)
 REPORTS = st.builds(
     StageReport, TEXTS, INDICES, INDICES, INDICES, INDICES, INDICES, st.floats(0, 1e9), INDICES
@@ -69,6 +71,11 @@ def segments(draw: st.DrawFn) -> Segment:
     return dataclasses.replace(segment, payload=segment.payload[segment.carried])
 
 
+def batches() -> st.SearchStrategy[SegmentBatch]:
+    several = st.lists(segments(), min_size=2, max_size=4, unique_by=lambda segment: segment.session)
+    return several.map(lambda given: SegmentBatch(tuple(given)))
+
+
 @st.composite
 def prunes(draw: st.DrawFn) -> Prune:
     retained = np.array(sorted(draw(st.sets(INDICES, max_size=20))), dtype=np.int64)
@@ -91,8 +98,9 @@ DRAWINGS = st.builds(
     st.frozensets(INDICES, max_size=4),
 )
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS, st.booleans()),
+    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS, st.booleans(), st.booleans()),
     segments(),
+    batches(),
     st.builds(lambda of: Tapped(of.session, of.first_row, of.payload), segments()),
     prunes(),
     st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple)),
@@ -105,6 +113,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 def same(left: Message, right: Message) -> bool:
     if type(left) is not type(right):
         return False
+    if isinstance(left, SegmentBatch) and isinstance(right, SegmentBatch):
+        return all(map(same, left.segments, right.segments)) and len(left.segments) == len(right.segments)
     for field in dataclasses.fields(left):
         one, other = getattr(left, field.name), getattr(right, field.name)
         if isinstance(one, np.ndarray):

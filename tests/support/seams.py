@@ -13,6 +13,7 @@ import pytest
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.messages import Segment
 from flowedge.core.tree import DraftTree
+from flowedge.engine.batching.computing_segments import ComputingSegment
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.stage import Stage
@@ -39,6 +40,11 @@ def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
 def inbox(stage: Stage) -> Iterable[Segment]:
     """Return the segments that wait in a stage: rows trimmed here are never computed, nor seen outside."""
     return stage._inbox
+
+
+def being_computed(stage: Stage) -> list[ComputingSegment]:
+    """Return the segments that a stage computes: that a prune reaches them shows in no message."""
+    return stage._computing._segments
 
 
 def has_tombstones(stage: Stage) -> bool:

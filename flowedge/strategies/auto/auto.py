@@ -58,6 +58,7 @@ class Auto(Strategy):
     """The tree of candidates, the segments in flight, and the estimates of times and probabilities."""
 
     name: ClassVar[str] = "auto"
+    takes_turns: ClassVar[bool] = False
 
     # Known when the prompt has passed the pipeline.
     _stages: int

@@ -10,7 +10,7 @@ from flowedge.core.arrays import FloatArray
 
 _FADE = 0.8  # weight of the former mean at each observation
 # Numbers of rows are measured in classes up to these bounds, beyond the last in one more.
-_BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # Assumed time of a row, as a share of the time of no rows, until two classes have been measured.
 _PRIOR_SHARE = 0.3 / 64
 
@@ -45,17 +45,18 @@ class RowTimes:
 
     def curve(self, most: int) -> FloatArray:
         """Return the seconds of 1 to `most` rows: float64 [most], never falling; 0 while nothing is known."""
-        return self._times(np.arange(1.0, most + 1))
+        return self.times(np.arange(1.0, most + 1))
 
     def seconds(self, rows: int) -> float:
         """Return the seconds of this many rows, 1 or more; 0 while nothing is known."""
-        return float(self._times(np.array([float(rows)]))[0])
+        return float(self.times(np.array([float(rows)]))[0])
 
     @staticmethod
     def _class_of(rows: int) -> int:
         return bisect_left(_BOUNDS, rows)
 
-    def _times(self, rows: FloatArray) -> FloatArray:
+    def times(self, rows: FloatArray) -> FloatArray:
+        """Return the seconds of these numbers of rows, 1 or more, float64 [n]; 0 while nothing is known."""
         known = np.flatnonzero(self._rows)
         if not len(known):
             return np.zeros(len(rows))

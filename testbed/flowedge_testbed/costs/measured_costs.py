@@ -54,15 +54,16 @@ def measured_layer_s(
         attention: seconds of one row's attention, by the number of rows that it sees; reading: seconds of
             reading so many cached rows. Both are used where attention was not measured.
     """
-    measured_at, total = measured.cached_rows, sum(rows for rows, _ in parts)
+    measured_at, by_rows = measured.cached_rows, measured.attention_ms
+    total = sum(rows for rows, _ in parts)
     layer = read_off(measured.layer_ms, total, roofline) / 1e3
-    if not measured.attention_ms or not measured_at:
+    if not by_rows or not measured_at:
         beyond = sum(rows * attention(max(0, cached - measured_at)) for rows, cached in parts)
         every = [cached for _, cached in parts]
         return layer + beyond + reading(sum(every) - max(every))
 
     def attending(rows: int) -> float:
-        return read_off(measured.attention_ms, rows, lambda count: count) / 1e3
+        return read_off(by_rows, rows, lambda count: count) / 1e3
 
     own = [attending(rows) for rows, _ in parts]
     longer = sum(

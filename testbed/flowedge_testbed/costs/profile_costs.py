@@ -12,11 +12,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from flowedge.core.messages import Message, Prune, Segment, Tapped
+from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped, session_messages
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
-from flowedge.engine.jobs import DraftJob, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.engine.jobs import (
+    Batch,
+    Computation,
+    DraftJob,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    StageJob,
+    Verify,
+    forwards_of,
+)
 from flowedge.profiling.documents.device import DeviceProfile, StrategyTimes
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import LayerSize
@@ -79,7 +89,8 @@ class ProfileCosts:
 
         Allocating a cache takes no time.
         """
-        return self.stage_batch(stage, [job]) if isinstance(job, Forward) else 0.0
+        forwards = forwards_of(job)
+        return self.stage_batch(stage, forwards) if forwards else 0.0
 
     def stage_batch(self, stage: int, forwards: Sequence[Forward]) -> float:
         """Return the time of the forwards of several sessions that a stage computes in one.
@@ -95,9 +106,9 @@ class ProfileCosts:
         verify = self.verify(drawn) if drawn else 0.0
         return forward + self.emulation.split[stage] * self.batch_layer(stage, forwards) + verify
 
-    def layer(self, stage: int, job: Forward) -> float:
+    def layer(self, stage: int, job: Computation) -> float:
         """Return the time of one layer of a stage over the job's rows."""
-        return self.batch_layer(stage, [job])
+        return self.batch_layer(stage, forwards_of(job))
 
     def batch_layer(self, stage: int, forwards: Sequence[Forward]) -> float:
         """Return the time of one layer of a stage over the rows of several sessions together."""
@@ -139,7 +150,7 @@ class ProfileCosts:
     def conclude(self, place: int, job: StageJob | DraftJob) -> float:
         """Return the time in which a device carries out what follows from a job, and sends it."""
         match job:
-            case Forward():
+            case Forward() | Batch():
                 added = self._device(place).added
                 return 0.0 if added is None else added.send_ms / 1e3
             case Verify():
@@ -154,14 +165,17 @@ class ProfileCosts:
 
         Draws of the last stage are carried out as they arrive, those of the draft node after its job.
         """
-        drawn = isinstance(message, Segment) and message.drawn is not None and len(message.carried) > 0
-        bookkeeping_ms = self._strategy.verified_ms if drawn else 0.0
+        segments = [part for part in session_messages(message) if isinstance(part, Segment)]
+        drawn = sum(segment.drawn is not None and len(segment.carried) > 0 for segment in segments)
+        bookkeeping_ms = self._strategy.verified_ms * drawn
         added = self._device(place).added
         if added is None:
             return bookkeeping_ms / 1e3
         sender, sent = place - 1 if place >= 0 else self.emulation.num_stages - 1, 0
-        if isinstance(message, Segment) and message.payload.ndim > 1 and sender in self._row_bytes:
-            sent = self._payload_bytes(sender, message)
+        if sender in self._row_bytes:
+            sent = sum(
+                self._payload_bytes(sender, segment) for segment in segments if segment.payload.ndim > 1
+            )
         return (added.receive_ms + added.mib_ms * sent / (1 << 20) + bookkeeping_ms) / 1e3
 
     def speed(self, busy: int) -> float:
@@ -189,11 +203,10 @@ class ProfileCosts:
     def message_bytes(self, sender: int, message: Message) -> int:
         """Return the bytes of a message on the link out of `sender`."""
         match message:
+            case SegmentBatch():
+                return HEADER_BYTES + sum(self._segment_bytes(sender, each) for each in message.segments)
             case Segment():
-                tokens = sum(len(rows) for rows in (message.tokens, message.drawn) if rows is not None)
-                listed = message.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
-                listed += len(message.stage_times) * STAGE_TIME_BYTES
-                return HEADER_BYTES + listed + self._payload_bytes(sender, message)
+                return HEADER_BYTES + self._segment_bytes(sender, message)
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case Tapped():
@@ -201,6 +214,12 @@ class ProfileCosts:
                 return HEADER_BYTES + len(message.rows) * (self._row_bytes[sender] - before)
             case _:
                 return HEADER_BYTES
+
+    def _segment_bytes(self, sender: int, segment: Segment) -> int:
+        """Return the bytes of what a segment says of its rows, and of its payload."""
+        tokens = sum(len(rows) for rows in (segment.tokens, segment.drawn) if rows is not None)
+        listed = segment.num_rows * INDEX_BYTES + tokens * TOKEN_BYTES
+        return listed + len(segment.stage_times) * STAGE_TIME_BYTES + self._payload_bytes(sender, segment)
 
     def _payload_bytes(self, sender: int, segment: Segment) -> int:
         """Return the bytes of token ids [n] or of hidden states [n, width], which may have no width."""

@@ -8,10 +8,12 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
 from flowedge.engine.jobs import (
+    Batch,
     DraftJob,
     DraftResult,
     ExtendDraft,
     Forward,
+    ForwardResult,
     GrowDraft,
     StageJob,
     StageResult,
@@ -36,8 +38,11 @@ class ReplayStage:
         self._taps = taps
 
     def run(self, job: StageJob) -> StageResult:
-        if not isinstance(job, Forward) or job.dead:
-            return None
+        if isinstance(job, Batch):
+            return None if job.dead else [self._forward(forward) for forward in job.forwards]
+        return self._forward(job) if isinstance(job, Forward) and not job.dead else None
+
+    def _forward(self, job: Forward) -> ForwardResult:
         carried = job.payload.shape[1] - WIDTH if job.payload.ndim > 1 else 0
         hidden: Payload = np.zeros((job.num_rows, WIDTH + carried + self._taps), dtype=np.float32)
         hidden[:, 0] = job.positions
