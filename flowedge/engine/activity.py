@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import (
     Batch,
+    DraftBatch,
     DraftJob,
     ExtendDraft,
     Forward,
@@ -34,6 +35,9 @@ def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
     A batch is a prefill if all its rows are.
     """
     match job:
+        case DraftBatch():
+            parts = [job_activity(part) for part in job.jobs]
+            return parts[0][0], sum(rows for _, rows in parts)
         case Forward() | Batch():
             prefills = all(each.committed and each.num_rows > 1 for each in forwards_of(job))
             return (ABORTED if job.dead else PREFILL if prefills else FORWARD), job.num_rows

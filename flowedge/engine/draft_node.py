@@ -38,9 +38,21 @@ from flowedge.core.request import Failed, Finished, Output, Request, Rows, Token
 from flowedge.core.sampling import Walk
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_session import DraftNodeSpec, DraftSession
+from flowedge.engine.activity import job_activity
+from flowedge.engine.batching.draft_jobs import next_draft_job
+from flowedge.engine.draft_session import DraftNodeSpec, DraftSession, JobTime
 from flowedge.engine.finite import are_scores
-from flowedge.engine.jobs import DraftJob, DraftResult, DropCache, GrowDraft, OpenDraft, Verify, shares_of
+from flowedge.engine.jobs import (
+    DraftJob,
+    DraftPart,
+    DraftPartResult,
+    DropCache,
+    GrowDraft,
+    OpenDraft,
+    Verify,
+    sessions_of,
+    shares_of,
+)
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
@@ -198,20 +210,13 @@ class DraftNode:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
-        for take in (DraftSession.next_verify, DraftSession.next_draft):
-            for name, session in self._sessions.items():
-                try:
-                    job = take(session)
-                except ProtocolError as error:
-                    self.fail_session(name, error)
-                    return self.next_job()
-                if job is not None:
-                    self._sessions[name] = self._sessions.pop(name)
-                    return job
-        return None
+        return next_draft_job(self._sessions, self.fail_session)
 
-    def finish(self, job: DraftJob, result: DraftResult) -> None:
-        """Take back a job that was run, with its result."""
+    def finish(self, job: DraftPart, result: DraftPartResult | FlowEdgeError) -> None:
+        """Take back a job of one session that was run, alone or in a batch, with its outcome."""
+        if isinstance(result, FlowEdgeError):
+            self.fail(job, result)
+            return
         session = self._sessions.get(job.session)
         if session is None:
             return
@@ -231,8 +236,9 @@ class DraftNode:
                 self._report_results(session)
 
     def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
-        """Take back a job that could not be run: its session ends with the error."""
-        self.fail_session(job.session, self._named(error) if isinstance(error, NonFiniteError) else error)
+        """Take back a job that could not be run: its sessions end with the error."""
+        for name in sessions_of(job):
+            self.fail_session(name, self._named(error) if isinstance(error, NonFiniteError) else error)
 
     def _named(self, error: NonFiniteError) -> FlowEdgeError:
         """Return the error with the name of this device before it."""
@@ -253,9 +259,10 @@ class DraftNode:
 
     def record_busy(self, job: DraftJob, seconds: float) -> None:
         """Add the time of a job to the reports of its sessions; called before the job is finished."""
+        rows = job_activity(job)[1]
         for name, share in shares_of(job).items():
             if name in self._sessions:
-                self._sessions[name].job_s = seconds
+                self._sessions[name].latest_job = JobTime(rows, seconds)
             if name in self._reports:
                 report = self._reports[name]
                 self._reports[name] = replace(report, busy_s=report.busy_s + seconds * share)

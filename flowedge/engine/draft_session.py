@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,6 +70,13 @@ class DraftNodeSpec:
     drafter_name: str = "in use"
 
 
+class JobTime(NamedTuple):
+    """What a job took: its rows, those of other sessions in it included, and seconds."""
+
+    rows: int
+    seconds: float
+
+
 class DraftSession:
     """State of one request on the draft node, from its preparation to the last message about it.
 
@@ -78,7 +86,7 @@ class DraftSession:
         side_routes: its parts on the routes beside the target's, by route.
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
-        job_s: seconds that the latest job took.
+        latest_job: time of the latest job.
     """
 
     def __init__(
@@ -124,7 +132,7 @@ class DraftSession:
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
         self.finish_reason: str | None = None
-        self.job_s = 0.0
+        self.latest_job = JobTime(0, 0.0)
         self._spec = spec
         self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
@@ -289,11 +297,11 @@ class DraftSession:
                 walk = returned_draws.returned_walk(segment, tokens, parents)
                 after = np.append(tokens[list(walk.accepted[1:])], walk.token)
                 self._add_true_rows(segment.payload, after)
-                return self._followed(segment.first_row, walk, segment.num_rows)
+                return self._followed(segment.first_row, walk, JobTime(segment.num_rows, 0.0))
             if self._add_prompt_rows(segment) < segment.num_rows:
                 walk = Walk((0,), returned_draws.last_draw(segment))
                 self._add_true_rows(segment.payload[-1:], np.array([walk.token]))
-                return self._followed(segment.first_row + segment.num_rows - 1, walk, 1)
+                return self._followed(segment.first_row + segment.num_rows - 1, walk, JobTime(1, 0.0))
         return None
 
     def _take_live(self) -> Segment | None:
@@ -325,15 +333,13 @@ class DraftSession:
         accepted = np.array(result.accepted)
         self._add_true_rows(job.hidden[accepted], np.append(job.tokens[accepted[1:]], result.token))
         # Everything before the root is context, so that its row is its position.
-        return self._followed(int(job.positions[0]), result, len(job.positions), self.job_s)
+        return self._followed(int(job.positions[0]), result, self.latest_job)
 
-    def _followed(
-        self, root_row: int, result: Walk, rows: int, verify_s: float = 0.0
-    ) -> Prefilled | Verified:
+    def _followed(self, root_row: int, result: Walk, verified: JobTime) -> Prefilled | Verified:
         """Return the event that tells of a walk from a row, whose true rows the drafter has been given.
 
         Args:
-            rows: that were verified; verify_s: seconds that it took the draft node.
+            verified: what the verification took.
         """
         self.counts.meter.settle(self._verified_number, self._ledger.now)
         if not self.prefilled:
@@ -345,7 +351,7 @@ class DraftSession:
                 stages=self._spec.num_stages,
                 routes=tuple(self.side_routes),
                 trips=self._ledger.take_trips(self._ledger.sent),
-                verify_s=verify_s,
+                verify_s=verified.seconds,
                 now=self._ledger.now,
             )
         *_, trip = self._ledger.take_trips(self._verified_number)
@@ -353,8 +359,8 @@ class DraftSession:
             accepted=tuple(root_row + row for row in result.accepted),
             token=result.token,
             trip=trip,
-            rows=rows,
-            verify_s=verify_s,
+            rows=verified.rows,
+            verify_s=verified.seconds,
             drafting=self._draft_begun,
             now=self._ledger.now,
         )
@@ -396,4 +402,6 @@ class DraftSession:
         if job.growth != self._wanted_growth:
             return None
         nodes = tuple(job.nodes.tolist())
-        return Layer(job.growth, nodes, result.tokens, result.log_probs, self.job_s, self._ledger.now)
+        together, seconds = self.latest_job
+        now = self._ledger.now
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, now, together)

@@ -12,7 +12,10 @@ from flowedge.drafting.drafter import Drafter, Frontier
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
     Batch,
+    DraftBatch,
     DraftJob,
+    DraftPart,
+    DraftPartResult,
     DraftResult,
     DropCache,
     ExtendDraft,
@@ -24,6 +27,7 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
     Verify,
+    run_in_turn,
 )
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage_session import StageSpec
@@ -239,8 +243,11 @@ class HeadExecutor:
 
         Raises:
             CapacityError: when memory runs out; the drafter's state of the session is free then.
-            FlowEdgeError: when the job contradicts the session.
+            FlowEdgeError: when the job contradicts the session. Of a batch nothing is raised.
         """
+        return run_in_turn(self._run_alone, job) if isinstance(job, DraftBatch) else self._run_alone(job)
+
+    def _run_alone(self, job: DraftPart) -> DraftPartResult:
         claim = f"drafting and verifying for session {job.session} do not fit"
         return within_memory(
             claim,
@@ -258,7 +265,7 @@ class HeadExecutor:
         if self.drafter is not None:
             self.drafter.free_idle()
 
-    def _run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: DraftPart) -> DraftPartResult:
         match job:
             case Verify():
                 return self._verify(job)

@@ -6,6 +6,7 @@ has an executor run it. It hands a result back with `finish(job, result)`, an er
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -149,18 +150,72 @@ class GrowDraft:
     next_tokens: IntArray | None
 
 
+@dataclass(frozen=True, eq=False)
+class DraftBatch:
+    """Jobs of several sessions that are computed together. Result: a list with the outcome of each job.
+
+    An outcome is the job's own result, or the error with which its session ends; no other session is
+    harmed by it.
+
+    Attributes:
+        jobs: at most one of each session; either of `Verify`, or of `ExtendDraft` and `GrowDraft`.
+    """
+
+    jobs: Sequence[Verify] | Sequence[ExtendDraft | GrowDraft]
+
+    def __post_init__(self) -> None:
+        sessions = [job.session for job in self.jobs]
+        if len(set(sessions)) < len(sessions):
+            raise ValueError(
+                f"a batch has two jobs of a session, of {', '.join(sessions)}; give it one of each"
+            )
+        verifying = [isinstance(job, Verify) for job in self.jobs]
+        if any(verifying) and not all(verifying):
+            raise ValueError("a batch verifies and drafts; make a batch of each kind")
+
+
 Computation: TypeAlias = Forward | Batch
 StageJob: TypeAlias = OpenCache | DropCache | Computation
-DraftJob: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
-Part: TypeAlias = OpenCache | Forward | OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
+DraftPart: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
+DraftJob: TypeAlias = DraftPart | DraftBatch
+Part: TypeAlias = OpenCache | Forward | DraftPart
 ForwardResult: TypeAlias = Payload | DrawnRows | None
 StageResult: TypeAlias = ForwardResult | list[ForwardResult | FlowEdgeError]
-DraftResult: TypeAlias = Walk | DraftLayer | None
+DraftPartResult: TypeAlias = Walk | DraftLayer | None
+DraftResult: TypeAlias = DraftPartResult | list[DraftPartResult | FlowEdgeError]
 
 
 def parts_of(job: StageJob | DraftJob) -> tuple[Part, ...]:
     """Return the jobs of single sessions that a job consists of."""
-    return job.forwards if isinstance(job, Batch) else (job,)
+    match job:
+        case Batch():
+            return job.forwards
+        case DraftBatch():
+            return tuple(job.jobs)
+        case _:
+            return (job,)
+
+
+def outcomes_of(
+    job: DraftJob, result: DraftResult
+) -> list[tuple[DraftPart, DraftPartResult | FlowEdgeError]]:
+    """Return the jobs of single sessions that a job consists of, each with its outcome."""
+    if isinstance(job, DraftBatch):
+        assert isinstance(result, list)
+        return list(zip(job.jobs, result, strict=True))
+    assert not isinstance(result, list)
+    return [(job, result)]
+
+
+def run_in_turn(run: Callable[[DraftPart], DraftPartResult], batch: DraftBatch) -> DraftResult:
+    """Return the outcomes of a batch whose jobs are run one after the other."""
+    outcomes: list[DraftPartResult | FlowEdgeError] = []
+    for job in batch.jobs:
+        try:
+            outcomes.append(run(job))
+        except FlowEdgeError as error:
+            outcomes.append(error)
+    return outcomes
 
 
 def forwards_of(job: StageJob) -> tuple[Forward, ...]:
@@ -179,7 +234,8 @@ def shares_of(job: StageJob | DraftJob) -> dict[str, float]:
     """Return each session's share of the time of a job: that of its rows where it has any."""
     if isinstance(job, Batch):
         return {forward.session: forward.num_rows / job.num_rows for forward in job.forwards}
-    return {job.session: 1.0}
+    parts = parts_of(job)
+    return {part.session: 1 / len(parts) for part in parts}
 
 
 class StageExecutor(Protocol):

@@ -28,7 +28,7 @@ from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult
+from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult, outcomes_of
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
@@ -328,9 +328,10 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             running.progressed = time.monotonic()
 
     def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
-        self._note_progress(job.session)
         self._machine.tell_time(outcome.span.end)
-        self._guard(job.session, partial(self._machine.finish, job, outcome.result))
+        for part, result in outcomes_of(job, outcome.result):
+            self._note_progress(part.session)
+            self._guard(part.session, partial(self._machine.finish, part, result))
 
     async def _watch_progress(self) -> None:
         while True:

@@ -43,8 +43,6 @@ class Machine(Protocol[JobT]):
 
     def next_job(self) -> JobT | None: ...
 
-    def finish(self, job: JobT, result: Any, /) -> None: ...
-
     def fail(self, job: JobT, error: FlowEdgeError, /) -> None: ...
 
     def record_busy(self, job: JobT, seconds: float, /) -> None: ...
@@ -136,8 +134,9 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
     def _on_lost(self, error: DeviceLostError) -> None:
         """End the pipeline because a device was lost; called on the event loop."""
 
+    @abstractmethod
     def _finish(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
-        self._machine.finish(job, outcome.result)
+        """Hand the result of a job to the machine; called with the lock."""
 
     def _sender(self, next_message: Callable[[], Message | None]) -> InBandSender:
         """Return a sender of the messages that `next_message` takes from the machine."""

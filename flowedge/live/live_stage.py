@@ -26,6 +26,7 @@ from flowedge.core.messages import (
 from flowedge.engine.activity import PRUNE
 from flowedge.engine.jobs import StageExecutor, StageJob, StageResult
 from flowedge.engine.stage import Stage
+from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import PermittedMembers
@@ -214,6 +215,9 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         """Take in a message; called in the link thread, or by the timing."""
         self._foreseen(partial(self._receive, stream, message))
         self._changed()
+
+    def _finish(self, job: StageJob, outcome: Outcome[StageResult | None]) -> None:
+        self._machine.finish(job, outcome.result)
 
     def _receive(self, stream: InStream, message: Message) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped
 from flowedge.engine.jobs import (
     Batch,
     Computation,
+    DraftBatch,
     DraftJob,
     ExtendDraft,
     Forward,
@@ -52,6 +53,8 @@ class FixedCosts:
     def draft_job(self, job: DraftJob) -> float:
         match job:
             # The root layer is read off the forward that extends the drafter's cache.
+            case DraftBatch():
+                return self.draft_job(job.jobs[0])
             case GrowDraft() | ExtendDraft():
                 return self.draft_s
             case Verify():

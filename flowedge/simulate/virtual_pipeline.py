@@ -24,6 +24,7 @@ from flowedge.engine.jobs import (
     Forward,
     StageExecutor,
     StageJob,
+    outcomes_of,
 )
 from flowedge.engine.stage import Stage
 from flowedge.simulate.compute_slots import ComputeSlots
@@ -241,7 +242,8 @@ class VirtualPipeline:
         except FlowEdgeError as error:
             self.draft_node.fail(job, error)
         else:
-            self.draft_node.finish(job, result)
+            for part, outcome in outcomes_of(job, result):
+                self.draft_node.finish(part, outcome)
 
     def _finish_stage(self, index: int, job: StageJob) -> None:
         stage, slot = self._machines[index], self._slots[index]

@@ -51,7 +51,7 @@ class Layer:
         tokens: int64 [f, c], the likeliest children of each node, best first, with c at most the commanded
             width. The row of a node with fewer children ends in negative tokens.
         log_probs: float64 [f, c].
-        seconds: time of the computation.
+        seconds: time of the computation; together: nodes in it, those of other sessions included.
     """
 
     growth: int
@@ -60,6 +60,7 @@ class Layer:
     log_probs: FloatArray
     seconds: float = 0.0
     now: float = 0.0
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Verified:
         accepted: rows on the true path, root first.
         token: the first drawn token without a returned row.
         trip: of the segment; of the last segment where several are verified together.
-        rows: that were verified; verify_s: seconds that it took the draft node, 0 where the last stage draws.
+        rows: that were verified, those of other sessions included; verify_s: seconds that it took the draft
+            node, 0 where the last stage draws.
         drafting: whether the layer that is asked for is being computed; if not, it has not begun.
     """
 

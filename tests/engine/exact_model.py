@@ -17,7 +17,10 @@ from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.jobs import (
     Batch,
+    DraftBatch,
     DraftJob,
+    DraftPart,
+    DraftPartResult,
     DraftResult,
     DropCache,
     ExtendDraft,
@@ -29,6 +32,7 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
     Verify,
+    run_in_turn,
 )
 from flowedge.engine.verification.draw import DrawnRows
 
@@ -165,6 +169,9 @@ class ExactHead:
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
     def run(self, job: DraftJob) -> DraftResult:
+        return run_in_turn(self._run, job) if isinstance(job, DraftBatch) else self._run(job)
+
+    def _run(self, job: DraftPart) -> DraftPartResult:
         match job:
             case OpenDraft():
                 self.open.add(job.session)

@@ -65,7 +65,7 @@ class StepTimes:
         """Take in the time of a layer; a layer below the root includes the extension by true rows."""
         if of_root:
             self._root_forwards.observe(_ROOT_LAYER, layer.seconds)
-        self._forwards.observe(len(layer.nodes), layer.seconds)
+        self._forwards.observe(max(layer.together, len(layer.nodes)), layer.seconds)
 
     def observe_verification(self, event: Verified) -> None:
         self.verifications.observe(event.rows, event.verify_s)

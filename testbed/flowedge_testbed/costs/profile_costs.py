@@ -19,6 +19,7 @@ from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
 from flowedge.engine.jobs import (
     Batch,
     Computation,
+    DraftBatch,
     DraftJob,
     ExtendDraft,
     Forward,
@@ -135,21 +136,23 @@ class ProfileCosts:
     def draft_job(self, job: DraftJob) -> float:
         """Return the time of a job of the draft node.
 
-        A draft layer is a forward of the drafter and its LM head; a verification is the target's LM head.
+        A draft layer is a forward of the drafter and its LM head; a verification is the target's LM head. In
+        a batch, the rows of all sessions share a forward, and a product of the LM head.
         """
-        if self.emulation.drafting and isinstance(job, ExtendDraft | GrowDraft):
-            return self._draft_together(job)
-        match job:
-            case ExtendDraft() | GrowDraft():
-                return self._draft_alone(job, False)
-            case Verify():
-                return self.verify(len(job.positions))
-            case _:
-                return 0.0
+        jobs = job.jobs if isinstance(job, DraftBatch) else (job,)
+        verified = [len(each.positions) for each in jobs if isinstance(each, Verify)]
+        if verified:
+            return self.verify(sum(verified))
+        drafted = [each for each in jobs if isinstance(each, ExtendDraft | GrowDraft)]
+        if not drafted:
+            return 0.0
+        return self._draft_joined(drafted) if self.emulation.drafting else self._draft_alone(drafted, False)
 
     def conclude(self, place: int, job: StageJob | DraftJob) -> float:
         """Return the time in which a device carries out what follows from a job, and sends it."""
         match job:
+            case DraftBatch():
+                return sum(self.conclude(place, each) for each in job.jobs)
             case Forward() | Batch():
                 added = self._device(place).added
                 return 0.0 if added is None else added.send_ms / 1e3
@@ -240,45 +243,48 @@ class ProfileCosts:
     def _link(self, sender: int) -> LinkProfile:
         return self._middle(sender).link if sender < DRAFT_NODE else self.emulation.links[sender]
 
-    def _draft_together(self, job: ExtendDraft | GrowDraft) -> float:
+    def _draft_joined(self, jobs: Sequence[ExtendDraft | GrowDraft]) -> float:
         """Return the time of joined drafters, which run one after the other."""
         total, learns = 0.0, any(isinstance(size, NGramSize) for size in self.emulation.drafting)
         for size in self.emulation.drafting:
             match size:
                 case NGramSize():
-                    total += LOOKUP_S if isinstance(job, GrowDraft) else 0.0
+                    total += LOOKUP_S * sum(isinstance(job, GrowDraft) for job in jobs)
                 case RecallSize():
-                    total += self._recall()
+                    total += self._recall() * len(jobs)
                 case _:
                     alone = replace(self.emulation, drafter=size, drafting=())
-                    total += ProfileCosts(alone)._draft_alone(job, learns)
+                    total += ProfileCosts(alone)._draft_alone(jobs, learns)
         return total
 
-    def _draft_alone(self, job: ExtendDraft | GrowDraft, learns: bool) -> float:
+    def _draft_alone(self, jobs: Sequence[ExtendDraft | GrowDraft], learns: bool) -> float:
         """Return the time of one drafter. If `learns`, true rows pass through its LM head as well."""
-        if isinstance(job, ExtendDraft):
-            return self._draft(len(job.next_tokens), 0, 0)
-        extended = 0 if job.next_tokens is None else len(job.next_tokens)
-        # The root's children are read off the forward that extends the drafter's cache.
-        grown = 0 if int(job.nodes[0]) == 0 else len(job.nodes)
-        learnt = extended if learns and extended <= LEARNT_ROWS else 0
-        return self._draft(extended, grown, len(job.nodes) + learnt)
+        rows = [_draft_rows(job, learns) for job in jobs]
+        extended, grown, nodes = (sum(column) for column in zip(*rows, strict=True))
+        return self._draft(extended, grown, nodes, len(jobs))
 
     def _recall(self) -> float:
         """Return the time of reading the directions and errors of a full window, for any number of rows."""
         model = self.emulation.model
         return 2 * WINDOW * model.hidden * self._stored / self.emulation.draft_node.bytes_per_s
 
-    def _draft(self, extended: int, grown: int, nodes: int) -> float:
-        """Return the time of a draft layer.
+    def _draft(self, extended: int, grown: int, nodes: int, roots: int = 1) -> float:
+        """Return the time of a draft layer of one session, or of several in a batch.
 
         Args:
             extended: true rows of its forward; grown: draft rows of it.
-            nodes: nodes whose children are chosen.
+            nodes: nodes whose children are chosen; roots: those of them that are roots, at most.
         """
         computed = self._draft_roofline(self._drafter, extended, grown, nodes)
         if self._measured_draft is None:
             return computed
+        like = extended, grown, nodes
+        if grown and (extended or nodes > grown):
+            like = 0, extended + grown, extended + grown
+        elif roots > 1 and not grown:
+            like = extended, 0, nodes - roots + 1
+        if like != (extended, grown, nodes):  # a batch, by what was measured of a session and a ratio
+            return self._draft(*like) * computed / self._draft_roofline(self._drafter, *like)
         forward_of_true = partial(self._draft_forward, self._whole, grown=0)
         measured = measured_draft_s(self._measured_draft, extended, grown, nodes, forward_of_true)
         # The measured drafter is whole. Another form of it takes the share that the roofline gives.
@@ -317,3 +323,14 @@ class ProfileCosts:
         if not drafter.adds_seen:
             return head
         return head + product_s(device, MOST_SEEN * width, nodes, stored_bytes=self._stored)
+
+
+def _draft_rows(job: ExtendDraft | GrowDraft, learns: bool) -> tuple[int, int, int]:
+    """The true rows, the draft rows and the rows of the LM head of a job; `learns` as for drafters."""
+    if isinstance(job, ExtendDraft):
+        return len(job.next_tokens), 0, 0
+    extended = 0 if job.next_tokens is None else len(job.next_tokens)
+    # The root's children are read off the forward that extends the drafter's cache.
+    grown = 0 if int(job.nodes[0]) == 0 else len(job.nodes)
+    learnt = extended if learns and extended <= LEARNT_ROWS else 0
+    return extended, grown, len(job.nodes) + learnt

@@ -9,7 +9,10 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
 from flowedge.engine.jobs import (
     Batch,
+    DraftBatch,
     DraftJob,
+    DraftPart,
+    DraftPartResult,
     DraftResult,
     ExtendDraft,
     Forward,
@@ -18,6 +21,7 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
     Verify,
+    run_in_turn,
 )
 from flowedge.engine.verification.draw import DrawnRows
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
@@ -68,6 +72,9 @@ class ReplayDraft:
 
     def run(self, job: DraftJob) -> DraftResult:
         """Run a job: draws come from the path, and each draft layer is drafted once."""
+        return run_in_turn(self._run, job) if isinstance(job, DraftBatch) else self._run(job)
+
+    def _run(self, job: DraftPart) -> DraftPartResult:
         match job:
             case Verify():
                 positions = job.positions.tolist()
@@ -87,7 +94,7 @@ class ReplayDraft:
             self._rows += len(next_tokens)
             self._growth = None
 
-    def _grow(self, job: GrowDraft) -> DraftResult:
+    def _grow(self, job: GrowDraft) -> DraftPartResult:
         if self._drafter is None:
             raise BadRequestError("this run has no drafter; use the strategy autoregressive")
         if job.next_tokens is not None:
