@@ -401,6 +401,7 @@ class DraftNode:
     def _close(self, session: DraftSession) -> None:
         name = session.name
         self._closing[name] = self._sessions.pop(name)
+        session.strategy.end()
         for route in session.routes:
             self._outgoing[route].close(name)
         if session.strategy.needs_drafter:

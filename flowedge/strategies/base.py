@@ -51,6 +51,9 @@ class Strategy(ABC):
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         """Take in an event and return the commands that answer it."""
 
+    def end(self) -> None:  # noqa: B027 (few strategies have something to give back)
+        """Take note that the session has ended, however it ended."""
+
 
 class HierarchicalStrategy(Strategy):
     """A strategy with models between the drafter and the target, each on a route of its own.

@@ -32,6 +32,7 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
+from flowedge.strategies.auto.load import Demand, Share
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
@@ -51,6 +52,7 @@ _PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node 
 _ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
 _PLANS_AT_FIRST = 16  # verifications, in a session, after each of which rows are planned anew
 _PLANS_APART = 4  # verifications after that
+_BATCH_ROWS = 512  # most rows of a batch that a plan considers
 _LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
@@ -62,21 +64,27 @@ class Auto(Strategy):
 
     # Known when the prompt has passed the pipeline.
     _stages: int
-    _probabilities: FloatArray  # of the likeliest nodes, a mean over trees
+    _demand: Demand  # the probabilities of which are a mean over trees
+    _share: Share
     _plan: RowPlan
     _trips: TripTimes
     _returned: float  # seconds until a lone row's draw is known
     _forward_s: FloatArray  # of forwards of the drafter, by nodes
-    _speed: Speed
 
     def __init__(
-        self, settings: AutoSettings, measured: MeasuredPipeline | None = None, *, greedy: bool = True
+        self,
+        settings: AutoSettings,
+        measured: MeasuredPipeline | None = None,
+        *,
+        greedy: bool = True,
+        weight: float = 1.0,
     ) -> None:
         """Begin a session with what sessions before it have measured.
 
         Args:
             measured: of the pipeline; None where the session is the first.
             greedy: whether tokens are drawn at temperature 0.
+            weight: by which its tokens count more, or less, than those of other sessions.
         """
         super().__init__(settings.max_draft_rows)
         pipeline = MeasuredPipeline() if measured is None else measured
@@ -85,6 +93,8 @@ class Auto(Strategy):
             settings.candidates, math.log(settings.least_node), ProposalAcceptance(settings.prior)
         )
         self._measured = pipeline
+        self._load = pipeline.load
+        self._weight = weight
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
@@ -114,7 +124,7 @@ class Auto(Strategy):
             case Verified():
                 self._times.observe_verification(event)
                 self._take_back(event.trip, lived=True)
-                self._speed.count(len(event.accepted), self._now)
+                self._demand.speed.count(len(event.accepted), self._now)
                 return [*(self._commit(event) if self._committed else self._advance(event)), *self._proceed()]
             case Returned():
                 self._take_back(event.trip, lived=False)
@@ -123,26 +133,33 @@ class Auto(Strategy):
                 self._credits += 1
                 return self._proceed()
 
+    def end(self) -> None:
+        if hasattr(self, "_demand"):
+            self._load.leave(self._demand)
+
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
-        self._trial.begin(event.stages)
-        self._mode = self._trial.mode
+        size = event.stages * self._settings.segment_rows
+        prior = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
+        self._demand = Demand(prior, Speed(0.0, self._now), self._weight)
+        self._load.join(self._demand)
+        if not self._load.shared:
+            self._trial.begin(event.stages)
+            self._mode = self._trial.mode
         for times in (self._measured.times, self._measured.alone):
             times.begin(event.stages)
             for index, trip in enumerate(event.trips):
-                times.observe_trip(trip, lone=index == 0)
+                times.observe_trip(trip, lone=index == 0 and not self._load.shared)
             times.verifications.observe(1, event.verify_s)
-        size = self._stages * self._settings.segment_rows
-        self._probabilities = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._candidates.restart(event.token, event.context)
         self._replan()
-        self._speed = Speed(1 / self._returned, self._now)
+        self._demand.speed = Speed(1 / self._returned, self._now)
         self._decide(0)
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
         lone = self._in_flight.take_back().lone
         if trip is not None and self._mode is not Mode.PLAIN:
-            self._times.observe_trip(trip, lone=lone and lived)
+            self._times.observe_trip(trip, lone=lone and lived and not self._load.shared)
 
     def _commit(self, event: Verified) -> list[Command]:
         """Take in the token that was drawn after a committed root."""
@@ -183,9 +200,10 @@ class Auto(Strategy):
         return [Withdraw()]
 
     def _observe_tree(self) -> None:
-        best = -np.sort(-np.exp(self._candidates.tree.effective_scores()))[: len(self._probabilities)]
-        self._probabilities *= _FADE
-        self._probabilities[: len(best)] += (1 - _FADE) * best
+        probabilities = self._demand.probabilities
+        best = -np.sort(-np.exp(self._candidates.tree.effective_scores()))[: len(probabilities)]
+        probabilities *= _FADE
+        probabilities[: len(best)] += (1 - _FADE) * best
 
     def _count(self, tokens: int) -> None:
         """Take in drawn tokens: plan anew where that is due, and decide whether to draft."""
@@ -195,11 +213,13 @@ class Auto(Strategy):
         self._decide(tokens)
 
     def _decide(self, tokens: int) -> None:
-        plain = 1 / self._returned
-        self._trial.decide(tokens, self._plan.tokens_per_s, self._speed.tokens_per_s, plain)
-        if self._mode is not self._trial.mode:
-            self._mode = self._trial.mode
-            self._speed.restart()
+        plain, speed = 1 / self._returned, self._demand.speed
+        if not self._load.shared:
+            self._trial.decide(tokens, self._plan.tokens_per_s, speed.tokens_per_s, plain)
+        mode = Mode.ALL if self._load.shared else self._trial.mode
+        if self._mode is not mode:
+            self._mode = mode
+            speed.restart()
             self._replan()
 
     @property
@@ -212,19 +232,24 @@ class Auto(Strategy):
         return 1 if self._mode is Mode.ONE else self._stages
 
     def _replan(self) -> None:
-        most, times = self._settings.segment_rows, self._times
-        self._trips, verify_s = times.trips(most), times.verifications.curve(most)
-        returned = np.maximum(self._trips.trip + verify_s, 1e-9)
+        segments, times, own = self._most_in_flight, self._times, self._settings.segment_rows
+        most = max(min(own * self._load.sessions, _BATCH_ROWS), own)
+        trips, verify_s = times.trips(most), times.verifications.curve(most)
+        returned = np.maximum(trips.trip + verify_s, 1e-9)
         self._returned = float(returned[0])
         self._forward_s = times.forwards(self._settings.draft_nodes)
-        self._plan = plan_rows(
-            self._probabilities,
-            self._most_in_flight,
-            np.maximum(returned, self._most_in_flight * self._trips.interval),
+        plan = plan_rows(
+            self._load.probabilities(),
+            segments,
+            np.maximum(returned, segments * trips.interval),
             verify_s + self._forward_s[0],
             self._hit,
             self._settings.row_price,
         )
+        self._share = self._load.share_of(self._demand, plan.rows, segments)
+        behind = slice(min(self._share.others, most - own), None)
+        self._plan = RowPlan(self._share.rows, plan.tokens_per_s, plan.thresholds[behind][:own])
+        self._trips = TripTimes(*(times[behind][:own] for times in (trips.trip, trips.first, trips.interval)))
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -271,14 +296,14 @@ class Auto(Strategy):
         if not len(probabilities):
             return None
         # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
-        if len(self._in_flight) and not self._times.links.measured(1):
+        if len(self._in_flight) and not self._single_measured:
             return None
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self._now)
         if len(self._in_flight) < self._most_in_flight:
             slack = min(slack, self._in_flight.first_stage_busy(self._now))
-        count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._speed.tokens_per_s)
+        count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
             return None
         self._drafting = candidates.grow_likeliest(count)
@@ -305,14 +330,15 @@ class Auto(Strategy):
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""
-        settings, tree, single = self._settings, self._candidates.tree, self._plan.rows == 1
+        settings, tree = self._settings, self._candidates.tree
+        single = self._plan.rows == 1 and not self._load.shared
         if tree.rows[ROOT] == UNSENT:
             # The first root of a request goes alone to show what a single row takes.
-            if single or not self._times.links.measured(1):
+            if single or not self._single_measured:
                 return [ROOT]
             if not self._candidates.drafted_layers:
                 return [ROOT] if self._root_goes_alone() else []
-        most = settings.segment_rows if self._times.links.measured(1) else _ROWS_UNMEASURED
+        most = settings.segment_rows if self._single_measured else _ROWS_UNMEASURED
         room = settings.max_draft_rows - tree.num_sent
         best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
         worth = np.exp(tree.effective_scores()[best]) >= self._thresholds()[: len(best)]
@@ -321,6 +347,8 @@ class Auto(Strategy):
     def _thresholds(self) -> FloatArray:
         """Return the least probabilities at which rows are worth sending now: float64 [segment_rows]."""
         thresholds, rows = self._plan.thresholds, self._plan.rows
+        if self._load.shared:
+            return self._shared_thresholds()
         if rows == 1 or not len(self._in_flight):
             return thresholds
         # What was not worth a place in the segment before is not worth a segment of its own.
@@ -329,6 +357,19 @@ class Auto(Strategy):
         free = self._trips.interval[:rows] <= self._in_flight.next_return(self._now)
         thresholds[:rows][free] = 0.0
         return thresholds
+
+    def _shared_thresholds(self) -> FloatArray:
+        """Return what `_thresholds` returns while rows of other sessions are in the same batch."""
+        thresholds: FloatArray = self._plan.thresholds.copy()
+        thresholds[: self._share.least] = 0.0
+        if not len(self._in_flight):
+            thresholds[0] = 0.0  # a session goes on, however much a row costs
+        return thresholds
+
+    @property
+    def _single_measured(self) -> bool:
+        """Whether it is known what a single row takes; it cannot be measured beside other sessions."""
+        return self._load.shared or self._times.links.measured(1)
 
     def _root_goes_alone(self) -> bool:
         times = self._times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from flowedge.strategies.auto.load import PipelineLoad
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.auto.trial import DecodingTrial
 
@@ -14,10 +15,12 @@ class MeasuredPipeline:
     Attributes:
         times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
             devices that share a processor do not slow each other down.
+        load: the sessions that decode at present.
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 
     def __init__(self) -> None:
         self.times = StepTimes()
         self.alone = StepTimes()
+        self.load = PipelineLoad()
         self.trials: defaultdict[bool, DecodingTrial] = defaultdict(DecodingTrial)

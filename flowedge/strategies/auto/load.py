@@ -1,0 +1,101 @@
+"""The sessions that decode over one pipeline at the same time, and what they would send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowedge.core.arrays import FloatArray
+from flowedge.strategies.auto.speed import Speed
+
+_LEAST_SHARE = 0.5  # of an equal share of the rows of a batch, which a session may always send
+
+
+@dataclass(eq=False)
+class Demand:
+    """What one session would send.
+
+    Attributes:
+        probabilities: float64 [n], of the likeliest nodes of its tree, falling, the root's 1 first.
+        speed: of the session.
+        weight: by which its tokens count more, or less, than those of other sessions.
+    """
+
+    probabilities: FloatArray
+    speed: Speed
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One session's share of the rows of a batch.
+
+    Attributes:
+        rows: of the session; others: of all other sessions.
+        least: rows that the session may send however unlikely they are.
+    """
+
+    rows: int
+    others: int
+    least: int
+
+
+class PipelineLoad:
+    """The demands of all sessions that decode at present.
+
+    Rows of all sessions compete for a place in a batch by their probability, times the session's weight.
+    """
+
+    def __init__(self) -> None:
+        self._demands: list[Demand] = []
+
+    @property
+    def shared(self) -> bool:
+        """Whether more than one session decodes."""
+        return len(self._demands) > 1
+
+    @property
+    def sessions(self) -> int:
+        return len(self._demands)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The speed of all sessions together."""
+        return sum(demand.speed.tokens_per_s for demand in self._demands)
+
+    def join(self, demand: Demand) -> None:
+        """Take in a session that begins to decode."""
+        self._demands.append(demand)
+
+    def leave(self, demand: Demand) -> None:
+        """Forget a session that has ended, if it had begun."""
+        self._demands = [other for other in self._demands if other is not demand]
+
+    def probabilities(self) -> FloatArray:
+        """Return the weighted probabilities of the likeliest nodes of all sessions: float64 [n], falling."""
+        if not self.shared:
+            return self._demands[0].probabilities
+        merged: FloatArray = -np.sort(-np.concatenate(self._weighted(self._demands)))
+        return merged
+
+    def share_of(self, demand: Demand, rows: int, segments: int) -> Share:
+        """Return a session's share of a batch of `rows` rows, of which `segments` are in flight.
+
+        No session that has rows gets less than half an equal share, by weight.
+        """
+        if not self.shared:
+            return Share(rows, 0, 0)
+        last = self.probabilities()[: rows * segments][-1]
+        (own,) = self._weighted([demand])
+        wanted = math.ceil(int((own >= last).sum()) / segments)
+        weights = sum(other.weight for other in self._demands)
+        least = math.ceil(_LEAST_SHARE * rows * demand.weight / weights)
+        own_rows = max(min(wanted, rows), least, 1)
+        return Share(own_rows, max(rows - own_rows, 0), least)
+
+    def _weighted(self, demands: Sequence[Demand]) -> list[FloatArray]:
+        mean = sum(demand.weight for demand in self._demands) / len(self._demands)
+        return [demand.probabilities * (demand.weight / mean) for demand in demands]
