@@ -33,6 +33,8 @@ from flowedge.models.layers import exactness
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.session_rows import SessionRows
+from flowedge.models.layers.tensors import to_tensor
 from tests.models.tiny_families import LAYERS, VOCAB
 from tests.support.fake_cuda import CUDA, FakeCuda
 
@@ -79,6 +81,32 @@ def run_stage(gpu: FakeCuda, executor: BlockExecutor, mixtures: int) -> None:
     executor.run(DropCache("s"))
 
 
+def run_sessions(gpu: FakeCuda, block: LayerBlock, mixtures: int) -> None:
+    """Compute the prompts of two sessions together, and a tree of each together."""
+
+    def rows(count: int) -> torch.Tensor:
+        if block.is_first:
+            return to_tensor(np.arange(count), "cpu")
+        return torch.zeros((count, block.hidden_size), dtype=block.dtype, device=CUDA)
+
+    caches = [block.new_cache(200) for _ in range(2)]
+    prompts, trees = list[SessionRows](), list[SessionRows]()
+    for cache, context in zip(caches, (3, 60), strict=True):
+        chain, parents = np.arange(context), np.array([CONTEXT, context, context])
+        prompts.append(SessionRows(rows(context), chain, cache, 0, 0, chain - 1))
+        depths = np.array([0, 1, 1])
+        trees.append(SessionRows(rows(3), context + depths, cache, context, context, parents))
+    for parts in (prompts, trees):
+        before = gpu.uploads, gpu.downloads
+        found = block.forward_together(parts, lambda: False)
+        uploads, downloads = gpu.uploads - before[0], gpu.downloads - before[1]
+        assert found is not None
+        assert [len(own) for own in found] == [part.count for part in parts]
+        assert {own.device.type for own in found} == {"cuda"}
+        assert downloads == mixtures, "nothing waits but the choice of experts"
+        assert uploads <= 7 + mixtures
+
+
 def on_cuda(executor: BlockExecutor) -> bool:
     tensors = [p for layer in executor.block.layers for p in (*layer.parameters(), *layer.buffers())]
     return all(tensor.device.type == "cuda" for tensor in tensors)
@@ -96,11 +124,13 @@ def run_family(gpu: FakeCuda, directory: Path) -> None:
         executor = BlockExecutor(block, taps=(1, 2))
         assert on_cuda(executor)
         run_stage(gpu, executor, mixtures_in(executor))
+        run_sessions(gpu, block, mixtures_in(executor))
 
 
 def run_exact_family(gpu: FakeCuda, directory: Path, kv: KvFormat) -> None:
     executor = BlockExecutor(exact_block(gpu, directory, kv))
     run_stage(gpu, executor, mixtures_in(executor))
+    run_sessions(gpu, executor.block, mixtures_in(executor))
 
 
 def exact_block(gpu: FakeCuda, directory: Path, kv: KvFormat) -> LayerBlock:
@@ -141,6 +171,7 @@ def run_static_stage(gpu: FakeCuda, block: LayerBlock, taps: tuple[int, ...] = (
     maker = RecordingMaker()
     block.decoding = BlockDecoding(block, maker, uncaptured=0)
     run_stage(gpu, BlockExecutor(block, taps), 0)
+    run_sessions(gpu, block, 0)
     maker.check(gpu)
 
 

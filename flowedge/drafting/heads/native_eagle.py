@@ -12,7 +12,8 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.checkpoint.config_support import fixed_rope_length
-from flowedge.models.native.native_block import MOST_ROWS, new_run
+from flowedge.models.native.kernel_run import CachedRows, KernelRun
+from flowedge.models.native.native_block import MOST_ROWS
 from flowedge.models.native.native_layer import ATTENTION, MLP
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import RotationTable
@@ -24,7 +25,7 @@ from flowedge.models.products.structures import (
     LinearFields,
     pointer,
 )
-from flowedge.native.library import library, missing_reason
+from flowedge.native.library import missing_reason
 
 _ACTIVATION = "silu"
 
@@ -42,7 +43,7 @@ class NativeEagle:
         attention, mlp = layer.self_attn, layer.mlp
         self._linears: list[NativeLinear] = []  # the owners of the memory that the layer refers to
         self._norm = layer.post_attention_layernorm.weight.detach().float()
-        self._layer = LayerFields(
+        fields = LayerFields(
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads or config.num_attention_heads,
@@ -61,6 +62,7 @@ class NativeEagle:
             down=self._linear(mlp.down_proj),
             intermediate=config.intermediate_size,
         )
+        self._layers = (ctypes.POINTER(LayerFields) * 1)(ctypes.pointer(fields))
         self._rotations = RotationTable(self._rotation, self._dtype)
 
     def predict(
@@ -83,18 +85,9 @@ class NativeEagle:
         cache = CacheFields(
             FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1]
         )
-        ((cosines, sines),) = self._rotations.upto(int(paths.positions.max()))
-        run = new_run(hidden, paths, slot)
-        run.halves = ATTENTION | MLP
-        library().flowedge_layers(
-            ctypes.byref(ctypes.pointer(self._layer)),
-            ctypes.byref(cache),
-            ctypes.byref(pointer(cosines)),
-            ctypes.byref(pointer(sines)),
-            ctypes.c_int64(1),
-            ctypes.byref(run),
-            torch.get_num_threads(),
-        )
+        caches = (CacheFields * 1)(cache)
+        run = KernelRun(self._layers, self._rotations, hidden, [CachedRows(paths, slot, caches)])
+        run.compute(0, 1, ATTENTION | MLP)
 
     def _linear(self, linear: Any) -> LinearFields:
         native = _native(linear)

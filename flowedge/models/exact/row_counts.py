@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,6 +56,10 @@ class _AnyCount(RowCounts):
 
     def __init__(self) -> None:
         super().__init__(())
+
+    @property
+    def most(self) -> int:
+        return sys.maxsize
 
     def padded(self, rows: int) -> int:
         return rows

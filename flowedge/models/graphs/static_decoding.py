@@ -6,9 +6,6 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 
-import torch
-
-from flowedge.core.arrays import IntArray
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.reading_plan import CachedPaths
 from flowedge.models.graphs.held_forwards import HeldForwards
@@ -29,6 +26,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.decoding import Computed
 from flowedge.models.layers.experts import ExpertLinears
+from flowedge.models.layers.session_rows import SessionRows
 
 _log = logging.getLogger(__name__)
 
@@ -74,25 +72,18 @@ class BlockDecoding:
         self._pool.clear()
 
     def forward(
-        self,
-        inputs: torch.Tensor,
-        positions: IntArray,
-        cache: SessionCache,
-        cached: int,
-        context: int,
-        tail_parents: IntArray,
-        should_abort: Callable[[], bool],
-        taps: Sequence[int],
+        self, part: SessionRows, should_abort: Callable[[], bool], taps: Sequence[int]
     ) -> Computed | None:
-        rows, store = len(inputs), cache.store
-        shape = choose_shape(self._counts, rows, cached + rows, self._pool.slots(store))
+        rows, store, context, tail_parents = part.count, part.cache.store, part.context, part.tail_parents
+        shape = choose_shape(self._counts, rows, part.cached + rows, self._pool.slots(store))
         forward = None if shape is None else self._forward(store, shape, tuple(taps))
         if forward is None:
             return None
-        cache.begin(cached, rows)
+        part.cache.check_room(part.cached, rows)
         seen = visible_tail(tail_parents, context, rows)
         tail_positions = context + tail_depths(tail_parents, context)
-        decode = DecodeRows(inputs, cached, CachedPaths(context, tail_positions, seen, positions))
+        paths = CachedPaths(context, tail_positions, seen, part.positions)
+        decode = DecodeRows(part.inputs, part.cached, paths)
         plan = forward.plan(decode)
         if plan is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ _WITHOUT_EFFECT = frozenset({"sliding_window", "position_ids", "use_cache"})
 
 
 def attend(
-    _module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -32,13 +33,21 @@ def attend(
     Args:
         query: [1, heads, rows, head_size].
         key, value: [1, kv_heads, context, head_size], views of any stride.
-        attention_mask: additive, [1, 1, rows, context], of the query's dtype.
+        attention_mask: additive, [1, 1, rows, context], of the query's dtype; or the SessionMasks of rows of
+            several sessions, whose caches have the keys and values.
         softcap: the bound that tanh keeps the scores within.
 
     Returns:
         [1, rows, heads, head_size], and None for the attention weights.
     """
     _check_arguments(dropout, others)
+    if isinstance(attention_mask, list):
+
+        def attend_own(own: torch.Tensor, mask: torch.Tensor, cache: Any) -> torch.Tensor:
+            keys, values = cache.views(module.layer_idx)
+            return attend_masked(own, keys, values, mask, scaling, softcap)
+
+        return _by_session(attend_own, query, attention_mask), None
     output = attend_masked(query, key, value, attention_mask, scaling, softcap)
     return output.transpose(1, 2), None
 
@@ -59,16 +68,32 @@ def attend_ordered(
     Args:
         query: [1, heads, rows, head_size].
         key, value: [1, kv_heads, rows, head_size] of the new rows, which are cached already.
-        attention_mask: the OrderedReading of the layer, and the store that it reads.
+        attention_mask: the OrderedReading of the layer, and the store that it reads; or the SessionMasks of
+            rows of several sessions.
 
     Returns:
         [1, rows, heads, head_size], and None for the attention weights.
     """
     _check_arguments(dropout, others)
-    reading, store = attention_mask
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    output: torch.Tensor = reading.attend(query, store, module.layer_idx, key.shape[1], scale, softcap)
-    return output.transpose(1, 2), None
+
+    def attend_own(own: torch.Tensor, mask: Any, _cache: object = None) -> torch.Tensor:
+        reading, store = mask
+        output: torch.Tensor = reading.attend(own, store, module.layer_idx, key.shape[1], scale, softcap)
+        return output
+
+    if isinstance(attention_mask, list):
+        return _by_session(attend_own, query, attention_mask), None
+    return attend_own(query, attention_mask).transpose(1, 2), None
+
+
+def _by_session(
+    function: Callable[[torch.Tensor, Any, Any], torch.Tensor], query: torch.Tensor, masks: list[Any]
+) -> torch.Tensor:
+    """The attention [1, rows, heads, head_size] of rows of several sessions, each over its own cache."""
+    queries = query.split_with_sizes([rows for rows, *_ in masks], 2)
+    parts = [function(own, *read) for own, (_, *read) in zip(queries, masks, strict=True)]
+    return torch.cat([part.transpose(1, 2) for part in parts], 1)
 
 
 def register_in_transformers() -> None:

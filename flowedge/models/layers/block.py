@@ -12,26 +12,26 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import layer_windows
-from flowedge.models.checkpoint.families import FINAL_NORM
 from flowedge.models.checkpoint.json_object import reading
-from flowedge.models.copies import moved, to_device
+from flowedge.models.copies import to_device
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.decoding import StaticDecoding
 from flowedge.models.layers.exactness import Exactness, try_exactness
-from flowedge.models.layers.forward_checks import all_within, check_indices
+from flowedge.models.layers.forward_checks import check_indices, check_inputs
 from flowedge.models.layers.head import embed, load_embedding
-from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_parameter
+from flowedge.models.layers.joined_cache import prepared_cache
+from flowedge.models.layers.loading import LayerLoader, checkpoint_quant, layer_bytes, load_norm
 from flowedge.models.layers.rotary import Rotary
+from flowedge.models.layers.session_rows import SessionRows, batches, joined_inputs
 from flowedge.models.lean.lean_layer import LeanLayer, warn_of_odd_layers
 from flowedge.models.native.native_block import MOST_ROWS, NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
-from flowedge.models.native.paths import row_paths
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 from flowedge.native.library import is_switched_off, missing_reason
@@ -124,7 +124,7 @@ class LayerBlock:
             rotary=rotary,
             embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
             embedding_multiplier=checkpoint.family.embedding_multiplier(config, dtype),
-            norm=_load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
+            norm=load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
             dtype=dtype,
             device=device,
             kv=kv,
@@ -266,12 +266,7 @@ class LayerBlock:
         """Compute n rows, store their keys and values in slots [cached, cached + n), and return the rows.
 
         Args:
-            inputs: int64 token ids [n] in the first block; hidden rows [n, hidden] of `dtype` in others.
-            positions: int64 [n], absolute: the context plus the row's depth, so at most the row's slot.
-            context: slots below it are committed and visible to every row.
-            tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last
-                row of the context. A tail row sees the context, its ancestors and itself. Consecutive
-                committed rows form a chain.
+            inputs, positions, cache, cached, context, tail_parents: as in SessionRows.
             should_abort: called before each layer, or before each few layers of a small forward; True ends
                 the forward.
             taps: layers of the block, ascending, whose inputs are appended to the rows of the result.
@@ -284,31 +279,52 @@ class LayerBlock:
             ProtocolError: when the arguments contradict their description or each other.
             CapacityError: when the rows do not fit the cache.
         """
-        self._check_inputs(inputs)
-        check_indices(positions, tail_parents, cached, context, len(inputs))
+        part = SessionRows(inputs, positions, cache, cached, context, tail_parents)
+        return self._forward_alone(part, should_abort, taps)
+
+    @torch.inference_mode()
+    def forward_together(
+        self, parts: Sequence[SessionRows], should_abort: Callable[[], bool], taps: Sequence[int] = ()
+    ) -> list[torch.Tensor] | None:
+        """Compute the rows of several sessions: products over all rows, attention over each one's own cache.
+
+        Two parts or more are computed layer by layer, where one part may be a static forward.
+
+        Args:
+            should_abort, taps: as of `forward`.
+
+        Returns:
+            Hidden rows [n, hidden * (1 + taps)] for each part, or None after an abort, when the slots of all
+            parts from `cached` on have no valid content.
+
+        Raises:
+            ProtocolError: as of `forward`, before the rows of any part are stored.
+            CapacityError: likewise.
+        """
+        if len(parts) == 1:
+            found = self._forward_alone(parts[0], should_abort, taps)
+            return None if found is None else [found]
+        for part in parts:
+            self._check(part)
+            part.check_paths(placed=self.native is not None)
+        return self._forward_batches(parts, should_abort, taps) if parts else []
+
+    def _check(self, part: SessionRows) -> None:
+        vocab_size = None if self.embedding is None else self.vocab_size
+        check_inputs(part.inputs, vocab_size, self.hidden_size, self.dtype)
+        check_indices(part.positions, part.tail_parents, part.cached, part.context, part.count)
+        part.cache.check_room(part.cached, part.count)
+
+    def _forward_alone(
+        self, part: SessionRows, should_abort: Callable[[], bool], taps: Sequence[int]
+    ) -> torch.Tensor | None:
+        self._check(part)
         if self.decoding is not None:
-            computed = self.decoding.forward(
-                inputs, positions, cache, cached, context, tail_parents, should_abort, taps
-            )
+            computed = self.decoding.forward(part, should_abort, taps)
             if computed is not None:
                 return computed.rows
-        inputs = moved(inputs, self.device)
-        outputs: list[torch.Tensor] = []
-        for first, stop in self._row_counts.parts(len(inputs)):
-            output = self._forward_part(
-                inputs[first:stop],
-                positions[first:stop],
-                cache,
-                cached + first,
-                context,
-                tail_parents[: cached + stop - context],
-                should_abort,
-                taps,
-            )
-            if output is None:
-                return None
-            outputs.append(output)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        found = self._forward_batches([part], should_abort, taps)
+        return None if found is None else found[0]
 
     @property
     def exact(self) -> bool:
@@ -321,29 +337,36 @@ class LayerBlock:
             return NATIVE_EXACTNESS.row_counts
         return ANY_COUNT if self.exactness is None else self.exactness.row_counts
 
-    def _forward_part(
-        self,
-        inputs: torch.Tensor,
-        positions: npt.NDArray[np.int64],
-        cache: SessionCache,
-        cached: int,
-        context: int,
-        tail_parents: npt.NDArray[np.int64],
-        should_abort: Callable[[], bool],
-        taps: Sequence[int],
+    def _forward_batches(
+        self, parts: Sequence[SessionRows], should_abort: Callable[[], bool], taps: Sequence[int]
+    ) -> list[torch.Tensor] | None:
+        """Compute `forward_together` for checked parts."""
+        outputs: list[list[torch.Tensor]] = [[] for _ in parts]
+        for batch in batches(parts, self._row_counts):
+            rows = [piece.rows for piece in batch]
+            output = self._forward_batch(rows, should_abort, taps)
+            if output is None:
+                return None
+            own = output.split_with_sizes([each.count for each in rows]) if len(rows) > 1 else (output,)
+            for piece, computed in zip(batch, own, strict=True):
+                outputs[piece.part].append(computed)
+        return [own[0] if len(own) == 1 else torch.cat(own) for own in outputs]
+
+    def _forward_batch(
+        self, parts: Sequence[SessionRows], should_abort: Callable[[], bool], taps: Sequence[int]
     ) -> torch.Tensor | None:
-        """Compute `forward` for rows that fit in a product, with padding up to an allowed number of rows."""
-        rows = len(inputs)
-        cache.begin(cached, rows)
+        """Compute rows that fit in a product, with padding up to an allowed number of rows."""
+        inputs = joined_inputs(parts, self.device)
         if self.native is not None:
-            paths = row_paths(context, tail_parents, positions)
-            hidden = inputs.clone() if self.embedding is None else self._embed(inputs)
             own_taps = [tap - self.start for tap in taps]
-            return self.native.forward(hidden, paths, cache.store, cached, should_abort, own_taps)
+            sessions = [self.native.cached_rows(part.paths, part.cached, part.cache.store) for part in parts]
+            hidden = inputs.clone() if self.embedding is None and len(parts) == 1 else self._embed(inputs)
+            return self.native.forward(hidden, sessions, should_abort, own_taps)
+        rows = len(inputs)
         padded = self._row_counts.padded(rows)
-        masks = cache.prepare(context, tail_parents, positions, padded)
+        cache, masks = prepared_cache(parts, padded)
         hidden = self._embed(pad_rows(inputs, padded))[None]
-        positions = np.pad(positions, (0, padded - rows), "edge")
+        positions = np.pad(np.concatenate([part.positions for part in parts]), (0, padded - rows), "edge")
         position_ids = to_device(self.device, positions)[0][None]
         rotations = self.rotary(hidden, position_ids, positions)
         tapped: list[torch.Tensor] = []
@@ -370,29 +393,7 @@ class LayerBlock:
             return inputs
         return embed(self.embedding, self.embedding_multiplier, inputs)
 
-    def _check_inputs(self, inputs: torch.Tensor) -> None:
-        if self.embedding is None:
-            if inputs.ndim != 2 or inputs.shape[1] != self.hidden_size or inputs.dtype != self.dtype:
-                raise ProtocolError(
-                    f"expected hidden rows [n, {self.hidden_size}] of {self.dtype}, "
-                    f"got {list(inputs.shape)} of {inputs.dtype}"
-                )
-        elif inputs.ndim != 1 or inputs.dtype != torch.int64:
-            raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
-        if not len(inputs):
-            raise ProtocolError("a segment without rows cannot be computed")
-        if self.embedding is not None and not all_within(inputs, self.vocab_size):
-            raise ProtocolError(f"a token id is not within [0, {self.vocab_size})")
-
 
 def _check_range(start: int, stop: int, num_layers: int) -> None:
     if not 0 <= start < stop <= num_layers:
         raise BadRequestError(f"layers [{start}, {stop}) are not within [0, {num_layers})")
-
-
-def _load_norm(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    config = checkpoint.config
-    with torch.device("meta"):
-        norm: nn.Module = checkpoint.family.norm(config.hidden_size, eps=config.rms_norm_eps)
-    norm.weight = load_parameter(checkpoint, FINAL_NORM, (config.hidden_size,), dtype, device)
-    return norm.eval()

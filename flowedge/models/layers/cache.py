@@ -77,16 +77,20 @@ class SessionCache:
         """The bytes allocated now, mask buffers included."""
         return self.store.nbytes + self._reader.nbytes
 
+    def check_room(self, cached: int, rows: int) -> None:
+        """Raise CapacityError when the slots [cached, cached + rows) do not fit."""
+        if cached + rows > self.capacity:
+            raise CapacityError(
+                f"rows [{cached}, {cached + rows}) do not fit the session's cache of {self.capacity} rows"
+            )
+
     def begin(self, cached: int, rows: int) -> None:
         """Choose the slots [cached, cached + rows) that the following updates write.
 
         Raises:
             CapacityError: when the slots do not fit.
         """
-        if cached + rows > self.capacity:
-            raise CapacityError(
-                f"rows [{cached}, {cached + rows}) do not fit the session's cache of {self.capacity} rows"
-            )
+        self.check_room(cached, rows)
         self._start, self._stop = cached, cached + rows
 
     def prepare(

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
-from flowedge.core.arrays import IntArray
 from flowedge.models.kv.store import KeyValueStore
 from flowedge.models.layers.cache import SessionCache
+from flowedge.models.layers.session_rows import SessionRows
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,6 @@ class StaticDecoding(Protocol):
         """Free all static tensors, and the caches that wait for the next session."""
 
     def forward(
-        self,
-        inputs: torch.Tensor,
-        positions: IntArray,
-        cache: SessionCache,
-        cached: int,
-        context: int,
-        tail_parents: IntArray,
-        should_abort: Callable[[], bool],
-        taps: Sequence[int],
+        self, part: SessionRows, should_abort: Callable[[], bool], taps: Sequence[int]
     ) -> Computed | None:
-        """Compute LayerBlock.forward for checked arguments; None when the block has to compute it itself."""
+        """Compute LayerBlock.forward for checked rows; None when the block has to compute it itself."""

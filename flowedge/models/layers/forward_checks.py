@@ -10,6 +10,25 @@ from flowedge.core.errors import ProtocolError
 from flowedge.models.copies import to_host
 
 
+def check_inputs(inputs: torch.Tensor, vocab_size: int | None, width: int, dtype: torch.dtype) -> None:
+    """Raise ProtocolError where the inputs of `LayerBlock.forward` contradict their description.
+
+    Args:
+        vocab_size: the size of the vocabulary in the first block; None in others.
+    """
+    if vocab_size is None:
+        if inputs.ndim != 2 or inputs.shape[1] != width or inputs.dtype != dtype:
+            raise ProtocolError(
+                f"expected hidden rows [n, {width}] of {dtype}, got {list(inputs.shape)} of {inputs.dtype}"
+            )
+    elif inputs.ndim != 1 or inputs.dtype != torch.int64:
+        raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
+    if not len(inputs):
+        raise ProtocolError("a segment without rows cannot be computed")
+    if vocab_size is not None and not all_within(inputs, vocab_size):
+        raise ProtocolError(f"a token id is not within [0, {vocab_size})")
+
+
 def all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
     """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
     if tokens.device.type != "cpu":

@@ -15,7 +15,7 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
 from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.checkpoint.weight_file import byte_view
 from flowedge.models.layers import attention
@@ -339,3 +339,12 @@ def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None
             raise CheckpointError(
                 f"{checkpoint.place}: tensor {prefix}{name} is a bias that the config does not ask for"
             )
+
+
+def load_norm(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Load the norm behind the last layer."""
+    config = checkpoint.config
+    with torch.device("meta"):
+        norm: nn.Module = checkpoint.family.norm(config.hidden_size, eps=config.rms_norm_eps)
+    norm.weight = load_parameter(checkpoint, FINAL_NORM, (config.hidden_size,), dtype, device)
+    return norm.eval()

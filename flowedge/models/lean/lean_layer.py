@@ -99,7 +99,8 @@ class LeanAttention(_Prepared):
         """Return [rows, hidden] for the normed `rows` of this shape.
 
         Args:
-            mask: an additive mask [1, 1, rows, context], or an OrderedReading with the store that it reads.
+            mask: an additive mask [1, 1, rows, context], or an OrderedReading with the store that it reads;
+                for rows of several sessions, a list of each session's number of rows, mask and cache.
             cache: the cache, which stores the keys and values of the rows.
         """
         projections, project_output, norm = self.calls
@@ -122,13 +123,25 @@ class LeanAttention(_Prepared):
         query, keys_values = by_head.split_with_sizes(self._widths)
         query = query.unsqueeze(0)
         cache.store_rows(keys_values.view(2, kv_heads, count, size), index)
+        if type(mask) is list:
+            queries = query.split_with_sizes([own for own, *_ in mask], 2)
+            parts = [self._attended(own, *read) for own, (_, *read) in zip(queries, mask, strict=True)]
+            attended = torch.cat(parts, 1)
+        else:
+            attended = self._attended(query, mask, cache)
+        return project_output(attended.reshape(-1, width))
+
+    def _attended(self, query: torch.Tensor, mask: Any, cache: Any) -> torch.Tensor:
+        """The attention [1, rows, heads, head_size] of a session's queries [1, heads, rows, head_size]."""
+        form, index = self.form, self.layer_idx
+        attended: torch.Tensor
         if type(mask) is tuple:
             reading, store = mask
-            attended = reading.attend(query, store, index, kv_heads, form.scaling, form.softcap)
+            attended = reading.attend(query, store, index, form.kv_heads, form.scaling, form.softcap)
         else:
             keys, values = cache.views(index)
             attended = attend_masked(query, keys, values, mask, form.scaling, form.softcap)
-        return project_output(attended.transpose(1, 2).reshape(-1, width))
+        return attended.transpose(1, 2)
 
 
 class GatedMlp(_Prepared):
@@ -205,8 +218,7 @@ class LeanLayer(_Prepared):
         """Return hidden rows [1, rows, hidden] for `hidden` of this shape.
 
         Args:
-            attention_mask: an additive mask [1, 1, rows, context], or an OrderedReading with the store that
-                it reads.
+            attention_mask: the mask, as LeanAttention takes it.
             past_key_values: the cache, which stores the keys and values of the rows.
             position_embeddings: the cosines and sines of the rows, [1, rows, size] each.
         """

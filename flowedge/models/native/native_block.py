@@ -12,13 +12,13 @@ from torch import nn
 
 from flowedge.models.kv.store import Int8Store, KeyValueStore
 from flowedge.models.lean.lean_layer import LeanLayer
+from flowedge.models.native.kernel_run import CachedRows, KernelRun
 from flowedge.models.native.mixture import NativeMixture
 from flowedge.models.native.native_layer import ATTENTION, MLP, NativeLayer
 from flowedge.models.native.native_norm import NativeNorm
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import Rotations, RotationTable
-from flowedge.models.products.structures import FORMATS, INT8, CacheFields, LayerFields, RunFields
-from flowedge.native.library import library
+from flowedge.models.products.structures import FORMATS, INT8, CacheFields, LayerFields
 
 MOST_ROWS = 128  # of a call; a larger forward is computed in parts
 # A call computes as many layers as read this many bytes of weights, at a few rows: some milliseconds, after
@@ -66,21 +66,20 @@ class NativeBlock:
     def forward(
         self,
         hidden: torch.Tensor,
-        paths: RowPaths,
-        store: KeyValueStore,
-        slot: int,
+        sessions: Sequence[CachedRows],
         should_abort: Callable[[], bool],
         taps: Sequence[int] = (),
     ) -> torch.Tensor | None:
-        """Compute rows [rows, hidden] in place, and store their keys and values from `slot` on.
+        """Compute rows [rows, hidden] in place, and store their keys and values.
 
         Args:
+            sessions: the rows of each session, in the order of `hidden`, as `cached_rows` returns them.
             taps: indices of layers, ascending, whose inputs are appended to the rows of the result.
 
         Returns:
             [rows, hidden * (1 + taps)], or None after an abort.
         """
-        call = _Call(self, hidden, paths, store, slot)
+        run = KernelRun(self._structures, self._rotations, hidden, sessions)
         tapped = []
         for start, stop in self._pieces(len(hidden), taps):
             if should_abort():
@@ -88,10 +87,10 @@ class NativeBlock:
             if start in taps:
                 tapped.append(hidden.clone())
             if start in self._mixtures:
-                call.compute(start, stop, ATTENTION)
+                run.compute(start, stop, ATTENTION)
                 self._mixtures[start].add_to(hidden)
             else:
-                call.compute(start, stop, ATTENTION | MLP)
+                run.compute(start, stop, ATTENTION | MLP)
         if self._norm is not None:
             self._norm(hidden)
         return torch.cat((hidden, *tapped), dim=1) if tapped else hidden
@@ -108,57 +107,11 @@ class NativeBlock:
             read += layer.weight_bytes
         return [*pieces, (start, len(self._native))]
 
-    def caches(self, store: KeyValueStore) -> ctypes.Array[CacheFields]:
-        """A session's keys and values in each layer."""
+    def cached_rows(self, paths: RowPaths, slot: int, store: KeyValueStore) -> CachedRows:
+        """A session's rows, which are stored from `slot` on; the caller keeps the store."""
         if store not in self._known:
             self._known[store] = _caches(store, len(self._native))
-        return self._known[store]
-
-
-class _Call:
-    """The arguments of the calls of a forward."""
-
-    def __init__(
-        self, block: NativeBlock, hidden: torch.Tensor, paths: RowPaths, store: KeyValueStore, slot: int
-    ) -> None:
-        count = len(block._native)
-        self._structures = block._structures
-        rotations = block._rotations.upto(int(paths.positions.max()))
-        self._kept = (hidden, paths, store, rotations)
-        self._cosines, self._sines = (
-            (ctypes.c_void_p * count)(*(rotation[part].data_ptr() for rotation in rotations))
-            for part in (0, 1)
-        )
-        self._caches = block.caches(store)
-        self._run = new_run(hidden, paths, slot)
-
-    def compute(self, start: int, stop: int, halves: int) -> None:
-        self._run.halves = halves
-        library().flowedge_layers(
-            ctypes.byref(self._structures, start * ctypes.sizeof(ctypes.c_void_p)),
-            ctypes.byref(self._caches, start * ctypes.sizeof(CacheFields)),
-            ctypes.byref(self._cosines, start * ctypes.sizeof(ctypes.c_void_p)),
-            ctypes.byref(self._sines, start * ctypes.sizeof(ctypes.c_void_p)),
-            ctypes.c_int64(stop - start),
-            ctypes.byref(self._run),
-            torch.get_num_threads(),
-        )
-
-
-def new_run(hidden: torch.Tensor, paths: RowPaths, slot: int) -> RunFields:
-    """Make the arguments of a call for rows [rows, hidden], the first of which is stored in `slot`.
-
-    They refer to the memory of `hidden` and `paths`.
-    """
-    return RunFields(
-        rows=len(hidden),
-        hidden=hidden.data_ptr(),
-        slot=slot,
-        positions=paths.positions.ctypes.data,
-        linear=paths.linear.ctypes.data,
-        offsets=paths.offsets.ctypes.data,
-        slots=paths.slots.ctypes.data,
-    )
+        return CachedRows(paths, slot, self._known[store])
 
 
 def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[CacheFields]:

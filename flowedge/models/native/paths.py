@@ -28,6 +28,14 @@ class RowPaths:
     slots: IntArray
 
 
+def placed_depths(context: int, tail_parents: IntArray, positions: IntArray) -> IntArray:
+    """Return the depths [rows] of the last rows of a draft tail; arguments and errors as of `row_paths`."""
+    depths = tail_depths(tail_parents, context)[tail_parents.size - positions.size :]
+    if (context + depths != positions).any():
+        raise ProtocolError(f"the rows have the positions {positions.tolist()}, not their places in the tree")
+    return depths
+
+
 def row_paths(context: int, tail_parents: IntArray, positions: IntArray) -> RowPaths:
     """Return the paths of the last rows of a draft tail.
 
@@ -40,9 +48,7 @@ def row_paths(context: int, tail_parents: IntArray, positions: IntArray) -> RowP
     """
     positions = np.ascontiguousarray(positions)
     tail, rows = tail_parents.size, positions.size
-    depths = tail_depths(tail_parents, context)[tail - rows :]
-    if (context + depths != positions).any():
-        raise ProtocolError(f"the rows have the positions {positions.tolist()}, not their places in the tree")
+    depths = placed_depths(context, tail_parents, positions)
     first = context + tail - rows
     if depths.size and depths[-1] == tail - 1:  # the tail is a chain
         return RowPaths(positions, np.arange(first, context + tail) + 1, np.zeros(rows, np.int64), _NO_SLOTS)

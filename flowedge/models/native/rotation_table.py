@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +29,12 @@ class RotationTable:
         self._like = torch.empty(0, dtype=dtype)
         self._length = 0
         self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._addresses = _of_layers([])
+
+    def addresses(self, last: int) -> tuple[Any, Any, object]:
+        """The addresses of each layer's cosines, and sines, as arrays; and the owner of that memory."""
+        layers = self.upto(last)
+        return *self._addresses, layers
 
     def upto(self, last: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The cosines and sines of each layer, for the positions [0, last] at least."""
@@ -47,9 +55,15 @@ class RotationTable:
                     torch.cat((before[1], sin[0].float())),
                 )
             layers.append(joined[id(cos)])
-        self._layers, self._length = layers, length
+        self._layers, self._length, self._addresses = layers, length, _of_layers(layers)
 
     @property
     def rotated(self) -> list[int]:
         """The rotated dimensions of a head in each layer."""
         return [cos.shape[1] for cos, _ in self.upto(0)]
+
+
+def _of_layers(layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[Any, Any]:
+    """The addresses of cosines, and of sines, as arrays of pointers."""
+    pointers = ctypes.c_void_p * len(layers)
+    return pointers(*(cos.data_ptr() for cos, _ in layers)), pointers(*(sin.data_ptr() for _, sin in layers))

@@ -67,15 +67,24 @@ class CacheFields(ctypes.Structure):
     ]
 
 
-class RunFields(ctypes.Structure):
+class SessionRowsFields(ctypes.Structure):
     _fields_ = [
         ("rows", _Size),
-        ("hidden", _Pointer),
         ("slot", _Size),
         ("positions", _Pointer),
         ("linear", _Pointer),
         ("offsets", _Pointer),
         ("slots", _Pointer),
+        ("caches", _Pointer),
+    ]
+
+
+class RunFields(ctypes.Structure):
+    _fields_ = [
+        ("rows", _Size),
+        ("hidden", _Pointer),
+        ("sessions", _Pointer),
+        ("count", _Size),
         ("cosines", _Pointer),
         ("sines", _Pointer),
         ("halves", _Flag),

@@ -9,19 +9,13 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 2; }
+EXPORTED int flowedge_version() { return 3; }
 
-// Computes `count` consecutive layers for the rows of `run`, of which the layers' caches are given.
-EXPORTED void flowedge_layers(const Layer* const* layers, const Cache* caches, const float* const* cosines,
-                     const float* const* sines, int64_t count, const Run* run, int threads) {
-    Room& room = Room::of(*layers[0], run->rows, threads);
+// Computes the consecutive layers [first, stop) for the rows of `run`.
+EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {
+    Room& room = Room::of(*layers[first], *run, threads);
     Pool::shared().run(threads, [&](const Team& team) {
-        Run own = *run;
-        for (int64_t i = 0; i < count; i++) {
-            own.cosines = cosines[i];
-            own.sines = sines[i];
-            LayerForward(*layers[i], caches[i], own, room, team).compute();
-        }
+        for (int64_t i = first; i < stop; i++) LayerForward(*layers[i], i, *run, room, team).compute();
     });
 }
 

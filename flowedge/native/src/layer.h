@@ -25,13 +25,27 @@ struct Layer {
     int64_t intermediate;
 };
 
-struct Run {
+// Consecutive rows of a session.
+struct SessionRows {
     int64_t rows;
-    void* hidden;    // [rows, hidden], overwritten
-    int64_t slot;    // the first row's
-    Paths paths;
-    const float *cosines, *sines;  // [positions, rotated]
-    int32_t halves;                // Half bits
+    int64_t slot;         // the first row's
+    Paths paths;          // of these rows
+    const Cache* caches;  // the session's, of each layer
+};
+
+struct Run {
+    int64_t rows;                               // of all sessions
+    void* hidden;                               // [rows, hidden] in the order of the sessions, overwritten
+    const SessionRows* sessions;                // [count]
+    int64_t count;                              // of sessions
+    const float *const *cosines, *const *sines; // of each layer, [positions, rotated]
+    int32_t halves;                             // Half bits
+
+    int64_t most_rows() const {  // of a session
+        int64_t most = 0;
+        for (int64_t i = 0; i < count; i++) most = std::max(most, sessions[i].rows);
+        return most;
+    }
 };
 
 // Root mean square normalisation; `to` may be `from`. A sum of squares is added up in lanes, then in a tree.
@@ -91,15 +105,17 @@ class Room {
     float* normed;         // [members, hidden]
     float* attention;      // [members, ...]
     Operand operand;
-    int64_t wide_stride, attention_floats;
+    int64_t wide_stride, attention_floats, attention_rows;
 
-    static Room& of(const Layer& layer, int64_t rows, int members) {
+    static Room& of(const Layer& layer, const Run& run, int members) {
         static thread_local Room room;
+        const int64_t rows = run.rows;
         const int64_t attended = layer.heads * layer.head_size;
         const int64_t qkv = attended + 2 * layer.kv_heads * layer.head_size;
         room.wide_stride = std::max({qkv, 2 * layer.intermediate, layer.hidden});
         const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
-        room.attention_floats = AttentionRoom::floats(rows, heads);
+        room.attention_rows = run.most_rows();
+        room.attention_floats = AttentionRoom::floats(room.attention_rows, heads);
         const int64_t operand = std::max({layer.hidden, attended, layer.intermediate});
         const int64_t groups = operand / 32 + 1;
         const int64_t values = Operand::floats(rows, operand);
@@ -128,11 +144,11 @@ class Room {
     std::vector<char> memory_;
 };
 
-// One team member's part in the computation of a layer.
+// One team member's part in the computation of the layer `index`.
 class LayerForward {
   public:
-    LayerForward(const Layer& layer, const Cache& cache, const Run& run, Room& room, const Team& team)
-        : layer_(layer), cache_(cache), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
+    LayerForward(const Layer& layer, int64_t index, const Run& run, Room& room, const Team& team)
+        : layer_(layer), index_(index), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
 
     void compute() {
         if (run_.halves & ATTENTION) attention_half();
@@ -191,23 +207,32 @@ class LayerForward {
     }
 
     void rotate_and_cache() {
-        const int64_t size = layer_.head_size, heads = layer_.heads, kv_heads = layer_.kv_heads;
-        const int64_t all = heads + 2 * kv_heads;
+        const int64_t all = layer_.heads + 2 * layer_.kv_heads;
         const Range own = team_.share(run_.rows * all);
-        for (int64_t unit = own.start; unit < own.stop; unit++) {
-            const int64_t m = unit / all, index = unit % all;
-            float* head = wide(m) + index * size;
-            const int64_t slot = run_.slot + m;
-            if (index >= heads + kv_heads) {
-                write_vector(cache_, cache_.values, cache_.value_scales, size, index - heads - kv_heads, slot, head);
-                continue;
-            }
-            const float* norm = index < heads ? layer_.query_norm : layer_.key_norm;
-            if (norm) normalise(head, norm, size, layer_.epsilon, head);
-            const int64_t at = run_.paths.positions[m] * layer_.rotated;
-            rotate(head, run_.cosines + at, run_.sines + at, layer_.rotated);
-            if (index >= heads) write_vector(cache_, cache_.keys, cache_.key_scales, size, index - heads, slot, head);
+        int64_t first = 0;  // row of the session
+        for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
+            const SessionRows& session = run_.sessions[i];
+            const int64_t stop = std::min(own.stop, (first + session.rows) * all);
+            for (int64_t unit = std::max(own.start, first * all); unit < stop; unit++)
+                rotate_and_cache(session, unit / all - first, unit % all, wide(unit / all));
         }
+    }
+
+    // One head of a session's row `m`, whose queries, keys and values are `projected`.
+    void rotate_and_cache(const SessionRows& session, int64_t m, int64_t index, float* projected) {
+        const int64_t size = layer_.head_size, heads = layer_.heads, kv_heads = layer_.kv_heads;
+        const Cache& cache = session.caches[index_];
+        float* head = projected + index * size;
+        const int64_t slot = session.slot + m;
+        if (index >= heads + kv_heads) {
+            write_vector(cache, cache.values, cache.value_scales, size, index - heads - kv_heads, slot, head);
+            return;
+        }
+        const float* norm = index < heads ? layer_.query_norm : layer_.key_norm;
+        if (norm) normalise(head, norm, size, layer_.epsilon, head);
+        const int64_t at = session.paths.positions[m] * layer_.rotated;
+        rotate(head, run_.cosines[index_] + at, run_.sines[index_] + at, layer_.rotated);
+        if (index >= heads) write_vector(cache, cache.keys, cache.key_scales, size, index - heads, slot, head);
     }
 
     // The queries in `wide` are replaced by the attention's output.
@@ -215,16 +240,31 @@ class LayerForward {
         const Heads heads{layer_.kv_heads, layer_.heads / layer_.kv_heads, layer_.head_size,
                           layer_.scaling,  layer_.softcap,                 layer_.window};
         const AttentionRoom room =
-            AttentionRoom::of(room_.attention + team_.member * room_.attention_floats, run_.rows, heads);
-        const int64_t divisions = (team_.members + heads.kv_heads - 1) / heads.kv_heads;  // of the rows
-        const Range own = team_.share(heads.kv_heads * divisions);
-        for (int64_t unit = own.start; unit < own.stop; unit++) {
-            const int64_t part = unit % divisions;
-            const int64_t start = run_.rows * part / divisions, stop = run_.rows * (part + 1) / divisions;
-            if (start < stop)
-                attend(room_.wide, room_.wide_stride, room_.wide, room_.wide_stride, unit / divisions, start,
-                       stop - start, cache_, run_.paths, heads, room);
+            AttentionRoom::of(room_.attention + team_.member * room_.attention_floats, room_.attention_rows, heads);
+        const int64_t divisions = (team_.members + heads.kv_heads - 1) / heads.kv_heads;  // of a session's rows
+        const int64_t units = heads.kv_heads * divisions;                                // of a session
+        int64_t total = 0;
+        for (int64_t i = 0; i < run_.count; i++) total += units * unit_cost(run_.sessions[i]);
+        const Range own = team_.share(total);  // a member computes the units whose cost begins in its share
+        int64_t first = 0, before = 0;         // row of the session, and the cost of all units before
+        for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
+            const SessionRows& session = run_.sessions[i];
+            const int64_t cost = unit_cost(session);
+            for (int64_t unit = 0; unit < units; unit++, before += cost) {
+                if (before < own.start || before >= own.stop) continue;
+                const int64_t part = unit % divisions;
+                const int64_t start = session.rows * part / divisions, stop = session.rows * (part + 1) / divisions;
+                if (start < stop)
+                    attend(wide(first), room_.wide_stride, wide(first), room_.wide_stride, unit / divisions, start,
+                           stop - start, session.caches[index_], session.paths, heads, room);
+            }
         }
+    }
+
+    // About the work of one key head's attention, to share sessions of different length fairly.
+    int64_t unit_cost(const SessionRows& session) const {
+        const int64_t keys = session.paths.positions[session.rows - 1] + 1;
+        return (1 + session.rows) * (layer_.window ? std::min(keys, layer_.window + session.rows) : keys);
     }
 
     void add_to_hidden(const float* norm) {
@@ -237,7 +277,7 @@ class LayerForward {
     }
 
     const Layer& layer_;
-    const Cache& cache_;
+    const int64_t index_;
     const Run& run_;
     Room& room_;
     const Team team_;

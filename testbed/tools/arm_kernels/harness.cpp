@@ -108,10 +108,11 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     const std::vector<float> inputs = numbers(rows * hidden);
     std::vector<char> rows_memory(rows * hidden * 4);
     write_floats(rows_format, rows_memory.data(), 0, rows * hidden, inputs.data());
-    Run run{rows, rows_memory.data(), first, {positions.data(), linear.data(), offsets.data(), slots.data()}, nullptr, nullptr, ATTENTION | MLP};
     const Layer* layers[] = {&own};
     const float *cos[] = {cosines.data()}, *sin[] = {sines.data()};
-    flowedge_layers(layers, &caches, cos, sin, 1, &run, 2);
+    const SessionRows session{rows, first, {positions.data(), linear.data(), offsets.data(), slots.data()}, &caches};
+    const Run run{rows, rows_memory.data(), &session, 1, cos, sin, ATTENTION | MLP};
+    flowedge_layers(layers, 0, 1, &run, 2);
     std::vector<float> found(rows * hidden);
     read_floats(rows_format, rows_memory.data(), 0, rows * hidden, found.data());
     print(name, found.data(), found.size());

@@ -12,9 +12,10 @@ from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.kv.store import new_store, store_shape
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.native import native_block
+from flowedge.models.native.kernel_run import CachedRows
 from flowedge.models.native.native_block import NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
-from flowedge.models.native.paths import row_paths
+from flowedge.models.native.paths import RowPaths, row_paths
 from tests.models.lean.lean_pairs import CONTEXT, CPU, DEPTHS, PARENTS, TAIL, LayerPair, layer_pair
 from tests.models.tiny_families import TINY
 from tests.support.kernels import RUNNING, kernels_of
@@ -42,11 +43,14 @@ class Native:
         shape = store_shape(pair.config, stop - first, ROWS)
         self.store = new_store(shape, pair.dtype, CPU, "native")
 
+    def cached(self, paths: RowPaths, slot: int = 0) -> CachedRows:
+        return self.block.cached_rows(paths, slot, self.store)
+
     def compute(
         self, hidden: torch.Tensor, slot: int, context: int, parents: object, positions: object
     ) -> torch.Tensor:
         paths = row_paths(context, np.asarray(parents), np.asarray(positions))
-        found = self.block.forward(hidden.clone(), paths, self.store, slot, lambda: False)
+        found = self.block.forward(hidden.clone(), [self.cached(paths, slot)], lambda: False)
         assert found is not None
         return found
 
@@ -137,7 +141,7 @@ def test_a_forward_is_aborted_between_calls(monkeypatch: pytest.MonkeyPatch) -> 
     native = Native(pair := layer_pair("llama"))
     asked = iter([False, True])
     paths = row_paths(0, np.array([-1]), np.array([0]))
-    assert native.block.forward(rows_of(pair)[:1], paths, native.store, 0, lambda: next(asked)) is None
+    assert native.block.forward(rows_of(pair)[:1], [native.cached(paths)], lambda: next(asked)) is None
 
 
 @torch.inference_mode()
@@ -147,7 +151,7 @@ def test_the_inputs_of_tapped_layers_follow_the_rows() -> None:
     plain, first = Native(pair).compute(rows, *chain), Native(pair, 0, 1).compute(rows, *chain)
     native = Native(pair)
     paths = row_paths(0, np.arange(CONTEXT + TAIL) - 1, np.arange(CONTEXT + TAIL))
-    found = native.block.forward(rows.clone(), paths, native.store, 0, lambda: False, taps=(0, 1))
+    found = native.block.forward(rows.clone(), [native.cached(paths)], lambda: False, taps=(0, 1))
     assert found is not None
     assert torch.equal(found, torch.cat((plain, rows, first), 1))
 
