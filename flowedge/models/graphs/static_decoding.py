@@ -79,7 +79,6 @@ class BlockDecoding:
         forward = None if shape is None else self._forward(store, shape, tuple(taps))
         if forward is None:
             return None
-        part.cache.check_room(part.cached, rows)
         seen = visible_tail(tail_parents, context, rows)
         tail_positions = context + tail_depths(tail_parents, context)
         paths = CachedPaths(context, tail_positions, seen, part.positions)

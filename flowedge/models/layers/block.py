@@ -323,6 +323,8 @@ class LayerBlock:
             computed = self.decoding.forward(part, should_abort, taps)
             if computed is not None:
                 return computed.rows
+        if part.count <= self._row_counts.most:
+            return self._forward_batch([part], should_abort, taps)
         found = self._forward_batches([part], should_abort, taps)
         return None if found is None else found[0]
 
@@ -358,10 +360,9 @@ class LayerBlock:
         """Compute rows that fit in a product, with padding up to an allowed number of rows."""
         inputs = joined_inputs(parts, self.device)
         if self.native is not None:
-            own_taps = [tap - self.start for tap in taps]
             sessions = [self.native.cached_rows(part.paths, part.cached, part.cache.store) for part in parts]
             hidden = inputs.clone() if self.embedding is None and len(parts) == 1 else self._embed(inputs)
-            return self.native.forward(hidden, sessions, should_abort, own_taps)
+            return self.native.forward(hidden, sessions, should_abort, [tap - self.start for tap in taps])
         rows = len(inputs)
         padded = self._row_counts.padded(rows)
         cache, masks = prepared_cache(parts, padded)
