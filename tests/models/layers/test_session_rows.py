@@ -24,7 +24,7 @@ from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.kernels import RUNNING, without_kernels
 
 CAPACITY = 240
-CONTEXTS = (3, 70, 131)  # of the sessions
+CONTEXTS = (3, 70, 131, 64)  # of the sessions
 TREE, CHAIN = (-1, 0, 0, 1, 3, -1, 2), (-1, 0, 1)
 TAILS = (TREE, CHAIN, (-1,))  # what the sessions draft: parents within the tail
 KERNELS = pytest.mark.skipif(not RUNNING, reason="there are no kernels for this CPU")
@@ -100,11 +100,22 @@ class Sessions:
         return found
 
 
+def begun(sessions: Sessions) -> list[SessionRows]:
+    """The first half of each draft tail, or the whole of one row."""
+    return [part.cut(0, max(1, part.count // 2)) for part in sessions.drafts()]
+
+
+def ended(sessions: Sessions) -> list[SessionRows]:
+    """The rest of each draft tail, whose first half is cached; in the opposite order."""
+    drafts = reversed(sessions.drafts())
+    return [part.cut(max(1, part.count // 2), part.count) for part in drafts if part.count > 1]
+
+
 def check(block: LayerBlock, same: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
     """Compare prompts, of more rows than a product has, and draft tails behind them."""
     taps = (block.start, block.stop - 1)
     alone, together = Sessions(block), Sessions(block)
-    for steps in (Sessions.prompts, Sessions.drafts):
+    for steps in (Sessions.prompts, Sessions.drafts, begun, ended):
         wanted = alone.alone(steps(alone), taps)
         found = together.together(steps(together), taps)
         assert [len(rows) for rows in found] == [len(rows) for rows in wanted]
