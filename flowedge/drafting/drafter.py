@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -30,6 +30,41 @@ class Frontier:
     nodes: Sequence[int]
     parents: Sequence[int]
     tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class DraftPrefix:
+    """True rows of a session, open or kept, that another session of the drafter begins with.
+
+    Attributes:
+        rows: the number of rows, from the first.
+    """
+
+    session: str
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class GrowRequest:
+    """What a session asks for in a call that serves several sessions.
+
+    Attributes:
+        growth, frontier, width: as for Drafter.grow. A frontier without nodes begins no growth.
+        features, next_tokens: true rows by which the session is extended first, as for Drafter.extend;
+            next_tokens is None without true rows.
+    """
+
+    session: str
+    growth: int
+    frontier: Frontier
+    width: int
+    features: Payload | None = None
+    next_tokens: IntArray | None = None
+
+    @property
+    def added_rows(self) -> int:
+        """The number of true rows that are added."""
+        return 0 if self.next_tokens is None else len(self.next_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +112,33 @@ class Drafter(Protocol):
         """The bytes of a session of `capacity` true rows."""
 
     def open(
-        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,
+        noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
         """Begin a session of at most `capacity` true rows with its first token.
 
         With `noise`, whose temperature is above 0, children are ranked by the noise of the target's draws as
-        well (see ranking.py); otherwise by their probability.
+        well (see ranking.py); otherwise by their probability. With `prefix`, the session begins with a copy
+        of these true rows, whose first token must be the same, and proposes what it would if it had been
+        extended by them.
+
+        Raises:
+            ValueError: when the prefix is of an unknown session, has more rows than that session or than
+                `capacity`, or begins with another token.
+        """
+
+    def keep(self, session: str) -> None:
+        """End a session, but hold its true rows for later prefixes until `close`.
+
+        Its growth is dropped. An unknown session is ignored.
         """
 
     def close(self, session: str) -> None:
-        """Free a session; an unknown session is ignored."""
+        """Free a session, open or kept; an unknown session is ignored."""
 
     def free_idle(self) -> None:
         """Free memory that is held for later sessions."""
@@ -120,6 +172,40 @@ class Drafter(Protocol):
             ValueError: when a node's parent was in no frontier of the growth, or no root is known.
         """
 
+    def check_request(self, request: GrowRequest) -> None:
+        """Check that a request can be served; nothing is changed.
+
+        Raises:
+            CapacityError: when the session has no capacity for the true rows.
+            ValueError: when the session is not open, a node's parent was in no frontier of the growth, the
+                root is asked for beside other nodes, no root is known, or features are missing.
+        """
+
+    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        """Extend sessions, and return the layer of each request: what `extend` and then `grow` return.
+
+        A model computes all rows of all sessions in one forward, and ranks the children of all nodes by one
+        product with its LM head. All requests are checked before anything is computed. After an error
+        during the computation, no session has any of the added rows, so that each request may be repeated.
+
+        Args:
+            requests: at most one of each session.
+
+        Raises:
+            CapacityError, ValueError: as in `check_request`, for the first request that cannot be served;
+                nothing is changed then.
+        """
+
+
+def check_requests(check: Callable[[GrowRequest], None], requests: Sequence[GrowRequest]) -> None:
+    """Check the requests of Drafter.grow_together by a drafter's `check_request`."""
+    asked: set[str] = set()
+    for request in requests:
+        if request.session in asked:
+            raise ValueError(f"session {request.session} has two requests; give each session one at a time")
+        asked.add(request.session)
+        check(request)
+
 
 def padded_layer(children: Sequence[Sequence[tuple[int, float]]]) -> DraftLayer:
     """A layer of the (token, log-probability) pairs of each node's children, the best first."""
@@ -138,11 +224,12 @@ class DrafterSession(ABC):
 
     Attributes:
         capacity: the most true rows.
-        noise: see Drafter.open.
+        first_token, noise: see Drafter.open.
         growth: the number of the current growth; None where its nodes are discarded.
     """
 
     capacity: int
+    first_token: int
     noise: SamplingParams | None
     growth: int | None = None
 
@@ -150,6 +237,11 @@ class DrafterSession(ABC):
     @abstractmethod
     def true_rows(self) -> int:
         """The number of true rows."""
+
+    @property
+    @abstractmethod
+    def known_nodes(self) -> Collection[int]:
+        """The nodes of the current growth that were in a frontier, by name."""
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
@@ -167,9 +259,35 @@ class SessionDrafter(ABC, Generic[S]):
 
     def __init__(self) -> None:
         self._sessions: dict[str, S] = {}
+        self._kept: dict[str, S] = {}  # sessions that have ended, for prefixes
+
+    def keep(self, session: str) -> None:
+        state = self._sessions.pop(session, None)
+        if state is not None:
+            state.discard_growth()
+            self._kept[session] = state
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
+        self._kept.pop(session, None)
+
+    def check_request(self, request: GrowRequest) -> None:
+        state = self._sessions.get(request.session)
+        if state is None:
+            raise ValueError(f"session {request.session} of the drafter is not open; open it first")
+        extends = request.next_tokens is not None
+        if extends:
+            self._with_capacity(request.session, request.added_rows)
+        frontier = request.frontier
+        if ROOT in frontier.nodes and len(frontier.nodes) > 1:
+            raise ValueError(f"session {request.session} asks for the root beside other nodes")
+        known = {ROOT} if extends or request.growth != state.growth else state.known_nodes
+        above = {p for node, p in zip(frontier.nodes, frontier.parents, strict=True) if node != ROOT}
+        missing = above - {*known}
+        if missing:
+            raise ValueError(
+                f"session {request.session}: nodes {sorted(missing)} are not of growth {request.growth}"
+            )
 
     def free_idle(self) -> None:
         pass
@@ -183,6 +301,11 @@ class SessionDrafter(ABC, Generic[S]):
         state.discard_growth()
         state.truncate(rows)
 
+    def _begin(self, session: str, state: S) -> None:
+        """Hold the state of a new session, in place of an earlier session of this name."""
+        self._kept.pop(session, None)
+        self._sessions[session] = state
+
     def _with_capacity(self, session: str, rows: int) -> S:
         """The state of a session that has capacity for `rows` more true rows."""
         state = self._sessions[session]
@@ -191,3 +314,26 @@ class SessionDrafter(ABC, Generic[S]):
                 f"session {session} of the drafter holds {state.capacity} rows, not {state.true_rows + rows}"
             )
         return state
+
+    def _source(self, prefix: DraftPrefix | None, capacity: int, first_token: int) -> tuple[S | None, int]:
+        """The session that a prefix is copied from, and the rows; None and 0 where no row is copied.
+
+        Raises:
+            ValueError: as in Drafter.open.
+        """
+        if prefix is None:
+            return None, 0
+        source = self._sessions.get(prefix.session) or self._kept.get(prefix.session)
+        if source is None:
+            raise ValueError(f"session {prefix.session}, whose rows are to be copied, is not in the drafter")
+        if not 0 <= prefix.rows <= min(source.true_rows, capacity):
+            raise ValueError(
+                f"{prefix.rows} rows of session {prefix.session} cannot be copied: it has {source.true_rows} "
+                f"true rows, and the new session takes {capacity}"
+            )
+        if source.first_token != first_token:
+            raise ValueError(
+                f"session {prefix.session} begins with token {source.first_token}, "
+                f"the new session with {first_token}"
+            )
+        return (source, prefix.rows) if prefix.rows else (None, 0)

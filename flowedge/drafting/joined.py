@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier
+from flowedge.drafting.drafter import (
+    Drafter,
+    DraftLayer,
+    DraftPrefix,
+    Frontier,
+    GrowRequest,
+    check_requests,
+)
 from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_models, learnt_odds
-from flowedge.drafting.model_drafter import Predictor
+from flowedge.drafting.model_drafter import Prediction, Predictor, TrueSpan
 from flowedge.drafting.ngram import Match, NGramDrafter
-from flowedge.drafting.ranking import ranked
+from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.taps import Taps
 
@@ -71,11 +80,21 @@ class JoinedDrafter:
         return sum(part.session_bytes(capacity) for part in self._parts)
 
     def open(
-        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,
+        noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
-        self._sessions[session] = _JoinedSession(noise)
         for part in self._parts:
-            part.open(session, capacity, first_token, noise)
+            part.open(session, capacity, first_token, noise, prefix)
+        self._sessions[session] = _JoinedSession(noise, 0 if prefix is None else prefix.rows)
+
+    def keep(self, session: str) -> None:
+        self._sessions.pop(session, None)
+        for part in self._parts:
+            part.keep(session)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
@@ -87,14 +106,11 @@ class JoinedDrafter:
             part.free_idle()
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        state = self._sessions[session]
-        known = len(next_tokens) if state.first is None else max(state.first - state.rows, 0)
-        matches = self._extend_lookup(session, next_tokens, known)
+        lesson = self._extend_lookup(session, next_tokens)
         for model in self._models:
             model.extend(session, features, next_tokens)
-        if matches:
-            self._learn(session, state, matches, next_tokens[known:])
-        state.rows += len(next_tokens)
+        self._learn([lesson])
+        self._sessions[session].rows += len(next_tokens)
 
     def rewind(self, session: str, rows: int) -> None:
         for part in self._parts:
@@ -115,26 +131,101 @@ class JoinedDrafter:
             log_probs = join_lookup(log_probs, matches, state.latest_odds)
         return ranked(log_probs, width, state.noise, found[0].positions)
 
-    def _extend_lookup(self, session: str, next_tokens: IntArray, known: int) -> list[Match]:
-        """Extend the lookup; return its match before each token but the first `known`."""
-        if self._lookup is None:
-            return []
-        self._lookup.extend(session, None, next_tokens[:known])
-        matches: list[Match] = []
-        for i in range(known, len(next_tokens)):
-            matches.append(self._lookup.next_match(session))
-            self._lookup.extend(session, None, next_tokens[i : i + 1])
-        return matches
+    def check_request(self, request: GrowRequest) -> None:
+        for part in self._parts:
+            part.check_request(request)
 
-    def _learn(
-        self, session: str, state: _JoinedSession, matches: Sequence[Match], next_tokens: IntArray
-    ) -> None:
+    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        check_requests(self.check_request, requests)
+        before = [self._sessions[request.session].rows for request in requests]
+        try:
+            return self._grow_together(requests)
+        except Exception:
+            for request, rows in zip(requests, before, strict=True):
+                if request.added_rows:
+                    self.rewind(request.session, rows)
+            raise
+
+    def _grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        lessons = [
+            self._extend_lookup(request.session, request.next_tokens)
+            for request in requests
+            if request.next_tokens is not None
+        ]
+        by_model = [model.predict_together(requests) for model in self._models]
+        self._learn(lessons)
+        return ranked_together(
+            [
+                self._joined(request, found)
+                for request, found in zip(requests, zip(*by_model, strict=True), strict=True)
+            ]
+        )
+
+    def _joined(self, request: GrowRequest, found: Sequence[Prediction]) -> RankedNodes:
+        """Begin a request's growth; return the nodes by the joined distribution of models and lookup."""
+        state = self._sessions[request.session]
+        state.rows += request.added_rows
+        if not len(request.frontier.nodes):
+            return RankedNodes(found[0].logits, request.width, None, [])
+        if state.first is None:
+            state.first = state.rows
+        log_probs = join_models(found, self._vocab_size)
+        if self._lookup is not None:
+            matches = self._lookup.matches(request.session, request.growth, request.frontier)
+            log_probs = join_lookup(log_probs, matches, state.latest_odds)
+        return RankedNodes(log_probs, request.width, state.noise, found[0].positions)
+
+    def _extend_lookup(self, session: str, next_tokens: IntArray) -> _Lesson:
+        """Extend the lookup; return its matches before the tokens that can be learnt from."""
+        state = self._sessions[session]
+        known = len(next_tokens) if state.first is None else max(state.first - state.rows, 0)
+        lesson = _Lesson(session, state, next_tokens[known:])
+        if self._lookup is None:
+            return lesson
+        self._lookup.extend(session, None, next_tokens[:known])
+        for i in range(known, len(next_tokens)):
+            lesson.matches.append(self._lookup.next_match(session))
+            self._lookup.extend(session, None, next_tokens[i : i + 1])
+        return lesson
+
+    def _learn(self, lessons: Sequence[_Lesson]) -> None:
         """Learn from the latest tokens, which the models predicted when the rows before were added."""
-        assert state.first is not None
-        start = state.first + len(state.odds) - 1
-        found = [model.predict_true(session, start, start + len(matches)) for model in self._models]
-        joined = join_models(found, self._vocab_size)
-        (drawn,) = to_device(joined.device, next_tokens)
-        (log_probs,) = to_host(joined.gather(1, drawn[:, None])[:, 0])
-        for match, token, log_prob in zip(matches, next_tokens.tolist(), log_probs.tolist(), strict=True):
-            state.odds.append(learnt_odds(state.latest_odds, match, token, log_prob))
+        learnt = [lesson for lesson in lessons if lesson.matches]
+        if not learnt:
+            return
+        spans = [lesson.span for lesson in learnt]
+        by_model = [model.predict_true_together(spans) for model in self._models]
+        drawn: list[torch.Tensor] = []
+        for lesson, found in zip(learnt, zip(*by_model, strict=True), strict=True):
+            joined = join_models(found, self._vocab_size)
+            (tokens,) = to_device(joined.device, lesson.tokens)
+            drawn.append(joined.gather(1, tokens[:, None])[:, 0])
+        for lesson, log_probs in zip(learnt, to_host(*drawn), strict=True):
+            lesson.apply(log_probs.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class _Lesson:
+    """What the latest tokens of a session tell of lookup.
+
+    Attributes:
+        tokens: int64 [n]; matches: that of lookup before each token, none without lookup.
+    """
+
+    session: str
+    state: _JoinedSession
+    tokens: IntArray
+    matches: list[Match] = field(default_factory=list)
+
+    @property
+    def span(self) -> TrueSpan:
+        """The true rows whose states predicted the tokens."""
+        assert self.state.first is not None
+        start = self.state.first + len(self.state.odds) - 1
+        return TrueSpan(self.session, start, start + len(self.matches))
+
+    def apply(self, log_probs: Sequence[float]) -> None:
+        """Add the odds after each token, whose log-probabilities by the models are given."""
+        odds = self.state.odds
+        for match, token, log_prob in zip(self.matches, self.tokens.tolist(), log_probs, strict=True):
+            odds.append(learnt_odds(self.state.latest_odds, match, token, log_prob))

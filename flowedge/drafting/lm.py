@@ -11,10 +11,9 @@ import torch
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, Frontier
+from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.seen_tokens import seen_by
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
@@ -47,14 +46,20 @@ class _LMSession(ModelSession):
     def true_rows(self) -> int:
         return self.cached + len(self.waiting) - 1
 
+    @property
+    def states(self) -> torch.Tensor:
+        return self.final_states
+
     def predictors(self, start: int, stop: int) -> torch.Tensor:
         return self.final_states[start + 1 : stop + 1]
 
     def truncate(self, rows: int) -> None:
-        if not self.waiting:
-            self.cached, self.root = rows + 1, None
-        if self.seen is not None:
-            self.seen.truncate(rows)
+        super().truncate(rows)
+        del self.waiting[max(rows + 1 - self.cached, 0) :]
+        self.cached = min(self.cached, rows + 1)
+
+    def has_root_after(self, request: GrowRequest) -> bool:
+        return super().has_root_after(request) or (request.next_tokens is not None and bool(self.waiting))
 
     def discard_growth(self) -> None:
         super().discard_growth()
@@ -65,13 +70,21 @@ class _LMSession(ModelSession):
         self.cached += count
         self.root = GrownNode(self.cached - 1, self.cached)
 
+    def copy_known(self, other: _LMSession, count: int) -> None:
+        """Begin with the rows of the first known tokens of another session."""
+        self._copy_rows(other.cache, other.final_states, count)
+        self.waiting = []
+        self.add_known(count)
+
+    def _copy_rows(self, cache: SessionCache, states: torch.Tensor, rows: int) -> None:
+        self.cache.kv[:, :, :, :rows] = cache.kv[:, :, :, :rows]
+        self.final_states[:rows] = states[:rows]
+
     def enlarge(self, block: LayerBlock, rows: int) -> None:
         """Make room for a growth of more than SCRATCH_ROWS nodes."""
-        larger, states = block.new_cache(rows), self.final_states
-        larger.kv[:, :, :, : self.cache.capacity] = self.cache.kv
-        self.final_states = states.new_zeros((rows, states.shape[1]))
-        self.final_states[: len(states)] = states
-        self.cache = larger
+        cache, states = self.cache, self.final_states
+        self.cache, self.final_states = block.new_cache(rows), states.new_zeros((rows, states.shape[1]))
+        self._copy_rows(cache, states, len(states))
 
     def computed_path(self, tokens: Sequence[int]) -> list[GrownNode]:
         """The nodes of the growth along these tokens from the root, up to the first that is not computed."""
@@ -123,17 +136,27 @@ class LMDrafter(ModelDrafter[_LMSession]):
         return row * _cache_rows(capacity) + self._proposals.session_bytes
 
     def open(
-        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,
+        noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
+        source, copied = self._source(prefix, capacity, first_token)
         block, rows = self._block, _cache_rows(capacity)
-        self._sessions[session] = _LMSession(
+        state = _LMSession(
             capacity=capacity,
+            first_token=first_token,
             noise=noise,
             cache=block.new_cache(rows),
             final_states=torch.zeros((rows, block.hidden_size), dtype=block.dtype, device=block.device),
             waiting=[first_token],
-            seen=seen_by(self._proposals),
         )
+        self._copy_tokens(state, source, copied)
+        if source is not None:
+            state.copy_known(source, copied + 1)
+        self._begin(session, state)
 
     def free_idle(self) -> None:
         if self._block.decoding is not None:
@@ -141,8 +164,12 @@ class LMDrafter(ModelDrafter[_LMSession]):
 
     @torch.inference_mode()
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
+        state = self._with_capacity(session, len(next_tokens))
+        self._compute_parts([self._new_known(state, next_tokens)])
+
+    def _new_known(self, state: _LMSession, next_tokens: IntArray) -> _NewRows:
+        """Note tokens that follow the text, and return those that are not computed as a branch."""
         tokens = next_tokens.tolist()
-        state = self._with_capacity(session, len(tokens))
         self._note(state, state.true_rows, next_tokens)
         computed = state.computed_path(tokens)
         if computed:
@@ -153,12 +180,9 @@ class LMDrafter(ModelDrafter[_LMSession]):
             state.add_known(len(rows))
         state.discard_growth()
         state.waiting += tokens[len(computed) :]
-        if state.waiting:
-            slots = np.arange(state.cached, state.cached + len(state.waiting))
-            parents = np.where(slots == state.cached, CONTEXT, slots - 1)
-            self._forward(state, state.waiting, slots, parents)
-            state.add_known(len(state.waiting))
-            state.waiting = []
+        slots = np.arange(state.cached, state.cached + len(state.waiting))
+        parents = np.where(slots == state.cached, CONTEXT, slots - 1)
+        return _NewRows(state, list(state.waiting), slots, parents)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._proposals.logits(hidden)
@@ -168,44 +192,89 @@ class LMDrafter(ModelDrafter[_LMSession]):
         return self._proposals.ids
 
     def _compute(self, state: _LMSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
-        every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
-        fresh = [each for each in every if each[0] not in state.nodes]
-        if fresh:
-            self._compute_nodes(state, fresh)
-        rows = [state.nodes[node].row for node in frontier.nodes]
-        return rows_of(state.final_states, rows), None
+        self._compute_together([], [(state, frontier)])
+        return state.states_of(frontier.nodes), None
 
-    def _compute_nodes(self, state: _LMSession, fresh: Sequence[tuple[int, int, int]]) -> None:
-        """Compute nodes, each a name, its parent's name and a token."""
-        parents = state.parents([parent for _, parent, _ in fresh])
-        first = state.cached + len(state.tail_parents)
-        tail = state.tail_parents + [node.path[-1] if node.path else CONTEXT for node in parents]
-        positions = np.array([node.position for node in parents])
-        self._forward(state, [token for _, _, token in fresh], positions, np.array(tail))
-        state.tail_parents = tail
-        for i, (name, parent, token) in enumerate(fresh):
-            row = first + i
-            state.nodes[name] = GrownNode(row, parents[i].position + 1, (*parents[i].path, row))
+    def _compute_together(
+        self, extended: Sequence[tuple[_LMSession, GrowRequest]], grown: Sequence[tuple[_LMSession, Frontier]]
+    ) -> None:
+        parts: list[_NewRows] = []
+        for state, request in extended:
+            assert request.next_tokens is not None, "as chosen"
+            parts.append(self._new_known(state, request.next_tokens))
+        self._compute_parts(parts + [_new_nodes(state, frontier) for state, frontier in grown])
+
+    def _compute_parts(self, parts: Sequence[_NewRows]) -> None:
+        """Compute rows of several sessions, and count them to what the sessions know or have grown."""
+        computed = [part for part in parts if part.tokens]
+        for part in computed:
+            if part.stop > part.state.cache.capacity:
+                part.state.enlarge(self._block, 2 * part.stop)
+        for part, hidden in zip(computed, self._forward_parts(computed), strict=True):
+            part.state.final_states[part.stop - len(part.tokens) : part.stop] = hidden
+            part.take_in()
+
+    def _forward_parts(self, parts: Sequence[_NewRows]) -> list[torch.Tensor]:
+        """The final hidden states [n, hidden] of the rows of each part."""
+        found: list[torch.Tensor] = []
+        for part in parts:
+            hidden = self._block.forward(
+                to_tensor(self._model.known(np.array(part.tokens))),
+                part.positions,
+                part.state.cache,
+                part.stop - len(part.tokens),
+                part.state.cached,
+                part.tail_parents,
+                lambda: False,
+            )
+            assert hidden is not None
+            found.append(hidden)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _NewRows:
+    """Rows of a session that are to be computed: of known tokens, or of nodes of its growth.
+
+    Attributes:
+        positions: int64 [n]; tail_parents: as LayerBlock.forward takes them, int64 [tail].
+        nodes: the nodes, each a name, its parent's name and a token; empty for known tokens.
+    """
+
+    state: _LMSession
+    tokens: list[int]
+    positions: IntArray
+    tail_parents: IntArray
+    nodes: Sequence[tuple[int, int, int]] = ()
+
+    @property
+    def stop(self) -> int:
+        """The row behind the last."""
+        return self.state.cached + len(self.tail_parents)
+
+    def take_in(self) -> None:
+        """Count the rows, which are computed, to those of the session."""
+        state = self.state
+        if not self.nodes:
+            state.add_known(len(self.tokens))
+            state.waiting = []
+            return
+        parents = state.parents([parent for _, parent, _ in self.nodes])
+        first = self.stop - len(self.tokens)
+        state.tail_parents = self.tail_parents.tolist()
+        for row, ((name, parent, token), above) in enumerate(zip(self.nodes, parents, strict=True), first):
+            state.nodes[name] = GrownNode(row, above.position + 1, (*above.path, row))
             state.names[parent, token] = name
 
-    def _forward(
-        self, state: _LMSession, tokens: Sequence[int], positions: IntArray, tail_parents: IntArray
-    ) -> None:
-        """Store the final hidden states of n tokens, whose rows are the last rows of the tail."""
-        stop = state.cached + len(tail_parents)
-        if stop > state.cache.capacity:
-            state.enlarge(self._block, 2 * stop)
-        hidden = self._block.forward(
-            to_tensor(self._model.known(np.array(tokens))),
-            positions,
-            state.cache,
-            stop - len(tokens),
-            state.cached,
-            tail_parents,
-            lambda: False,
-        )
-        assert hidden is not None
-        state.final_states[stop - len(tokens) : stop] = hidden
+
+def _new_nodes(state: _LMSession, frontier: Frontier) -> _NewRows:
+    """The nodes of a frontier that are not computed yet."""
+    every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
+    fresh = [each for each in every if each[0] not in state.nodes]
+    parents = state.parents([parent for _, parent, _ in fresh])
+    tail = state.tail_parents + [node.path[-1] if node.path else CONTEXT for node in parents]
+    positions = np.array([node.position for node in parents])
+    return _NewRows(state, [token for _, _, token in fresh], positions, np.array(tail), fresh)
 
 
 def _cache_rows(capacity: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -11,11 +11,21 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.drafter import ROOT, Drafter, DrafterSession, DraftLayer, Frontier, SessionDrafter
-from flowedge.drafting.ranking import ranked
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import (
+    ROOT,
+    Drafter,
+    DrafterSession,
+    DraftLayer,
+    Frontier,
+    GrowRequest,
+    SessionDrafter,
+    check_requests,
+)
+from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.seen_tokens import SeenTokens
+from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
 from flowedge.models.copies import to_device
 
 
@@ -35,6 +45,15 @@ class Prediction:
     ids: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class TrueSpan:
+    """The true rows [start, stop) of a session."""
+
+    session: str
+    start: int
+    stop: int
+
+
 class Predictor(Drafter, Protocol):
     """A Drafter with the predictions of a ModelDrafter."""
 
@@ -43,7 +62,11 @@ class Predictor(Drafter, Protocol):
 
     def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction: ...
 
+    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]: ...
+
     def predict_true(self, session: str, start: int, stop: int) -> Prediction: ...
+
+    def predict_true_together(self, spans: Sequence[TrueSpan]) -> list[Prediction]: ...
 
 
 @dataclass(frozen=True)
@@ -66,24 +89,53 @@ class ModelSession(DrafterSession):
     """A session whose cache has a row for each true row, then rows for the nodes of a growth.
 
     Attributes:
+        tokens: the token of each true row.
         seen: the text's tokens that the drafter's vocabulary lacks; None where it lacks none.
         drafts: whether a tree was grown; all later tokens were drawn by the target.
         root: the node of the last known token; None before the next extension.
         nodes: the computed nodes of the growth, by name.
     """
 
+    tokens: list[int] = field(default_factory=list)
     seen: SeenTokens | None = None
     drafts: bool = False
     root: GrownNode | None = None
     nodes: dict[int, GrownNode] = field(default_factory=dict)
 
+    @property
+    def known_nodes(self) -> Collection[int]:
+        return self.nodes.keys()
+
+    @property
+    @abstractmethod
+    def states(self) -> torch.Tensor:
+        """The states [rows, hidden] of all rows of the cache."""
+
     @abstractmethod
     def predictors(self, start: int, stop: int) -> torch.Tensor:
         """The states [stop - start, hidden] whose logits predict the tokens after true rows [start, stop)."""
 
+    def truncate(self, rows: int) -> None:
+        del self.tokens[rows:]
+        self.root = None
+        if self.seen is not None:
+            self.seen.truncate(rows)
+
+    def has_root_after(self, request: GrowRequest) -> bool:
+        """Whether the session has a root once it is extended as a request asks for."""
+        return self.root is not None or request.added_rows > 0
+
+    def states_of(self, nodes: Sequence[int]) -> torch.Tensor:
+        """The states [f, hidden] that predict the children of f computed nodes."""
+        return rows_of(self.states, [self.nodes[node].row for node in nodes])
+
     def discard_growth(self) -> None:
         super().discard_growth()
         self.nodes = {}
+
+    def positions_of(self, nodes: Sequence[int]) -> list[int]:
+        """The absolute positions of the children of f computed nodes."""
+        return [self.nodes[node].position for node in nodes]
 
     def parents(self, names: Sequence[int]) -> list[GrownNode]:
         missing = set(names) - self.nodes.keys()
@@ -134,34 +186,132 @@ class ModelDrafter(SessionDrafter[M]):
     def _ids(self) -> torch.Tensor | None:
         return None
 
+    @abstractmethod
+    def _compute_together(
+        self, extended: Sequence[tuple[M, GrowRequest]], grown: Sequence[tuple[M, Frontier]]
+    ) -> None:
+        """Extend sessions by true rows, and add frontiers' nodes to the nodes of other sessions.
+
+        All rows are computed in one forward. After an error, an extended session may have some of its new
+        rows; all others are unchanged.
+        """
+
+    def check_request(self, request: GrowRequest) -> None:
+        super().check_request(request)
+        if len(request.frontier.nodes) and not self._sessions[request.session].has_root_after(request):
+            raise ValueError(f"session {request.session} has no true row to draft from")
+
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
         found = self.predict(session, growth, frontier)
         return ranked(found.logits, width, self._sessions[session].noise, found.positions, found.ids)
+
+    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        found = self.predict_together(requests)
+        return ranked_together(
+            [
+                RankedNodes(each.logits, request.width, self._noise(request), each.positions, each.ids)
+                for request, each in zip(requests, found, strict=True)
+            ]
+        )
+
+    @torch.inference_mode()
+    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
+        """The tokens that follow the nodes of each request; arguments and errors as in Drafter.grow_together.
+
+        The logits of a request without nodes have no rows.
+        """
+        check_requests(self.check_request, requests)
+        states = [self._sessions[request.session] for request in requests]
+        before = [state.true_rows for state in states]
+        try:
+            self._compute_all(list(zip(states, requests, strict=True)))
+            return self._predictions(
+                [
+                    (state, state.states_of(each.frontier.nodes), state.positions_of(each.frontier.nodes))
+                    for state, each in zip(states, requests, strict=True)
+                ]
+            )
+        except Exception:
+            for request, rows in zip(requests, before, strict=True):
+                if request.added_rows:
+                    self.rewind(request.session, rows)
+            raise
+
+    @torch.inference_mode()
+    def predict_true_together(self, spans: Sequence[TrueSpan]) -> list[Prediction]:
+        """The result of `predict_true` for rows of several sessions."""
+        return self._predictions(
+            [
+                (state, state.predictors(span.start, span.stop), list(range(span.start + 2, span.stop + 2)))
+                for span in spans
+                for state in (self._sessions[span.session],)
+            ]
+        )
 
     @torch.inference_mode()
     def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction:
         """The tokens that follow each frontier node; arguments and errors as in Drafter.grow."""
         state = self._sessions[session]
-        if growth != state.growth:
-            state.discard_growth()
-            if state.root is None:
-                raise ValueError(f"session {session} has no true row to draft from")
-            state.growth = growth
-            state.nodes[ROOT] = state.root
-            state.drafts = True
+        self._begin_growth(session, state, growth)
         states, logits = self._compute(state, frontier)
-        positions = [state.nodes[node].position for node in frontier.nodes]
-        return self._prediction(state, states, positions, logits)
+        if logits is None:
+            logits = self._logits(states)
+        return self._prediction(state, states, state.positions_of(frontier.nodes), logits)
 
     @torch.inference_mode()
     def predict_true(self, session: str, start: int, stop: int) -> Prediction:
         """The tokens that follow true rows [start, stop), as predicted when those rows were added."""
-        state = self._sessions[session]
-        # True row t stands for token[t + 1], so the token after it is token[t + 2].
-        return self._prediction(state, state.predictors(start, stop), list(range(start + 2, stop + 2)))
+        return self.predict_true_together([TrueSpan(session, start, stop)])[0]
+
+    def _compute_all(self, asked: Sequence[tuple[M, GrowRequest]]) -> None:
+        """Extend the sessions, and compute the nodes of all frontiers.
+
+        The nodes of an extended session are below its new root, so they take another forward; a frontier
+        that is the root alone has no row.
+        """
+        extended = [(state, request) for state, request in asked if request.next_tokens is not None]
+        grown = [
+            (state, request.frontier)
+            for state, request in asked
+            if request.next_tokens is None and self._begins(state, request)
+        ]
+        if extended or grown:
+            self._compute_together(extended, grown)
+        below = [(state, request.frontier) for state, request in extended if self._begins(state, request)]
+        if below:
+            self._compute_together([], below)
+
+    def _begins(self, state: M, request: GrowRequest) -> bool:
+        """Begin the growth of a request unless it is the current one; return whether it has rows."""
+        if not len(request.frontier.nodes):
+            return False
+        self._begin_growth(request.session, state, request.growth)
+        return list(request.frontier.nodes) != [ROOT]
+
+    def _begin_growth(self, session: str, state: M, growth: int) -> None:
+        """Begin a growth at the root unless it is the current one."""
+        if growth == state.growth:
+            return
+        state.discard_growth()
+        if state.root is None:
+            raise ValueError(f"session {session} has no true row to draft from")
+        state.growth = growth
+        state.nodes[ROOT] = state.root
+        state.drafts = True
+
+    def _noise(self, request: GrowRequest) -> SamplingParams | None:
+        return self._sessions[request.session].noise
+
+    def keep(self, session: str) -> None:
+        super().keep(session)
+        state = self._kept.get(session)
+        if state is not None:
+            state.seen = None  # another vocabulary may be chosen before a prefix is copied
+        self._rest()
 
     def _note(self, state: M, first_row: int, tokens: IntArray) -> None:
         """Note the tokens of true rows from `first_row` on."""
+        state.tokens += tokens.tolist()
         if state.seen is not None:
             state.seen.add(first_row, tokens)
         if self._learner is not None and state.drafts:
@@ -174,12 +324,30 @@ class ModelDrafter(SessionDrafter[M]):
         self.free_idle()
         self._proposals.copy(self._learner.vocabulary)
 
+    def _copy_tokens(self, state: M, source: M | None, rows: int) -> None:
+        """Begin a session with the tokens of the first rows of another."""
+        state.seen = seen_by(self._proposals)
+        if source is not None:
+            state.tokens = source.tokens[:rows]
+            if state.seen is not None:
+                state.seen.add(0, np.array(state.tokens, dtype=np.int64))
+
+    def _predictions(self, asked: Sequence[tuple[M, torch.Tensor, list[int]]]) -> list[Prediction]:
+        """The tokens that states [f, hidden] of sessions predict at f positions, by one product."""
+        if not asked:
+            return []
+        every = [states for _, states, _ in asked]
+        joined = every[0] if len(every) == 1 else torch.cat(every)
+        logits = torch.split(self._logits(joined), [len(states) for states in every])
+        return [
+            self._prediction(state, states, positions, own)
+            for (state, states, positions), own in zip(asked, logits, strict=True)
+        ]
+
     def _prediction(
-        self, state: M, states: torch.Tensor, positions: list[int], logits: torch.Tensor | None = None
+        self, state: M, states: torch.Tensor, positions: list[int], logits: torch.Tensor
     ) -> Prediction:
-        """The tokens that states [f, hidden] predict; `logits` of these states where they are known."""
-        if logits is None:
-            logits = self._logits(states)
+        """The tokens that states [f, hidden] with these logits predict."""
         if state.seen is None or not state.seen.count:
             return Prediction(logits, positions, self._ids)
         return Prediction(torch.cat((logits, state.seen.logits(states)), dim=1), positions, state.seen.ids)
@@ -187,7 +355,7 @@ class ModelDrafter(SessionDrafter[M]):
 
 def rows_of(states: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Return the rows [n, hidden] with these numbers; a view where they follow one another."""
-    first = rows[0]
+    first = rows[0] if rows else 0
     if list(rows) == list(range(first, first + len(rows))):
         return states[first : first + len(rows)]
     (index,) = to_device(states.device, np.array(rows))

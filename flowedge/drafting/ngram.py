@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, DrafterSession, DraftLayer, Frontier, SessionDrafter, padded_layer
+from flowedge.drafting.drafter import (
+    ROOT,
+    DrafterSession,
+    DraftLayer,
+    DraftPrefix,
+    Frontier,
+    GrowRequest,
+    SessionDrafter,
+    check_requests,
+    padded_layer,
+)
 from flowedge.drafting.ranking import best_drawn_of
 from flowedge.models.layers.taps import Taps
 
@@ -138,6 +148,10 @@ class _NGramSession(DrafterSession):
     def true_rows(self) -> int:
         return len(self.index.tokens) - 1
 
+    @property
+    def known_nodes(self) -> Collection[int]:
+        return self.suffixes.keys()
+
     def truncate(self, rows: int) -> None:
         self.index.truncate(rows + 1)
 
@@ -166,11 +180,19 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         return (capacity + 1) * (self._indexed_n - self._min_n + 1) * ENTRY_BYTES
 
     def open(
-        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,
+        noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
+        source, rows = self._source(prefix, capacity, first_token)
         index = NGramIndex(self._indexed_n, self._min_n)
-        index.append(first_token)
-        self._sessions[session] = _NGramSession(capacity=capacity, noise=noise, index=index)
+        for token in [first_token] if source is None else source.index.tokens[: rows + 1]:
+            index.append(token)
+        state = _NGramSession(capacity=capacity, first_token=first_token, noise=noise, index=index)
+        self._begin(session, state)
 
     def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
         state = self._with_capacity(session, len(next_tokens))
@@ -189,6 +211,18 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
                 found = best_drawn_of(found, width, state.noise, position)
             children.append(found[:width])
         return padded_layer(children)
+
+    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        check_requests(self.check_request, requests)
+        for request in requests:
+            if request.next_tokens is not None:
+                self.extend(request.session, None, request.next_tokens)
+        return [
+            self.grow(each.session, each.growth, each.frontier, each.width)
+            if len(each.frontier.nodes)
+            else padded_layer([])
+            for each in requests
+        ]
 
     def matches(self, session: str, growth: int, frontier: Frontier) -> list[Match]:
         """The match at each frontier node; arguments and errors as in Drafter.grow."""

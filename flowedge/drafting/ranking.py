@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
-from flowedge.drafting.drafter import DraftLayer
+from flowedge.drafting.drafter import DraftLayer, padded_layer
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.native.likeliest import likeliest
 from flowedge.models.sampling.device_noise import near_noise
@@ -28,6 +29,17 @@ ERROR_SCALE = 0.8
 _NOISIEST = 1e30  # T g stays finite in float32; only noise counts at far lower temperatures
 _FIRST_COUNT = 256  # the likeliest tokens that the bound of top-p is first searched in
 _CACHED_NOISES = 32  # the nodes of a tree, and of its successors, share few positions
+
+
+@dataclass(frozen=True, eq=False)
+class RankedNodes:
+    """The nodes of a session whose children are ranked; attributes as the arguments of `ranked`."""
+
+    logits: torch.Tensor
+    width: int
+    noise: SamplingParams | None
+    positions: Sequence[int]
+    ids: torch.Tensor | None = None
 
 
 def ranked(
@@ -45,15 +57,36 @@ def ranked(
         ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
             token ids.
     """
-    if _kernels_rank(logits, noise):
-        return _ranked_by_kernels(logits, min(width, logits.shape[-1]), noise, positions, ids)
-    if noise is None:
+    return ranked_together([RankedNodes(logits, width, noise, positions, ids)])[0]
+
+
+def ranked_together(asked: Sequence[RankedNodes]) -> list[DraftLayer]:
+    """Return the result of `ranked` for the nodes of several sessions, with one copy to the host."""
+    layers: dict[int, DraftLayer] = {}
+    best: list[torch.Tensor] = []
+    for index, each in enumerate(asked):
+        if not len(each.logits):
+            layers[index] = padded_layer([])
+        elif _kernels_rank(each.logits, each.noise):
+            layers[index] = _ranked_by_kernels(each)
+        else:
+            best += _best(each)
+    copied = iter(to_host(*best) if best else ())
+    return [
+        layers[index] if index in layers else DraftLayer(next(copied), next(copied).astype(np.float64))
+        for index in range(len(asked))
+    ]
+
+
+def _best(asked: RankedNodes) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens and the log-probabilities [f, width] of the best children, on the logits' device."""
+    logits, ids = asked.logits, asked.ids
+    if asked.noise is None:
         scores = torch.log_softmax(logits, dim=-1)
     else:
-        scores = drawn_scores(logits, noise, positions, ids)
-    best = torch.topk(scores, min(width, scores.shape[-1]), dim=-1)
-    tokens, values = to_host(best.indices if ids is None else ids[best.indices], best.values)
-    return DraftLayer(tokens, values.astype(np.float64))
+        scores = drawn_scores(logits, asked.noise, asked.positions, ids)
+    best = torch.topk(scores, min(asked.width, scores.shape[-1]), dim=-1)
+    return best.indices if ids is None else ids[best.indices], best.values
 
 
 def drawn_scores(
@@ -87,13 +120,9 @@ def _kernels_rank(logits: torch.Tensor, noise: SamplingParams | None) -> bool:
     return not filtered and logits.is_cpu and logits.dtype == torch.float32 and not missing_reason()
 
 
-def _ranked_by_kernels(
-    logits: torch.Tensor,
-    width: int,
-    noise: SamplingParams | None,
-    positions: Sequence[int],
-    ids: torch.Tensor | None,
-) -> DraftLayer:
+def _ranked_by_kernels(asked: RankedNodes) -> DraftLayer:
+    logits, noise, positions, ids = asked.logits, asked.noise, asked.positions, asked.ids
+    width = min(asked.width, logits.shape[-1])
     if noise is None:
         columns, scores = likeliest(logits, width)
     else:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from flowedge.drafting.heads import head_drafter
+from flowedge.drafting.heads import head_forward
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
@@ -66,7 +66,7 @@ def test_the_kernels_propose_what_torch_proposes(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     own = proposals(drafter(head(**changes)))
-    monkeypatch.setattr(head_drafter, "not_native_reason", lambda _: "for comparison")
+    monkeypatch.setattr(head_forward, "not_native_reason", lambda _: "for comparison")
     plain = proposals(drafter(head(**changes)))
     assert own.keys() == plain.keys()
     for path, (tokens, scores) in plain.items():
@@ -99,7 +99,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(dtype: torch.dtype, quan
     true = TrueRows.at(0, np.zeros((20, HIDDEN), np.float32), np.zeros(20, np.int64))
     tree = GrownRows.below(20, 20, ancestors, [0] * 20)
     found = [
-        native.predict(embedded[part], states[part], rows, together)
+        native.predict(embedded[part], states[part], [(rows, together)])
         for part, rows in ((slice(0, 20), true), (slice(20, 40), tree))
     ]
     for row in range(40):
@@ -109,7 +109,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(dtype: torch.dtype, quan
             if row < 20
             else GrownRows.below(row, 20, ancestors[row - 20 : row - 19], [0])
         )
-        single = native.predict(embedded[part], states[part], rows, alone)
+        single = native.predict(embedded[part], states[part], [(rows, alone)])
         assert torch.equal(single[0], found[row // 20][row % 20]), row
     assert torch.equal(together.kv, alone.kv)
 

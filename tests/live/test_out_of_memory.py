@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError
-from flowedge.engine.executors import BlockExecutor, HeadExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import OpenCache, OpenDraft
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.memory_errors import is_out_of_memory
@@ -48,7 +49,7 @@ def test_only_the_request_that_lacks_memory_ends(
             target: Any = {
                 "stage": (models.blocks[1], "forward"),
                 "head": (models.draft.executor.head, "logits"),
-                "drafter": (models.draft.executor.drafter, "_embedded"),
+                "drafter": (vars(models.draft.executor.drafter)["_forward"], "_embedded"),
             }[owner]
             with monkeypatch.context() as patch:
                 patch.setattr(*target, fails_at(3, getattr(*target), error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,17 +14,15 @@ from torch import nn
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, Frontier
-from flowedge.drafting.heads.draft_head import DraftHead, KeyValueViews
-from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
+from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_decoding import HeadDecoding
+from flowedge.drafting.heads.head_forward import HeadForward, StoredRows
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
 from flowedge.drafting.heads.static_head import HeadModules
-from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession
+from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.seen_tokens import seen_by
 from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
@@ -49,13 +48,33 @@ class _HeadSession(ModelSession):
     true_rows: int = 0
     scratch_rows: int = 0
 
+    @property
+    def states(self) -> torch.Tensor:
+        return self.store.states
+
     def predictors(self, start: int, stop: int) -> torch.Tensor:
         return self.store.states[start:stop]
 
     def truncate(self, rows: int) -> None:
-        self.true_rows, self.root = rows, None
-        if self.seen is not None:
-            self.seen.truncate(rows)
+        super().truncate(rows)
+        self.true_rows = rows
+
+    def set_true_rows(self, rows: int) -> None:
+        """Count true rows, which are stored; the last of them predicts the root's children."""
+        self.true_rows = rows
+        self.root = GrownNode(rows - 1, rows + 1)
+
+    def grown_rows(self, frontier: Frontier) -> GrownRows:
+        """The rows of a frontier's nodes behind those of the growth."""
+        paths = [parent.path for parent in self.parents(frontier.parents)]
+        return GrownRows.below(self.true_rows + self.scratch_rows, self.true_rows, paths, frontier.tokens)
+
+    def add_grown(self, frontier: Frontier, rows: GrownRows) -> None:
+        """Add the nodes of a frontier, whose rows are stored."""
+        self.scratch_rows += rows.count
+        parents = self.parents(frontier.parents)
+        for row, (node, parent) in enumerate(zip(frontier.nodes, parents, strict=True), rows.first):
+            self.nodes[node] = GrownNode(row, parent.position + 1, (*parent.path, row))
 
     def discard_growth(self) -> None:
         super().discard_growth()
@@ -95,9 +114,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         vocabulary = head.vocabulary
         self._columns = None if vocabulary is None else to_device(self.device, vocabulary)[0]
         self._decoding: HeadDecoding | None = None
-        self._native: NativeEagle | None = None
-        if isinstance(head, EagleHead) and not not_native_reason(head):
-            self._native = NativeEagle(head)
+        self._forward = HeadForward(head, embedding, self._sizes)
 
     def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
         """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
@@ -148,16 +165,22 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self,
         session: str,
         capacity: int,
-        first_token: int,  # noqa: ARG002 (true rows begin with the second)
+        first_token: int,
         noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
+        source, copied = self._source(prefix, capacity, first_token)
         rows, decoding = capacity + SCRATCH_ROWS, self._decoding
         store = HeadStore(self._sizes, rows) if decoding is None else decoding.store_for(rows)
-        seen = seen_by(self._proposals)
-        self._sessions[session] = _HeadSession(capacity=capacity, noise=noise, store=store, seen=seen)
+        state = _HeadSession(capacity=capacity, first_token=first_token, noise=noise, store=store)
+        self._copy_tokens(state, source, copied)
+        if source is not None:
+            store.copy_rows(source.store, copied)
+            state.set_true_rows(copied)
+        self._begin(session, state)
 
     def close(self, session: str) -> None:
-        state = self._sessions.get(session)
+        state = self._sessions.get(session) or self._kept.get(session)
         super().close(session)
         if state is not None and self._decoding is not None:
             self._decoding.give_back(state.store)
@@ -172,15 +195,33 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if features is None:
             raise ValueError("an EAGLE head drafts from features")
         state = self._with_capacity(session, len(next_tokens))
+        rows = self._true_rows(state, features, next_tokens)
+        if rows is None:
+            return
+        self._compute_parts([StoredRows(state.store, rows)])
+        state.set_true_rows(rows.stop)
+
+    def check_request(self, request: GrowRequest) -> None:
+        super().check_request(request)
+        if request.next_tokens is not None and request.features is None:
+            raise ValueError(f"session {request.session}: an EAGLE head drafts from features")
+
+    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
+        if len(requests) == 1 and self._decoding is not None and requests[0].next_tokens is None:
+            (only,) = requests  # a static forward of a growth ends with its logits
+            self.check_request(only)
+            if len(only.frontier.nodes):
+                return [self.predict(only.session, only.growth, only.frontier)]
+        return super().predict_together(requests)
+
+    def _true_rows(self, state: _HeadSession, features: Payload, next_tokens: IntArray) -> TrueRows | None:
+        """Note tokens that follow the text, and return their rows, if there are any."""
         state.discard_growth()
         if not len(next_tokens):
-            return
+            return None
         rows = TrueRows.at(state.true_rows, features, np.asarray(next_tokens))
         self._note(state, rows.first, rows.tokens)
-        if self._decoding is None or not self._decoding.extend(state.store, rows):
-            self._extend(state.store, rows)
-        state.true_rows = rows.stop
-        state.root = GrownNode(rows.stop - 1, rows.stop + 1)
+        return rows
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head.draft_logits(hidden, self._proposals)
@@ -192,21 +233,44 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _compute(self, state: _HeadSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
             return state.store.states[state.true_rows - 1 : state.true_rows], None
-        parents = state.parents(frontier.parents)
-        rows = GrownRows.below(
-            state.true_rows + state.scratch_rows,
-            state.true_rows,
-            [parent.path for parent in parents],
-            frontier.tokens,
-        )
+        rows = state.grown_rows(frontier)
         self._make_room(state, rows.stop)
         logits = None if self._decoding is None else self._decoding.grow(state.store, rows)
         if logits is None:
-            self._grow(state.store, rows)
-        state.scratch_rows += rows.count
-        for row, (node, parent) in enumerate(zip(frontier.nodes, parents, strict=True), rows.first):
-            state.nodes[node] = GrownNode(row, parent.position + 1, (*parent.path, row))
+            self._forward.compute([StoredRows(state.store, rows)])
+        state.add_grown(frontier, rows)
         return state.store.states[rows.first : rows.stop], logits
+
+    def _compute_together(
+        self,
+        extended: Sequence[tuple[_HeadSession, GrowRequest]],
+        grown: Sequence[tuple[_HeadSession, Frontier]],
+    ) -> None:
+        true_rows: list[tuple[_HeadSession, TrueRows]] = []
+        for state, request in extended:
+            assert request.features is not None and request.next_tokens is not None, "as checked"
+            rows = self._true_rows(state, request.features, request.next_tokens)
+            if rows is not None:
+                true_rows.append((state, rows))
+        grown_rows = [(state, frontier, state.grown_rows(frontier)) for state, frontier in grown]
+        for state, _, below in grown_rows:
+            self._make_room(state, below.stop)
+        parts = [StoredRows(state.store, rows) for state, rows in true_rows]
+        parts += [StoredRows(state.store, rows) for state, _, rows in grown_rows]
+        self._compute_parts(parts)
+        for state, rows in true_rows:
+            state.set_true_rows(rows.stop)
+        for state, frontier, below in grown_rows:
+            state.add_grown(frontier, below)
+
+    def _compute_parts(self, parts: Sequence[StoredRows]) -> None:
+        """Compute rows, and store what they predict, as a static forward for true rows of one session."""
+        if len(parts) == 1 and self._decoding is not None:
+            store, rows = parts[0].store, parts[0].rows
+            if isinstance(rows, TrueRows) and self._decoding.extend(store, rows):
+                return
+        if parts:
+            self._forward.compute(parts)
 
     def _make_room(self, state: _HeadSession, stop: int) -> None:
         """Enlarge the store for a growth of more than SCRATCH_ROWS nodes."""
@@ -215,59 +279,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         old, state.store = state.store, state.store.enlarged(2 * stop)
         if self._decoding is not None:
             self._decoding.give_back(old)
-
-    def _extend(self, store: HeadStore, rows: TrueRows) -> None:
-        """Compute true rows, and store what they predict."""
-        features, tokens = to_device(self.device, rows.given, rows.tokens)
-        given = self.head.true_states(features.to(self._sizes.dtype))
-        if self._native is not None:
-            predicted = self._native.predict(self._embedded(tokens), given, rows, store)
-        else:
-            positions = torch.arange(rows.first, rows.stop, device=self.device)
-            mask = torch.arange(rows.stop, device=self.device)[None] <= positions[:, None]
-            predicted = self._forward(store, tokens, given, positions, mask)
-        if store.recall is not None:
-            predicted = store.recall.extend(rows.first, given, predicted)
-        store.states[rows.first : rows.stop] = predicted
-
-    def _grow(self, store: HeadStore, rows: GrownRows) -> None:
-        """Compute rows of a growth, and store what they predict."""
-        if self._native is not None:
-            tokens, before = to_device(self.device, rows.tokens, rows.before)
-            states = store.states.index_select(0, before)
-            predicted = self._native.predict(self._embedded(tokens), states, rows, store)
-        else:
-            predicted = self._masked(store, rows)
-        if store.recall is not None:
-            predicted = store.recall.corrected(predicted, rows.true_rows - 1)
-        store.states[rows.first : rows.stop] = predicted
-
-    def _masked(self, store: HeadStore, rows: GrownRows) -> torch.Tensor:
-        """Compute rows of a growth by torch."""
-        tokens, positions, before, seen = to_device(
-            self.device, rows.tokens, rows.positions, rows.before, rows.seen
-        )
-        mask = torch.ones((rows.count, rows.stop), dtype=torch.bool, device=self.device)
-        mask[:, rows.true_rows :] = seen
-        return self._forward(store, tokens, store.states.index_select(0, before), positions, mask)
-
-    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
-        embedded: torch.Tensor = self._embedding(tokens)
-        return embedded.to(self._sizes.dtype)
-
-    def _forward(
-        self,
-        store: HeadStore,
-        tokens: torch.Tensor,
-        features: torch.Tensor,
-        positions: torch.Tensor,
-        mask: torch.Tensor,
-    ) -> torch.Tensor:
-        keys, values = store.kv[0, :, :, : mask.shape[1]]
-        predicted: torch.Tensor = self.head(
-            self._embedded(tokens), features, positions, KeyValueViews(keys, values), mask
-        )
-        return predicted
 
 
 def capture_drafting(drafter: HeadDrafter) -> None:

@@ -74,8 +74,12 @@ class HeadStore(NativeStore):
     def enlarged(self, rows: int) -> HeadStore:
         """Return a store of `rows` rows that begins with this store's rows."""
         larger = HeadStore(self.sizes, rows)
-        larger.kv[:, :, :, : self.rows] = self.kv
-        larger.states[: self.rows] = self.states
-        if larger.recall is not None and self.recall is not None:
-            larger.recall.copy_rows(self.recall)
+        larger.copy_rows(self, self.rows)
         return larger
+
+    def copy_rows(self, other: HeadStore, rows: int) -> None:
+        """Take over the first rows of another store of the same sizes."""
+        self.kv[:, :, :, :rows] = other.kv[:, :, :, :rows]
+        self.states[:rows] = other.states[:rows]
+        if self.recall is not None and other.recall is not None:
+            self.recall.copy_rows(other.recall, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,28 +67,39 @@ class NativeEagle:
         self._rotations = RotationTable(self._rotation, self._dtype)
 
     def predict(
-        self, embedded: torch.Tensor, states: torch.Tensor, rows: HeadRows, store: HeadStore
+        self, embedded: torch.Tensor, states: torch.Tensor, parts: Sequence[tuple[HeadRows, HeadStore]]
     ) -> torch.Tensor:
-        """Return the states [n, hidden] that follow the rows, and store the rows' keys and values.
+        """Return the states [n, hidden] that follow the rows of all parts, and store their keys and values.
 
         Args:
             embedded, states: [n, hidden], the tokens' embeddings and the states before them.
+            parts: the rows of each session in this order, and their store.
         """
         hidden = product(self._fc.structure, torch.cat((embedded, states), dim=-1)).to(self._dtype)
-        paths = rows.slots_read
-        for start in range(0, rows.count, MOST_ROWS):
-            part = slice(start, min(start + MOST_ROWS, rows.count))
-            self._compute(hidden[part], _part_of(paths, part), rows.first + start, store)
+        together: list[CachedRows] = []
+        first = stop = 0
+        for rows, store in parts:
+            paths = rows.slots_read
+            for start in range(0, rows.count, MOST_ROWS):
+                part = slice(start, min(start + MOST_ROWS, rows.count))
+                if stop + part.stop - part.start > first + MOST_ROWS:
+                    self._compute(hidden[first:stop], together)
+                    first, together = stop, []
+                together.append(CachedRows(_part_of(paths, part), rows.first + start, self._caches(store)))
+                stop += part.stop - part.start
+        self._compute(hidden[first:stop], together)
         return hidden
 
-    def _compute(self, hidden: torch.Tensor, paths: RowPaths, slot: int, store: HeadStore) -> None:
-        keys, values = store.kv[0]
-        cache = CacheFields(
-            FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1]
-        )
-        caches = (CacheFields * 1)(cache)
-        run = KernelRun(self._layers, self._rotations, hidden, [CachedRows(paths, slot, caches)])
+    def _compute(self, hidden: torch.Tensor, sessions: Sequence[CachedRows]) -> None:
+        """Compute the layer for rows [n, hidden], in place."""
+        run = KernelRun(self._layers, self._rotations, hidden, sessions)
         run.compute(0, 1, ATTENTION | MLP)
+
+    def _caches(self, store: HeadStore) -> ctypes.Array[CacheFields]:
+        keys, values = store.kv[0]
+        return (CacheFields * 1)(
+            CacheFields(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
+        )
 
     def _linear(self, linear: Any) -> LinearFields:
         native = _native(linear)

@@ -38,10 +38,10 @@ class Recall:
         for each in self._vectors:
             each.zero_()
 
-    def copy_rows(self, other: Recall) -> None:
-        """Take over all rows of another Recall, which has no more rows than this one."""
+    def copy_rows(self, other: Recall, rows: int) -> None:
+        """Take over the first rows of another Recall."""
         for own, others in zip(self._vectors, other._vectors, strict=True):
-            own[: len(others)] = others
+            own[:rows] = others[:rows]
 
     def extend(self, start: int, given: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
         """Store true rows from `start` on, in place of earlier ones, and correct their predictions.

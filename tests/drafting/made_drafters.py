@@ -1,0 +1,114 @@
+"""Small random drafters of every kind, made twice alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.heads.eagle3_head import load_eagle3_head
+from flowedge.drafting.heads.eagle_head import EagleHead
+from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.joined import JoinedDrafter
+from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
+from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.taps import eagle3_taps
+from tests.drafting.conftest import save_small_lm
+from tests.drafting.eagle3_files import save_eagle3_head
+from tests.models.graphs.static_pipeline import CountingMaker
+
+HIDDEN, VOCAB = 32, 60
+PART = DraftVocabulary(np.array([9, 30, 2, 41, 17, 8, 55, 23]), VOCAB)
+Make = Callable[[], Drafter]
+
+
+def eagle(
+    recalls: bool = False,
+    dtype: torch.dtype = torch.float32,
+    part: DraftVocabulary | None = None,
+    native: bool = True,
+) -> HeadDrafter:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(dtype).eval()
+    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(dtype), requires_grad=False)
+    embedding = nn.Embedding(VOCAB, HIDDEN).to(dtype).requires_grad_(False)
+    lm_head = LMHead(weight, "lm_head.weight")
+    drafter = HeadDrafter(
+        head.requires_grad_(False), lm_head, embedding, (), recalls, ProposalHead(lm_head, part)
+    )
+    if not native:
+        vars(vars(drafter)["_forward"])["_native"] = None
+    return drafter
+
+
+def static_eagle(recalls: bool) -> HeadDrafter:
+    drafter = eagle(recalls)
+    drafter.decode_statically(CountingMaker(), uncaptured=0)
+    return drafter
+
+
+def eagle3(directory: Path) -> HeadDrafter:
+    if not (directory / "config.json").is_file():
+        save_eagle3_head(directory, hidden=HIDDEN, vocab=VOCAB, draft_vocab=20)
+    torch.manual_seed(0)
+    lm_head = LMHead(nn.Parameter(torch.zeros(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
+    head = load_eagle3_head(directory, torch.float32)
+    return HeadDrafter(head, lm_head, nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
+
+
+def small(directory: Path, part: DraftVocabulary | None = None, native: bool = True) -> LMDrafter:
+    if not (directory / "config.json").is_file():
+        save_small_lm(directory, vocab_size=VOCAB)
+    checkpoint = Checkpoint(directory)
+    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
+    if not native:
+        block.native = None
+    return LMDrafter(LanguageModel(block, head, VOCAB, "small"), ProposalHead(head, part))
+
+
+def makers(directory: Path) -> dict[str, Make]:
+    """How drafters are made, by name; their files are in `directory`."""
+    for name in ("eagle3", "lm"):
+        (directory / name).mkdir(exist_ok=True)
+    of_eagle3, of_lm = directory / "eagle3", directory / "lm"
+    return {
+        "eagle": eagle,
+        "eagle+recall": lambda: eagle(recalls=True),
+        "eagle bf16": lambda: eagle(dtype=torch.bfloat16),
+        "eagle of a part": lambda: eagle(part=PART),
+        "eagle by torch": lambda: eagle(native=False),
+        "eagle+recall by torch": lambda: eagle(recalls=True, native=False),
+        "eagle static": lambda: static_eagle(False),
+        "eagle+recall static": lambda: static_eagle(True),
+        "eagle3": lambda: eagle3(of_eagle3),
+        "lm": lambda: small(of_lm),
+        "lm of a part": lambda: small(of_lm, PART),
+        "lm by torch": lambda: small(of_lm, native=False),
+        "ngram": NGramDrafter,
+        "eagle+ngram": lambda: JoinedDrafter([eagle()], NGramDrafter(), VOCAB),
+        "lm+ngram": lambda: JoinedDrafter([small(of_lm)], NGramDrafter(), VOCAB),
+        "eagle+lm+ngram": lambda: JoinedDrafter([eagle(True), small(of_lm)], NGramDrafter(), VOCAB),
+        "eagle+lm": lambda: JoinedDrafter([eagle(), small(of_lm, PART)], None, VOCAB),
+    }
+
+
+NAMES = (
+    *("eagle", "eagle+recall", "eagle bf16", "eagle of a part", "eagle by torch", "eagle+recall by torch"),
+    *("eagle static", "eagle+recall static", "eagle3", "lm", "lm of a part", "lm by torch", "ngram"),
+    *("eagle+ngram", "lm+ngram", "eagle+lm+ngram", "eagle+lm"),
+)
+# What the kernels compute: a row has the same bits beside any other rows.
+EXACT = ("eagle", "eagle+recall", "eagle bf16", "lm", "ngram", "eagle+ngram", "lm+ngram")
