@@ -100,8 +100,39 @@ class Walk:
     token: int
 
 
+class PathWalk:
+    """A walk of the target's draws through the returned rows of a draft tree (flowspec, section 3.3)."""
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Begin at the root; arguments as in `walk`."""
+        edges = zip(parents, tokens, strict=True)
+        self._children = {(parent, token): row for row, (parent, token) in enumerate(edges)}
+        self._accepted = [0]
+        self._token: int | None = None
+
+    @property
+    def row(self) -> int:
+        """The row after which the next token is drawn."""
+        return self._accepted[-1]
+
+    def follow(self, token: int) -> bool:
+        """Take the token that the target draws after `row`; return whether a row has it, which is next."""
+        row = self._children.get((self.row, token))
+        if row is None:
+            self._token = token
+            return False
+        self._accepted.append(row)
+        return True
+
+    @property
+    def walked(self) -> Walk:
+        """The path, after `follow` has returned False."""
+        assert self._token is not None
+        return Walk(tuple(self._accepted), self._token)
+
+
 def walk(tokens: Sequence[int], parents: Sequence[int], draw: Callable[[int], int]) -> Walk:
-    """Follow the target's draws through the returned rows of a draft tree (flowspec, section 3.3).
+    """Follow the target's draws through the returned rows of a draft tree.
 
     Args:
         tokens: token of each row; row 0 is the root.
@@ -111,11 +142,7 @@ def walk(tokens: Sequence[int], parents: Sequence[int], draw: Callable[[int], in
     Returns:
         The path from the root along rows whose tokens were drawn, and the first drawn token without a row.
     """
-    children = {(parent, token): row for row, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
-    accepted = [0]
-    while True:
-        token = draw(accepted[-1])
-        row = children.get((accepted[-1], token))
-        if row is None:
-            return Walk(tuple(accepted), token)
-        accepted.append(row)
+    path = PathWalk(tokens, parents)
+    while path.follow(draw(path.row)):
+        pass
+    return path.walked

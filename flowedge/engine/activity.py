@@ -6,7 +6,7 @@ from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import (
     Batch,
     DraftBatch,
-    DraftJob,
+    DraftWork,
     ExtendDraft,
     Forward,
     GrowDraft,
@@ -29,7 +29,7 @@ COMPUTING = (DRAFT, VERIFY, PREFILL, FORWARD, ABORTED, CACHE)
 ACTIVITIES = (*COMPUTING, TRANSFER, PRUNE, REQUEST)
 
 
-def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
+def job_activity(job: StageJob | DraftWork) -> tuple[str, int]:
     """Return the activity of a job that has been run, and its rows; a cache has 0 rows.
 
     A batch is a prefill if all its rows are.

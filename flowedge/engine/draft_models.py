@@ -23,7 +23,7 @@ from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
-from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.models.chat_template.system_message import SYSTEM, check_takes_system
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions

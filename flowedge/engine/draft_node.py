@@ -44,8 +44,8 @@ from flowedge.engine.draft_session import DraftNodeSpec, DraftSession, JobTime
 from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import (
     DraftJob,
-    DraftPart,
-    DraftPartResult,
+    DraftOutcome,
+    DraftWork,
     DropCache,
     GrowDraft,
     OpenDraft,
@@ -206,13 +206,13 @@ class DraftNode:
         except NonFiniteError as error:
             self.fail_session(name, self._named(error))
 
-    def next_job(self) -> DraftJob | None:
+    def next_job(self) -> DraftWork | None:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
         return next_draft_job(self._sessions, self.fail_session)
 
-    def finish(self, job: DraftPart, result: DraftPartResult | FlowEdgeError) -> None:
+    def finish(self, job: DraftJob, result: DraftOutcome) -> None:
         """Take back a job of one session that was run, alone or in a batch, with its outcome."""
         if isinstance(result, FlowEdgeError):
             self.fail(job, result)
@@ -235,7 +235,7 @@ class DraftNode:
                 self._carry_out(session, session.strategy.handle(layer))
                 self._report_results(session)
 
-    def fail(self, job: DraftJob, error: FlowEdgeError) -> None:
+    def fail(self, job: DraftWork, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with the error."""
         for name in sessions_of(job):
             self.fail_session(name, self._named(error) if isinstance(error, NonFiniteError) else error)
@@ -257,7 +257,7 @@ class DraftNode:
         """Return the next output of a request."""
         return self._outputs.popleft() if self._outputs else None
 
-    def record_busy(self, job: DraftJob, seconds: float) -> None:
+    def record_busy(self, job: DraftWork, seconds: float) -> None:
         """Add the time of a job to the reports of its sessions; called before the job is finished."""
         rows = job_activity(job)[1]
         for name, share in shares_of(job).items():

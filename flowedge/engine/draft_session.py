@@ -18,7 +18,7 @@ from flowedge.core.tree import ROOT
 from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.finite import check_finite
-from flowedge.engine.jobs import DraftJob, ExtendDraft, GrowDraft, Verify
+from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.statistics import DecodeCounts
 from flowedge.engine.stopping import OutputText, TextStream
@@ -369,7 +369,7 @@ class DraftSession:
         if self.strategy.needs_drafter and len(next_tokens):
             self._true_rows.add(features if self._spec.needs_features else None, next_tokens)
 
-    def next_draft(self) -> DraftJob | None:
+    def next_draft(self) -> DraftWork | None:
         """Return the next drafting job: prefill of the drafter as chunks return, or a layer of the growth."""
         if not self.prefilled:
             return ExtendDraft(self.name, *self._true_rows.take()) if self._true_rows else None

@@ -6,14 +6,14 @@ has an executor run it. It hands a result back with `finish(job, result)`, an er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, overload
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.sampling import SamplingParams, Walk
-from flowedge.drafting.drafter import DraftLayer
+from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.verification.draw import Draw, DrawnRows
 
 
@@ -33,6 +33,14 @@ class OpenDraft:
     capacity: int
     first_token: int
     noise: SamplingParams | None = None
+    prefix: DraftPrefix | None = None
+
+
+@dataclass(frozen=True)
+class KeepDraft:
+    """Have the drafter keep the true rows of a session that has ended (see Drafter.keep). Result: None."""
+
+    session: str
 
 
 @dataclass(frozen=True)
@@ -173,19 +181,24 @@ class DraftBatch:
         if any(verifying) and not all(verifying):
             raise ValueError("a batch verifies and drafts; make a batch of each kind")
 
+    @property
+    def verifies(self) -> bool:
+        return any(isinstance(job, Verify) for job in self.jobs)
+
 
 Computation: TypeAlias = Forward | Batch
 StageJob: TypeAlias = OpenCache | DropCache | Computation
-DraftPart: TypeAlias = OpenDraft | DropCache | Verify | ExtendDraft | GrowDraft
-DraftJob: TypeAlias = DraftPart | DraftBatch
-Part: TypeAlias = OpenCache | Forward | DraftPart
 ForwardResult: TypeAlias = Payload | DrawnRows | None
 StageResult: TypeAlias = ForwardResult | list[ForwardResult | FlowEdgeError]
-DraftPartResult: TypeAlias = Walk | DraftLayer | None
-DraftResult: TypeAlias = DraftPartResult | list[DraftPartResult | FlowEdgeError]
+DraftJob: TypeAlias = OpenDraft | KeepDraft | DropCache | Verify | ExtendDraft | GrowDraft
+DraftResult: TypeAlias = Walk | DraftLayer | None
+DraftOutcome: TypeAlias = DraftResult | FlowEdgeError
+DraftWork: TypeAlias = DraftJob | DraftBatch
+DraftWorkResult: TypeAlias = DraftResult | list[DraftOutcome]
+Part: TypeAlias = OpenCache | Forward | DraftJob
 
 
-def parts_of(job: StageJob | DraftJob) -> tuple[Part, ...]:
+def parts_of(job: StageJob | DraftWork) -> tuple[Part, ...]:
     """Return the jobs of single sessions that a job consists of."""
     match job:
         case Batch():
@@ -196,26 +209,13 @@ def parts_of(job: StageJob | DraftJob) -> tuple[Part, ...]:
             return (job,)
 
 
-def outcomes_of(
-    job: DraftJob, result: DraftResult
-) -> list[tuple[DraftPart, DraftPartResult | FlowEdgeError]]:
+def outcomes_of(job: DraftWork, result: DraftWorkResult) -> list[tuple[DraftJob, DraftOutcome]]:
     """Return the jobs of single sessions that a job consists of, each with its outcome."""
     if isinstance(job, DraftBatch):
         assert isinstance(result, list)
         return list(zip(job.jobs, result, strict=True))
     assert not isinstance(result, list)
     return [(job, result)]
-
-
-def run_in_turn(run: Callable[[DraftPart], DraftPartResult], batch: DraftBatch) -> DraftResult:
-    """Return the outcomes of a batch whose jobs are run one after the other."""
-    outcomes: list[DraftPartResult | FlowEdgeError] = []
-    for job in batch.jobs:
-        try:
-            outcomes.append(run(job))
-        except FlowEdgeError as error:
-            outcomes.append(error)
-    return outcomes
 
 
 def forwards_of(job: StageJob) -> tuple[Forward, ...]:
@@ -225,12 +225,12 @@ def forwards_of(job: StageJob) -> tuple[Forward, ...]:
     return (job,) if isinstance(job, Forward) else ()
 
 
-def sessions_of(job: StageJob | DraftJob) -> tuple[str, ...]:
+def sessions_of(job: StageJob | DraftWork) -> tuple[str, ...]:
     """Return the sessions that a job is for."""
     return tuple(part.session for part in parts_of(job))
 
 
-def shares_of(job: StageJob | DraftJob) -> dict[str, float]:
+def shares_of(job: StageJob | DraftWork) -> dict[str, float]:
     """Return each session's share of the time of a job: that of its rows where it has any."""
     if isinstance(job, Batch):
         return {forward.session: forward.num_rows / job.num_rows for forward in job.forwards}
@@ -248,4 +248,8 @@ class StageExecutor(Protocol):
 class DraftExecutor(Protocol):
     """Runs a draft node's jobs; called from one thread at a time."""
 
+    @overload
     def run(self, job: DraftJob) -> DraftResult: ...
+
+    @overload
+    def run(self, job: DraftBatch) -> list[DraftOutcome]: ...

@@ -28,7 +28,7 @@ from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult, outcomes_of
+from flowedge.engine.jobs import DraftExecutor, DraftWork, DraftWorkResult, outcomes_of
 from flowedge.engine.work_counts import CANCELLED, WorkCounts
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
@@ -85,7 +85,7 @@ class RunningRequest:
         return outputs
 
 
-class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
+class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
     """The draft node of one pipeline, from its making to the loss of a device.
 
     Attributes:
@@ -327,7 +327,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         if running is not None:
             running.progressed = time.monotonic()
 
-    def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
+    def _finish(self, job: DraftWork, outcome: Outcome[DraftWorkResult | None]) -> None:
         self._machine.tell_time(outcome.span.end)
         for part, result in outcomes_of(job, outcome.result):
             self._note_progress(part.session)

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.messages import Message, shared_bytes
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftJob, StageJob, parts_of
+from flowedge.engine.jobs import DraftWork, StageJob, parts_of
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
@@ -27,7 +27,7 @@ from flowedge.live.timeline import Timeline
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import WorkTiming
 
-JobT = TypeVar("JobT", bound=StageJob | DraftJob)
+JobT = TypeVar("JobT", bound=StageJob | DraftWork)
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)

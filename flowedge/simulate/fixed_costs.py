@@ -10,7 +10,7 @@ from flowedge.engine.jobs import (
     Batch,
     Computation,
     DraftBatch,
-    DraftJob,
+    DraftWork,
     ExtendDraft,
     Forward,
     GrowDraft,
@@ -50,8 +50,10 @@ class FixedCosts:
         forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
         return (forward_s + self.row_s * job.num_rows) / self.layers
 
-    def draft_job(self, job: DraftJob) -> float:
+    def draft_job(self, job: DraftWork) -> float:
         match job:
+            case DraftBatch():
+                return self.verify_s if job.verifies else self.draft_s
             # The root layer is read off the forward that extends the drafter's cache.
             case DraftBatch():
                 return self.draft_job(job.jobs[0])
@@ -62,7 +64,7 @@ class FixedCosts:
             case _:
                 return 0.0
 
-    def conclude(self, _place: int, _job: StageJob | DraftJob) -> float:
+    def conclude(self, _place: int, _job: StageJob | DraftWork) -> float:
         return 0.0
 
     def receive(self, _place: int, _message: Message) -> float:

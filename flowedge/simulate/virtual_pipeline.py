@@ -20,7 +20,7 @@ from flowedge.engine.jobs import (
     Batch,
     Computation,
     DraftExecutor,
-    DraftJob,
+    DraftWork,
     Forward,
     StageExecutor,
     StageJob,
@@ -59,10 +59,10 @@ class Costs(Protocol):
     def layer(self, stage: int, job: Computation) -> float:
         """Return the time between two places where a forward can be aborted."""
 
-    def draft_job(self, job: DraftJob) -> float:
+    def draft_job(self, job: DraftWork) -> float:
         """Return the compute time of a job on the draft node."""
 
-    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
+    def conclude(self, place: int, job: StageJob | DraftWork) -> float:
         """Return the time from a job's end until what follows from it has been sent.
 
         The device begins no other job meanwhile.
@@ -87,7 +87,7 @@ class Costs(Protocol):
 class VirtualObserver:
     """Is told of every event, with its time in seconds of virtual time; subclasses record events."""
 
-    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
         """A device has run a job."""
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:
@@ -225,7 +225,7 @@ class VirtualPipeline:
             self._send_tapped(index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
-    def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
+    def _occupy(self, place: int, job: StageJob | DraftWork, cost: float, finish: Callable[[], None]) -> None:
         self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
 
     def _end_early(self, index: int, job: Computation) -> None:
@@ -233,7 +233,7 @@ class VirtualPipeline:
         ends = abort_time(self._slots[index].started, self.now, self._costs.layer(index, job))
         self._slots.end_by(index, self.now, ends)
 
-    def _finish_draft(self, job: DraftJob) -> None:
+    def _finish_draft(self, job: DraftWork) -> None:
         slot = self._slots[DRAFT_NODE]
         self._observer.computed(DRAFT_NODE, job, slot.started, slot.ended)
         self.draft_node.record_busy(job, slot.ended - slot.started)

@@ -11,7 +11,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
 from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.draft_session import DraftNodeSpec
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import StageExecutor
 from flowedge.engine.stage_session import StageSpec
 from flowedge.models.layers.taps import kept_places, tapped_place

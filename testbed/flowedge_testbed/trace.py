@@ -8,7 +8,7 @@ from typing import Any
 
 from flowedge.core.messages import Message, Prune
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftJob, StageJob
+from flowedge.engine.jobs import DraftWork, StageJob
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
 
 
@@ -82,7 +82,7 @@ class TraceObserver(VirtualObserver):
         self.trace = Trace()
         self._costs = costs
 
-    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
         if end > start:
             kind, rows = job_activity(job)
             self.trace.intervals.append(Interval(place, kind, start, end, rows))

@@ -26,8 +26,8 @@ from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.draft_head import CachedAttention
 from flowedge.engine.draft_models import DraftModels, draft_node_spec
-from flowedge.engine.executors import BlockExecutor
-from flowedge.engine.jobs import DraftExecutor, Forward, StageExecutor, Verify
+from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.jobs import DraftBatch, DraftExecutor, Forward, StageExecutor, Verify
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
@@ -94,13 +94,14 @@ class TimedExecutor(Generic[Job]):
     work: WorkByContext
     first: bool = False
 
-    def run(self, job: Job) -> Any:
+    def run(self, job: Job | DraftBatch) -> Any:
         part = STAGE
         if isinstance(job, Forward):
             self.work.context = job.context
             self.work.segments[job.context // WINDOW] += self.first
         else:
-            part = VERIFYING if isinstance(job, Verify) else DRAFTING
+            verifies = job.verifies if isinstance(job, DraftBatch) else isinstance(job, Verify)
+            part = VERIFYING if verifies else DRAFTING
         return self.work.timed(part, self.inner.run)(job)
 
 

@@ -15,12 +15,10 @@ from flowedge.core.arrays import NO_TOKEN, Payload
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import (
     Batch,
-    DraftBatch,
     DraftJob,
-    DraftPart,
-    DraftPartResult,
     DraftResult,
     DropCache,
     ExtendDraft,
@@ -32,7 +30,6 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
     Verify,
-    run_in_turn,
 )
 from flowedge.engine.verification.draw import DrawnRows
 
@@ -158,7 +155,7 @@ class ExactStage:
         return np.concatenate([hidden, payload[:, 1:], payload[:, : int(self.taps)]], axis=1)
 
 
-class ExactHead:
+class ExactHead(JobsInTurn):
     """Executes a draft node's jobs: draws tokens from hashes, and drafts at random."""
 
     def __init__(self, vocab: int, rng: np.random.Generator) -> None:
@@ -168,10 +165,7 @@ class ExactHead:
         self.fed: dict[str, list[int]] = {}  # features of true rows, by session
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
-    def run(self, job: DraftJob) -> DraftResult:
-        return run_in_turn(self._run, job) if isinstance(job, DraftBatch) else self._run(job)
-
-    def _run(self, job: DraftPart) -> DraftPartResult:
+    def _run(self, job: DraftJob) -> DraftResult:
         match job:
             case OpenDraft():
                 self.open.add(job.session)

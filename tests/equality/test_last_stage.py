@@ -13,7 +13,7 @@ from flowedge.core.request import Failed, Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import LAST_STAGE
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.jobs import DraftJob, StageJob, Verify
+from flowedge.engine.jobs import DraftWork, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, request, token_ids
@@ -79,11 +79,11 @@ class Watching(VirtualObserver):
     """Notes the jobs of the draft node, and the hidden states that come back from the stage at a place."""
 
     def __init__(self, last: int) -> None:
-        self.jobs: list[StageJob | DraftJob] = []
+        self.jobs: list[StageJob | DraftWork] = []
         self.returned: list[Segment] = []
         self._last = last
 
-    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
         self.jobs.append(job)
 
     def sent(self, sender: int, message: object, start: float, left: float, arrives: float) -> None:

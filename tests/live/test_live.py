@@ -18,7 +18,7 @@ from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
 from flowedge.engine.draft_models import DraftModels
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage
 from flowedge.live import live_draft_node

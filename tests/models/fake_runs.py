@@ -19,7 +19,8 @@ from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.engine.draft_models import DraftModels
-from flowedge.engine.executors import BlockExecutor, HeadExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
 from flowedge.engine.verification.draw import Draw
 from flowedge.models.checkpoint.checkpoint import Checkpoint

@@ -19,7 +19,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.draft_models import DraftModels
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import OpenCache
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import CallingMaker

@@ -26,7 +26,7 @@ from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.draft_models import DraftModels, required_memory
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage_session import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
 from flowedge.core.verification import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions

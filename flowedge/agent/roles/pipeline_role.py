@@ -16,7 +16,8 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.open.model_request import OpenedModel
 
 if TYPE_CHECKING:
-    from flowedge.engine.executors import BlockExecutor, HeadExecutor
+    from flowedge.engine.executors.block_executor import BlockExecutor
+    from flowedge.engine.executors.head_executor import HeadExecutor
 
 
 class PipelineRole(ABC):

@@ -11,7 +11,7 @@ from typing import Any
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import LAST_STAGE, parse_verification
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix

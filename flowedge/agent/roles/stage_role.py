@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
     from flowedge.agent.roles.compute_side import ComputeSide
     from flowedge.agent.roles.stage_content import StageContent
-    from flowedge.engine.executors import BlockExecutor
+    from flowedge.engine.executors.block_executor import BlockExecutor
 
 MAX_URI = 256  # characters of a member's URI
 RETRY_S = 0.1  # the next device may still be loading

@@ -7,12 +7,12 @@ from typing import Any
 
 from flowedge.core.errors import ProtocolError
 from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.jobs import DraftBatch, DraftJob
+from flowedge.engine.jobs import DraftBatch, DraftWork
 
 
 def next_draft_job(
     sessions: dict[str, DraftSession], fail: Callable[[str, ProtocolError], None]
-) -> DraftJob | None:
+) -> DraftWork | None:
     """Return the jobs of all sessions that have one of the same kind; verifying goes before drafting.
 
     The job of a session that takes turns is returned alone. Sessions that are served go to the end of

@@ -30,6 +30,10 @@ class PathLogits:
             self._likeliest.setdefault(parent, row)
         self._known: dict[int, torch.Tensor] = {}
 
+    def knows(self, row: int) -> bool:
+        """Whether the logits of a row are computed."""
+        return row in self._known
+
     @property
     def computed(self) -> int:
         """The number of rows whose logits were computed."""
@@ -37,9 +41,28 @@ class PathLogits:
 
     def of(self, row: int) -> torch.Tensor:
         """Return the logits float32 [vocab] of a row, and compute those of the rows that follow probably."""
-        if row not in self._known:
-            path = [row]
-            while len(path) < AHEAD and (child := self._likeliest.get(path[-1])) is not None:
-                path.append(child)
-            self._known.update(zip(path, self._head.logits(self._hidden[path]), strict=True))
+        self.compute([(self, row)])
         return self._known[row]
+
+    @staticmethod
+    def compute(wanted: Sequence[tuple[PathLogits, int]]) -> None:
+        """Compute the logits of a row of each tree, and of the rows that follow it probably, by one product.
+
+        All trees are of one head; a row whose logits are known costs nothing.
+        """
+        paths = [(logits, logits._ahead(row)) for logits, row in wanted if row not in logits._known]
+        if not paths:
+            return
+        hidden = [logits._hidden[path] for logits, path in paths]
+        computed = paths[0][0]._head.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
+        for (logits, path), own in zip(
+            paths, torch.split(computed, [len(path) for _, path in paths]), strict=True
+        ):
+            logits._known.update(zip(path, own, strict=True))
+
+    def _ahead(self, row: int) -> list[int]:
+        """A row and those that follow it probably."""
+        path = [row]
+        while len(path) < AHEAD and (child := self._likeliest.get(path[-1])) is not None:
+            path.append(child)
+        return path

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,12 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import NonFiniteError
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
 from flowedge.models.copies import to_device, to_host
-from flowedge.models.sampling.draw_candidates import LARGEST_TEMPERATURE, UNDECIDED, find_candidates
+from flowedge.models.sampling.draw_candidates import (
+    LARGEST_TEMPERATURE,
+    UNDECIDED,
+    DrawCandidates,
+    find_candidates,
+)
 
 # The warpers' argument for the tokens so far, which these three warpers ignore.
 _NO_TOKENS = torch.zeros((1, 0), dtype=torch.int64)
@@ -76,14 +82,45 @@ class TokenSampler:
             logits: float32 [n, vocab]; positions: int64 [n], of the drawn tokens.
             streams: the result of `streams` on the logits' device, if it is there already.
         """
-        if logits.device.type == "cpu" or self._params.temperature > LARGEST_TEMPERATURE:
-            return lambda row: self.draw(logits[row], int(positions[row]))
-        if streams is None:
+        if streams is None and logits.device.type != "cpu":
             (streams,) = to_device(logits.device, self.streams(positions))
-        candidates = find_candidates(logits, streams, self._params)
+        return self.draws_of([self], logits, [positions], streams)[0]
 
-        def drawn(row: int) -> int:
-            token = candidates.draw(row, self._params, int(positions[row]))
-            return self.draw(logits[row], int(positions[row])) if token == UNDECIDED else token
+    @staticmethod
+    @torch.inference_mode()
+    def draws_of(
+        samplers: Sequence[TokenSampler],
+        logits: torch.Tensor,
+        positions: Sequence[IntArray],
+        streams: torch.Tensor | None,
+    ) -> list[Callable[[int], int]]:
+        """Return the result of `draws` for rows of several samplers, which differ in their seeds alone.
 
-        return drawn
+        Args:
+            logits: float32 [n, vocab], the rows of the first sampler first; positions: those of each sampler.
+            streams: int64 [n], the results of `streams`, on the logits' device; not read on a CPU.
+        """
+        params = samplers[0]._params
+        candidates: DrawCandidates | None = None
+        if streams is not None and logits.device.type != "cpu" and params.temperature <= LARGEST_TEMPERATURE:
+            candidates = find_candidates(logits, streams, params)
+        draws: list[Callable[[int], int]] = []
+        first = 0
+        for sampler, own in zip(samplers, positions, strict=True):
+            draws.append(partial(sampler._drawn, logits, candidates, own, first))
+            first += len(own)
+        return draws
+
+    def _drawn(
+        self,
+        logits: torch.Tensor,
+        candidates: DrawCandidates | None,
+        positions: IntArray,
+        first: int,
+        row: int,
+    ) -> int:
+        """Draw the token after a row, which is row `first + row` of the logits and of the candidates."""
+        position, token = int(positions[row]), UNDECIDED
+        if candidates is not None:
+            token = candidates.draw(first + row, self._params, position)
+        return self.draw(logits[first + row], position) if token == UNDECIDED else token

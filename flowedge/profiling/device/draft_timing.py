@@ -13,7 +13,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.tensors import to_payload

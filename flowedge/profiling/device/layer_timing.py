@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray, Payload
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DropCache, Forward, OpenCache
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.tensors import to_payload

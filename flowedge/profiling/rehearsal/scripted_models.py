@@ -9,6 +9,7 @@ import numpy as np
 from flowedge.core.arrays import Payload
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
 
 VOCAB = 32_000
@@ -33,14 +34,14 @@ class BlankStage:
         return np.zeros((job.num_rows, self._width), dtype=self._dtype)
 
 
-class DiceDraft:
+class DiceDraft(JobsInTurn):
     """A DraftExecutor whose target draws the drafter's choices as `_CHOICES` says."""
 
     def __init__(self, draft_s: float = 0.0, verify_s: float = 0.0) -> None:
         """draft_s: time of a forward but for its nodes; verify_s: of a verification; both are waited for."""
         self._draft_s, self._verify_s = draft_s, verify_s
 
-    def run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: DraftJob) -> DraftResult:
         match job:
             case GrowDraft():
                 time.sleep(self._draft_s * (1 + len(job.nodes) / _ROWS_AS_LONG))

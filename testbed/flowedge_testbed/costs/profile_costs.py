@@ -20,7 +20,7 @@ from flowedge.engine.jobs import (
     Batch,
     Computation,
     DraftBatch,
-    DraftJob,
+    DraftWork,
     ExtendDraft,
     Forward,
     GrowDraft,
@@ -133,7 +133,7 @@ class ProfileCosts:
         before = [(job.num_rows, job.cached) for job in forwards]
         return measured_layer_s(measured, before, roofline, attention, reading)
 
-    def draft_job(self, job: DraftJob) -> float:
+    def draft_job(self, job: DraftWork) -> float:
         """Return the time of a job of the draft node.
 
         A draft layer is a forward of the drafter and its LM head; a verification is the target's LM head. In
@@ -148,7 +148,7 @@ class ProfileCosts:
             return 0.0
         return self._draft_joined(drafted) if self.emulation.drafting else self._draft_alone(drafted, False)
 
-    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
+    def conclude(self, place: int, job: StageJob | DraftWork) -> float:
         """Return the time in which a device carries out what follows from a job, and sends it."""
         match job:
             case DraftBatch():

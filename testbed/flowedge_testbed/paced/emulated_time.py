@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import Batch, Computation, DraftJob, Forward, StageJob
+from flowedge.engine.jobs import Batch, Computation, DraftWork, Forward, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import FrameLink, LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
@@ -38,7 +38,7 @@ class EmulatedDevice(Protocol):
     row_bytes: int
     shaped: bool
 
-    def job(self, job: StageJob | DraftJob) -> float:
+    def job(self, job: StageJob | DraftWork) -> float:
         """Return the compute time of a job in seconds."""
 
     def layer(self, job: Computation) -> float:
@@ -95,7 +95,7 @@ class DelayLine:
 class _Running:
     """The job in the compute thread; `slot` is shortened when the job is aborted."""
 
-    job: StageJob | DraftJob
+    job: StageJob | DraftWork
     slot: Span
     ended: asyncio.Event
 
@@ -123,7 +123,7 @@ class EmulatedTime:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run_job(
-        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+        self, job: StageJob | DraftWork, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
     ) -> None:
         def begin() -> None:
             cost = self._device.job(job)

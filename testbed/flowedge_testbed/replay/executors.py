@@ -7,12 +7,10 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
+from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import (
     Batch,
-    DraftBatch,
     DraftJob,
-    DraftPart,
-    DraftPartResult,
     DraftResult,
     ExtendDraft,
     Forward,
@@ -21,7 +19,6 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
     Verify,
-    run_in_turn,
 )
 from flowedge.engine.verification.draw import DrawnRows
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
@@ -60,7 +57,7 @@ class ReplayStage:
         return DrawnRows(rows, tokens, kept if draw.features else kept[:, :0])
 
 
-class ReplayDraft:
+class ReplayDraft(JobsInTurn):
     """A DraftExecutor for one request along its true path."""
 
     def __init__(self, path: TruePath, drafter: PathDrafter | None) -> None:
@@ -70,11 +67,8 @@ class ReplayDraft:
         self._growth: int | None = None
         self._history = History(0)
 
-    def run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: DraftJob) -> DraftResult:
         """Run a job: draws come from the path, and each draft layer is drafted once."""
-        return run_in_turn(self._run, job) if isinstance(job, DraftBatch) else self._run(job)
-
-    def _run(self, job: DraftPart) -> DraftPartResult:
         match job:
             case Verify():
                 positions = job.positions.tolist()
@@ -94,7 +88,7 @@ class ReplayDraft:
             self._rows += len(next_tokens)
             self._growth = None
 
-    def _grow(self, job: GrowDraft) -> DraftPartResult:
+    def _grow(self, job: GrowDraft) -> DraftResult:
         if self._drafter is None:
             raise BadRequestError("this run has no drafter; use the strategy autoregressive")
         if job.next_tokens is not None:

@@ -12,7 +12,7 @@ from multiprocessing.synchronize import Event
 
 import torch
 
-from flowedge.engine.executors import BlockExecutor
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import OpenCache
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock

@@ -14,7 +14,7 @@ import torch
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
 from flowedge.core.arrays import Payload
 from flowedge.engine.draft_models import DraftModels
-from flowedge.engine.executors import HeadExecutor
+from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding

@@ -10,12 +10,12 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Credit, Prune, Segment
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, Verify
+from flowedge.engine.jobs import DraftBatch, DropCache, ExtendDraft, Forward, GrowDraft, Verify
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.link import LinkProfile
 from flowedge.profiling.documents.model import Eagle3Size, EagleSize, ModelProfile, SmallModelSize
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge_testbed.costs.profile_costs import HEADER_BYTES, LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafting_sizes import NGramSize
 from flowedge_testbed.emulation.emulation import Emulation
 
@@ -139,6 +139,23 @@ def test_drafting_and_verifying_with_an_eagle_head() -> None:
     verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
     assert costs.draft_job(verify) == pytest.approx(head(3))
     assert costs.draft_job(DropCache("s")) == 0
+
+
+def test_a_batch_shares_a_forward_and_a_product() -> None:
+    costs = ProfileCosts(emulation())
+    jobs = [grow([4, 5], None), grow([0], 2), ExtendDraft("u", np.zeros((3, 4)), np.zeros(3, dtype=np.int64))]
+    named = [replace(job, session=name) for job, name in zip(jobs, "stu", strict=True)]
+    assert costs.draft_job(DraftBatch(named)) == pytest.approx(eagle() + head(3))
+    assert costs.draft_job(DraftBatch(named[:1])) == costs.draft_job(jobs[0])
+    roots = [replace(grow([0], None), session=name) for name in "st"]
+    assert costs.draft_job(DraftBatch(roots)) == pytest.approx(head(2))
+    rows = np.zeros(3, dtype=np.int64)
+    segments = [Verify(name, SamplingParams(), np.zeros((3, 1)), rows, rows, rows) for name in "st"]
+    assert costs.draft_job(DraftBatch(segments)) == pytest.approx(head(6))
+    joined = ProfileCosts(emulation(drafting=(EagleSize(kind="eagle"), NGramSize(kind="ngram"))))
+    assert joined.draft_job(DraftBatch(named)) == pytest.approx(eagle() + head(3 + 2) + 2 * LOOKUP_S), (
+        "lookup learns from the two rows before the root, and is asked for two layers"
+    )
 
 
 def test_drafting_with_an_eagle3_head() -> None:

@@ -12,7 +12,7 @@ from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.messages import Prune, Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import LAST_STAGE
-from flowedge.engine.jobs import ExtendDraft, GrowDraft, Verify
+from flowedge.engine.jobs import DraftBatch, ExtendDraft, GrowDraft, Verify
 from flowedge.profiling.documents.device import (
     AddedTimes,
     MeasuredDraftTimes,
@@ -159,6 +159,12 @@ def test_a_draft_node_takes_what_was_measured() -> None:
     rows = np.arange(6, dtype=np.int64)
     verify = Verify("s", SamplingParams(), features, rows, rows - 1, rows)
     assert costs.draft_job(verify) == pytest.approx(0.002)
+    halves = [replace(grow([1, 2], 0), session="s"), replace(grow([1, 2], 0), session="t")]
+    assert costs.draft_job(DraftBatch(halves)) == pytest.approx(0.014), "a layer of four nodes"
+    mixed = [grow([0], 2), replace(grow([1, 2], 0), session="t")]
+    assert costs.draft_job(DraftBatch(mixed)) < costs.draft_job(mixed[0]) + costs.draft_job(mixed[1])
+    roots = [grow([0], 0), replace(grow([0], 0), session="t")]
+    assert 0.002 <= costs.draft_job(DraftBatch(roots)) <= 0.004
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.core.messages import Credit, Message
-from flowedge.engine.jobs import DraftJob, DropCache, Forward, StageJob
+from flowedge.engine.jobs import DraftWork, DropCache, Forward, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
@@ -75,7 +75,7 @@ class Given:
     row_bytes: int = 0
     timings: list[JobTiming] = field(default_factory=list)
 
-    def job(self, job: StageJob | DraftJob) -> float:
+    def job(self, job: StageJob | DraftWork) -> float:
         return self.job_s
 
     def layer(self, job: Forward) -> float:
@@ -107,7 +107,7 @@ def forward() -> Forward:
     return Forward("s", 0, rows[:0], 0, 0, rows - 1, rows, rows.astype(np.int32))
 
 
-async def run_job(pace: EmulatedTime, job: StageJob | DraftJob, work: Callable[[], Any]) -> tuple[Any, Span]:
+async def run_job(pace: EmulatedTime, job: StageJob | DraftWork, work: Callable[[], Any]) -> tuple[Any, Span]:
     """Return the result of a job and its slot, or raise its error."""
     done: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
     pace.run_job(job, work, done.set_result)

@@ -1,33 +1,26 @@
-"""Executors: the jobs of the state machines, run on real models."""
+"""The executor of a stage, over a block of layers."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.core.errors import BadRequestError, FlowEdgeError, NonFiniteError, ProtocolError
-from flowedge.core.sampling import Walk, walk
-from flowedge.drafting.drafter import Drafter, Frontier
+from flowedge.core.errors import FlowEdgeError, NonFiniteError, ProtocolError
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
     Batch,
-    DraftBatch,
-    DraftJob,
-    DraftPart,
-    DraftPartResult,
-    DraftResult,
     DropCache,
-    ExtendDraft,
     Forward,
     ForwardResult,
-    GrowDraft,
     OpenCache,
-    OpenDraft,
     StageJob,
     StageResult,
-    Verify,
-    run_in_turn,
 )
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage_session import StageSpec
@@ -37,10 +30,28 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.session_rows import SessionRows
 from flowedge.models.layers.taps import Taps, tapped_place, taps_within
 from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_draws import tree_draws
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class _PreparedForward:
+    """A forward that is ready to be computed.
+
+    Attributes:
+        carried: [n, width], what stages before this one have tapped; None where they have not.
+    """
+
+    job: Forward
+    rows: SessionRows
+    carried: torch.Tensor | None
 
 
 class BlockExecutor:
@@ -125,28 +136,69 @@ class BlockExecutor:
         return self._run_alone(job)
 
     def _run_batch(self, batch: Batch) -> StageResult:
-        results: list[ForwardResult | FlowEdgeError] = []
+        results: dict[str, ForwardResult | FlowEdgeError] = {}
+        prepared: list[_PreparedForward] = []
         for forward in batch.forwards:
             try:
-                results.append(self._run_alone(forward))
+                prepared.append(self._within_memory(forward, lambda: self._prepare(forward)))  # noqa: B023
             except FlowEdgeError as error:
-                results.append(error)
-        return results
+                results[forward.session] = error
+        for each, computed in zip(prepared, self._compute_together(prepared, batch), strict=True):
+            results[each.job.session] = computed
+        return [results[forward.session] for forward in batch.forwards]
+
+    def _compute_together(
+        self, prepared: list[_PreparedForward], batch: Batch
+    ) -> list[ForwardResult | FlowEdgeError]:
+        """Return the results of forwards, which are computed one after the other if that fails together."""
+        live = [each for each in prepared if not each.job.dead]
+        outputs: dict[str, torch.Tensor] = {}
+        if len(live) > 1:
+            claim = f"the next rows of {len(live)} sessions together do not fit"
+            rows = [each.rows for each in live]
+            try:
+                together = within_memory(
+                    claim,
+                    self.block.device,
+                    lambda: self.block.forward_together(rows, lambda: batch.dead, self._taps),
+                    self._free_static,
+                )
+            except FlowEdgeError as error:
+                _log.info("%d sessions are computed one after the other: %s", len(live), error)
+            else:
+                if together is None:
+                    return [None] * len(prepared)
+                outputs = {each.job.session: output for each, output in zip(live, together, strict=True)}
+        return [self._outcome(each, outputs.get(each.job.session)) for each in prepared]
+
+    def _outcome(
+        self, prepared: _PreparedForward, output: torch.Tensor | None
+    ) -> ForwardResult | FlowEdgeError:
+        """Return the result of a forward of a batch, computed alone if it has no output, or its error."""
+        job = prepared.job
+        try:
+            return self._within_memory(
+                job,
+                lambda: self._compute(prepared) if output is None else self._conclude(prepared, output),
+            )
+        except FlowEdgeError as error:
+            return error
 
     def _run_alone(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
+        return self._within_memory(job, lambda: self._run(job))
+
+    def _within_memory(self, job: OpenCache | DropCache | Forward, run: Callable[[], T]) -> T:
         claim = f"the next rows of session {job.session} do not fit"
-        return within_memory(
-            claim,
-            self.block.device,
-            lambda: self._run(job),
-            lambda: self._free(job.session),
-        )
+        return within_memory(claim, self.block.device, run, lambda: self._free(job.session))
 
     def _drop(self, session: str) -> None:
         self._caches.pop(session, None)
 
     def _free(self, session: str) -> None:
         self._drop(session)
+        self._free_static()
+
+    def _free_static(self) -> None:
         if self.block.decoding is not None:
             self.block.decoding.free()
 
@@ -157,10 +209,11 @@ class BlockExecutor:
             case DropCache():
                 self._drop(job.session)
             case Forward():
-                return self._forward(job)
+                return self._compute(self._prepare(job))
         return None
 
-    def _forward(self, job: Forward) -> ForwardResult:
+    def _prepare(self, job: Forward) -> _PreparedForward:
+        """Return the rows of a forward, whose cache has been gathered for them."""
         cache = self._caches.get(job.session)
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
@@ -171,22 +224,22 @@ class BlockExecutor:
         # The block checks token ids before it copies them, and copies all inputs of static forwards together.
         by_block = self.block.is_first or (self.block.decoding is not None and not carries)
         inputs = to_tensor(payload, "cpu" if by_block else self.block.device)
-        output = self.block.forward(
-            inputs[:, :width].contiguous() if carries else inputs,
-            job.positions,
-            cache,
-            job.cached,
-            job.context,
-            job.tail_parents,
-            lambda: job.dead,
-            self._taps,
-        )
-        if output is None:
-            return None
+        own = inputs[:, :width].contiguous() if carries else inputs
+        rows = SessionRows(own, job.positions, cache, job.cached, job.context, job.tail_parents)
+        return _PreparedForward(job, rows, inputs[:, width:] if carries else None)
+
+    def _compute(self, prepared: _PreparedForward) -> ForwardResult:
+        job = prepared.job
+        outputs = self.block.forward_together([prepared.rows], lambda: job.dead, self._taps)
+        return None if outputs is None else self._conclude(prepared, outputs[0])
+
+    def _conclude(self, prepared: _PreparedForward, output: torch.Tensor) -> ForwardResult:
+        """Return the result of a forward with this output of the block."""
+        job, width = prepared.job, self.block.hidden_size
         if self.model is not None:
             return self.model.predict(output, job.positions)
-        if carries:
-            output = torch.cat((output[:, :width], inputs[:, width:], output[:, width:]), dim=-1)
+        if prepared.carried is not None:
+            output = torch.cat((output[:, :width], prepared.carried, output[:, width:]), dim=-1)
         return to_payload(output) if job.draw is None else self._draw(job, job.draw, output)
 
     @torch.inference_mode()
@@ -224,76 +277,3 @@ class BlockExecutor:
                 raise
             computed = f"{damaged} of {len(rows)} rows that {self._layers} computed"
             raise NonFiniteError.of(computed, payload_dtype(hidden.dtype)) from error
-
-
-class HeadExecutor:
-    """A DraftExecutor: the LM head, the sampler, and the drafter where there is one."""
-
-    def __init__(self, head: LMHead, drafter: Drafter | None) -> None:
-        self.head = head
-        self.drafter = drafter
-
-    def close(self) -> None:
-        """Free all weights, even if this object is still referenced. It runs no job after that."""
-        self.drafter = None
-        del self.head
-
-    def run(self, job: DraftJob) -> DraftResult:
-        """Run one job.
-
-        Raises:
-            CapacityError: when memory runs out; the drafter's state of the session is free then.
-            FlowEdgeError: when the job contradicts the session. Of a batch nothing is raised.
-        """
-        return run_in_turn(self._run_alone, job) if isinstance(job, DraftBatch) else self._run_alone(job)
-
-    def _run_alone(self, job: DraftPart) -> DraftPartResult:
-        claim = f"drafting and verifying for session {job.session} do not fit"
-        return within_memory(
-            claim,
-            self.head.device,
-            lambda: self._run(job),
-            lambda: self._free(job.session),
-        )
-
-    def _drop(self, session: str) -> None:
-        if self.drafter is not None:
-            self.drafter.close(session)
-
-    def _free(self, session: str) -> None:
-        self._drop(session)
-        if self.drafter is not None:
-            self.drafter.free_idle()
-
-    def _run(self, job: DraftPart) -> DraftPartResult:
-        match job:
-            case Verify():
-                return self._verify(job)
-            case OpenDraft():
-                if self.drafter is not None:
-                    self.drafter.open(job.session, job.capacity, job.first_token, job.noise)
-            case DropCache():
-                self._drop(job.session)
-            case ExtendDraft():
-                self._drafter().extend(job.session, job.features, job.next_tokens)
-            case GrowDraft():
-                drafter = self._drafter()
-                if job.next_tokens is not None:
-                    drafter.extend(job.session, job.features, job.next_tokens)
-                frontier = Frontier(job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist())
-                return drafter.grow(job.session, job.growth, frontier, job.width)
-        return None
-
-    @torch.inference_mode()
-    def _verify(self, job: Verify) -> Walk:
-        sampler, positions = TokenSampler(job.sampling, self.head.vocab_size), job.positions + 1
-        hidden = job.hidden[:, : self.head.hidden_size]
-        rows, streams = to_device(self.head.device, hidden, sampler.streams(positions))
-        parents = job.parents.tolist()
-        draw = tree_draws(self.head, sampler, rows, streams, parents, positions)
-        return walk(job.tokens.tolist(), parents, draw)
-
-    def _drafter(self) -> Drafter:
-        if self.drafter is None:
-            raise BadRequestError("this draft node has no drafter; only autoregressive decoding works")
-        return self.drafter

@@ -1,0 +1,1 @@
+"""Executors: the jobs of the state machines, run on real models."""
