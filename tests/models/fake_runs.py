@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.drafter import DraftPrefix
 from flowedge.drafting.heads import head_drafter
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
@@ -21,7 +22,17 @@ from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.head_executor import HeadExecutor
-from flowedge.engine.jobs import DropCache, ExtendDraft, Forward, GrowDraft, OpenCache, OpenDraft, Verify
+from flowedge.engine.jobs import (
+    DraftBatch,
+    DropCache,
+    ExtendDraft,
+    Forward,
+    GrowDraft,
+    KeepDraft,
+    OpenCache,
+    OpenDraft,
+    Verify,
+)
 from flowedge.engine.verification.draw import Draw
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
@@ -248,6 +259,8 @@ def run_draft_node(
         grow_tree(gpu, executor, growth)
         executor.run(ExtendDraft("s", np.zeros((2, width), dtype=np.uint16), np.array([7, 8])))
     verify(gpu, executor, sampling, width)
+    run_batches(gpu, executor, sampling, width)
+    executor.run(KeepDraft("s"))
     executor.run(DropCache("s"))
 
 
@@ -270,6 +283,30 @@ def grow_tree(gpu: FakeCuda, executor: HeadExecutor, growth: int) -> None:
         job = GrowDraft("s", growth, nodes, parents, tokens, 4, None, None)
         _, downloads = gpu.copies_of(partial(executor.run, job))
         assert downloads <= 1, "a grown layer waits for its children alone"
+
+
+def run_batches(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, width: int) -> None:
+    """Draft and verify for two sessions together, of which one begins with rows of the other."""
+    noise = None if sampling.greedy else replace(sampling, seed=sampling.seed + 1)
+    executor.run(OpenDraft("t", 300, 5, noise, DraftPrefix("s", 100)))
+    root, two = np.zeros(1, dtype=np.int64), np.array([1, 2])
+    given = np.zeros((3, width), dtype=np.uint16), np.array([7, 8, 9])
+    of_s = [(root, root - 1, root, None, None), (two, two * 0, two, None, None)]
+    of_t = [(root, root - 1, root, *given), (root + 1, root, root, None, None)]
+    for first, second in zip(of_s, of_t, strict=True):
+        jobs = [
+            GrowDraft(name, 3, nodes, above, tokens, 4, *rows)
+            for name, (nodes, above, tokens, *rows) in (("s", first), ("t", second))
+        ]
+        _, downloads = gpu.copies_of(partial(executor.run, DraftBatch(jobs)))
+        assert downloads <= 2, "layers wait for their children, and perhaps for what joined drafters learn"
+    tree = np.array([1, 0, 0]), np.array([-1, 0, 1]), np.arange(3) + 150
+    segments = [
+        Verify(name, own, np.zeros((3, width), dtype=np.uint16), *tree)
+        for name, own in (("s", sampling), ("t", replace(sampling, seed=99)))
+    ]
+    assert gpu.copies_of(partial(executor.run, DraftBatch(segments))) == (1, 1)
+    executor.run(DropCache("t"))
 
 
 def verify(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, width: int) -> None:

@@ -288,6 +288,7 @@ def test_every_module_that_computes_is_run(
     run_exact_family(gpu, families("qwen3"), "int8")
     run_static_family(gpu, families("gemma2"))
     run_whole_model(gpu, families("gemma2"))
+    run_last_stage(gpu, SAMPLINGS[-1])
     run_static_draft_node(gpu, DRAFTERS[-1], SAMPLINGS[-1], tmp_path)
     root = Path(flowedge.__file__).parent
     computing = {
