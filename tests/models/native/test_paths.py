@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import ProtocolError
 from flowedge.models.native.paths import row_paths
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.data())
 def test_each_row_reads_its_own_path(data: st.DataObject) -> None:
     context = data.draw(st.integers(0, 5))
