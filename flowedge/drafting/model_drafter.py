@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -206,13 +207,15 @@ class ModelDrafter(SessionDrafter[M]):
         return ranked(found.logits, width, self._sessions[session].noise, found.positions, found.ids)
 
     def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
-        found = self.predict_together(requests)
-        return ranked_together(
-            [
-                RankedNodes(each.logits, request.width, self._noise(request), each.positions, each.ids)
-                for request, each in zip(requests, found, strict=True)
-            ]
-        )
+        check_requests(self.check_request, requests)
+        with self._rows_taken_back(requests):
+            found = self.predict_together(requests)
+            return ranked_together(
+                [
+                    RankedNodes(each.logits, request.width, self._noise(request), each.positions, each.ids)
+                    for request, each in zip(requests, found, strict=True)
+                ]
+            )
 
     @torch.inference_mode()
     def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
@@ -221,20 +224,27 @@ class ModelDrafter(SessionDrafter[M]):
         The logits of a request without nodes have no rows.
         """
         check_requests(self.check_request, requests)
-        states = [self._sessions[request.session] for request in requests]
-        before = [state.true_rows for state in states]
-        try:
-            self._compute_all(list(zip(states, requests, strict=True)))
+        asked = [(self._sessions[request.session], request) for request in requests]
+        with self._rows_taken_back(requests):
+            self._compute_all(asked)
             return self._predictions(
                 [
                     (state, state.states_of(each.frontier.nodes), state.positions_of(each.frontier.nodes))
-                    for state, each in zip(states, requests, strict=True)
+                    for state, each in asked
                 ]
             )
+
+    @contextmanager
+    def _rows_taken_back(self, requests: Sequence[GrowRequest]) -> Iterator[None]:
+        """After an error, forget the rows that requests, which can be served, have added."""
+        before = {
+            each.session: self._sessions[each.session].true_rows for each in requests if each.added_rows
+        }
+        try:
+            yield
         except Exception:
-            for request, rows in zip(requests, before, strict=True):
-                if request.added_rows:
-                    self.rewind(request.session, rows)
+            for session, rows in before.items():
+                self.rewind(session, rows)
             raise
 
     @torch.inference_mode()

@@ -13,7 +13,9 @@ import torch
 
 from flowedge.core.errors import CapacityError
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting import joined, model_drafter
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, makers, small
 
@@ -202,11 +204,12 @@ def test_after_memory_ran_out_each_request_can_be_made_again(
             drafter.open(text.name, ROWS, int(text.tokens[0]))
     for step in range(12):
         requests = [text.request(rng) for text in texts if text.rows < ROWS - 40]
-        if step % 3:
+        if step % 4:
             model: Any = getattr(other, "_models", [other])[-1]
+            ranking = joined if isinstance(other, JoinedDrafter) else model_drafter
+            places = ((model, "_compute_together"), (model, "_logits"), (ranking, "ranked_together"))
             with monkeypatch.context() as patch:
-                place, failing = (model, "_logits") if step % 3 == 1 else (model, "_compute_together")
-                patch.setattr(place, failing, _out_of_memory)
+                patch.setattr(*places[step % 4 - 1], _out_of_memory)
                 with pytest.raises(torch.OutOfMemoryError):
                     other.grow_together(requests)
         for text, request in zip(texts, requests, strict=True):
