@@ -17,6 +17,7 @@ from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.session_rows import SessionRows
 from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import to_tensor
 
@@ -216,20 +217,20 @@ class LMDrafter(ModelDrafter[_LMSession]):
 
     def _forward_parts(self, parts: Sequence[_NewRows]) -> list[torch.Tensor]:
         """The final hidden states [n, hidden] of the rows of each part."""
-        found: list[torch.Tensor] = []
-        for part in parts:
-            hidden = self._block.forward(
+        rows = [
+            SessionRows(
                 to_tensor(self._model.known(np.array(part.tokens))),
                 part.positions,
                 part.state.cache,
                 part.stop - len(part.tokens),
                 part.state.cached,
                 part.tail_parents,
-                lambda: False,
             )
-            assert hidden is not None
-            found.append(hidden)
-        return found
+            for part in parts
+        ]
+        hidden = self._block.forward_together(rows, lambda: False)
+        assert hidden is not None, "nothing aborts it"
+        return hidden
 
 
 @dataclass(frozen=True, eq=False)

@@ -250,10 +250,18 @@ def test_all_rows_take_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert products == [sum(len(each.frontier.nodes) for each in requests)]
 
 
-def test_the_small_models_rows_take_one_product_of_its_head(
+def test_the_small_models_rows_take_one_forward_and_one_product_of_its_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafter = small(tmp_path)
+    forwards: list[int] = []
+    block: Any = attrgetter("_block")(drafter)
+    forward = block.forward_together
+    monkeypatch.setattr(
+        block,
+        "forward_together",
+        lambda parts, *rest: (forwards.append(len(parts)), forward(parts, *rest))[1],
+    )
     products: list[int] = []
     logits: Any = attrgetter("_logits")(drafter)
     monkeypatch.setattr(drafter, "_logits", lambda hidden: (products.append(len(hidden)), logits(hidden))[1])
@@ -263,4 +271,5 @@ def test_the_small_models_rows_take_one_product_of_its_head(
         drafter.open(text.name, ROWS, int(text.tokens[0]))
     requests = [text.request(rng) for text in texts]
     drafter.grow_together(requests)
+    assert forwards == [4]
     assert products == [sum(len(each.frontier.nodes) for each in requests)]

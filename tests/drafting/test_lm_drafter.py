@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.layers.session_rows import SessionRows
 from tests.drafting.trees import grow_and_check
 
 VOCAB = 60
@@ -61,13 +62,13 @@ class Setting:
         return grow_and_check(self.drafter, growth, layers, self.check, vocab=TARGET_VOCAB, **sizes)
 
     def count_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        forward = self.block.forward
+        forward = self.block.forward_together
 
-        def counted(inputs: torch.Tensor, *rest: object) -> torch.Tensor | None:
-            self.computed.append(len(inputs))
-            return forward(inputs, *rest)  # type: ignore[arg-type]
+        def counted(parts: Sequence[SessionRows], *rest: object) -> list[torch.Tensor] | None:
+            self.computed += [part.count for part in parts]
+            return forward(parts, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(self.block, "forward", counted)
+        monkeypatch.setattr(self.block, "forward_together", counted)
 
 
 @pytest.fixture(scope="module")
