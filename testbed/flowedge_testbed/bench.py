@@ -16,6 +16,8 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge_testbed.bounds.run_bounds import all_bounds
 from flowedge_testbed.bounds.tree_coverage import TreeCoverage
+from flowedge_testbed.load.load_plan import LoadPlan, LoadTask, make_load_plan
+from flowedge_testbed.load.load_results import differing_answers, load_entries
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.timings import ScheduleAccuracy
@@ -27,13 +29,27 @@ from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.report.charted import charted
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.report.leads import leads_content
+from flowedge_testbed.report.load.load_document import write_load_report
+from flowedge_testbed.report.load.load_pictures import charted_load, draw_load_pictures
+from flowedge_testbed.report.load.load_summary import summarise_load
 from flowedge_testbed.report.origin import origin_of
 from flowedge_testbed.report.pictures import PictureSource, draw_pictures
 from flowedge_testbed.report.summary import BenchSummary, summarise
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
-from flowedge_testbed.workers import FinishedTask, WorkerSettings, carry_out_all, read_record, unfinished
+from flowedge_testbed.workers import (
+    FinishedTask,
+    Stored,
+    WorkerSettings,
+    carry_out_all,
+    read_load_record,
+    read_record,
+    unfinished,
+    unfinished_load,
+)
+
+NO_SETTINGS = {"name", "title", "clock", "quick", "report"}  # of a scenario, which results do not depend on
 
 
 @dataclass(frozen=True)
@@ -173,7 +189,7 @@ class Benchmark:
     cases: Sequence[Case]
     models: ModelSet
     datasets: Sequence[Dataset]
-    plan: Plan
+    plan: Plan | LoadPlan
 
     @classmethod
     def prepare(
@@ -188,16 +204,15 @@ class Benchmark:
         loaded = _load_models(scenario) if models is None else models
         datasets = _datasets(scenario, options.data_directory, loaded, say)
         hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
-        plan = make_plan(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
+        make = make_plan if scenario.load is None else make_load_plan
+        plan = make(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
         return cls(options, scenario, all_cases, loaded, datasets, plan)
 
     def run(self, progress: BenchProgress) -> dict[str, Any]:
         """Carry out the runs that are left; write results.json and run.json, and return the results."""
         started, options, scenario, plan = time.time(), self.options, self.scenario, self.plan
         settings = self._worker_settings()
-        left = unfinished(plan.tasks, settings)
-        if scenario.clock in LIVE:
-            left = by_setup(left)
+        left = self._left(settings)
         left_runs = sum(len(task.runs) for task in left)
         options.out.mkdir(parents=True, exist_ok=True)
         if scenario.clock == "paced" and (reason := why_loopback()) is not None:
@@ -222,44 +237,50 @@ class Benchmark:
         """Write the report and its pictures; return the report's path and the summary at its beginning."""
         scenario, out = self.scenario, self.options.out
         origin = origin_of(scenario, self.cases, results["datasets"], self.models)
+        if isinstance(self.plan, LoadPlan):
+            of_load = summarise_load(scenario, results, origin, self.options.command)
+            pictures = draw_load_pictures(scenario, self.plan, results["load"], origin, out)
+            return write_load_report(scenario, results, of_load, pictures, out), of_load
         summary = summarise(scenario, results, origin, self.options.command)
         source = PictureSource(scenario, results["runs"], origin, self.plan, self.models, out)
         return write_report(scenario, results, self.plan, summary, draw_pictures(source), out), summary
 
+    def _left(self, settings: WorkerSettings) -> Sequence[Task] | Sequence[LoadTask]:
+        """Return the tasks with the runs that are left."""
+        if isinstance(self.plan, LoadPlan):
+            return unfinished_load(self.plan.tasks, settings)
+        left = unfinished(self.plan.tasks, settings)
+        return by_setup(left) if self.scenario.clock in LIVE else left
+
     def _worker_settings(self) -> WorkerSettings:
         """Return what a worker process needs.
 
-        A live run cannot be repeated exactly, so the traces of runs that have a chart are stored.
+        A live run cannot be repeated exactly, so the traces of runs that have a chart are stored. Those of a
+        load are stored on every clock: to repeat it takes too long.
         """
         scenario = self.scenario
-        stored = charted(scenario, self.plan).runs if scenario.clock in LIVE else ()
-        traced = frozenset(run.key for run in stored)
+        if isinstance(self.plan, LoadPlan):
+            traced = frozenset(cell.load.key for cell in charted_load(scenario, self.plan))
+        else:
+            stored = charted(scenario, self.plan).runs if scenario.clock in LIVE else ()
+            traced = frozenset(run.key for run in stored)
         names = scenario.pair
         return WorkerSettings(
             names.model, names.drafter, scenario.clock, self.options.out, traced, tuple(names.middles)
         )
 
     def _results(self) -> dict[str, Any]:
-        scenario, plan, models, out = self.scenario, self.plan, self.models, self.options.out
-        records = {}
-        for task in plan.tasks:
-            for run in task.runs:
-                record = read_record(out, run.key)
-                if record is None:
-                    raise BadRequestError(f"run {run.key} is missing from {out}; give the same command again")
-                records[run.key] = record
-        store = CoverageStore(models, out)
-
-        def coverage_of(task: Task, run: Run) -> TreeCoverage:
-            share = run.emulation.draft_share
-            return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise, share)
-
-        found = entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of))
+        scenario, models = self.scenario, self.models
+        measured = (
+            self._load_entries(self.plan) if isinstance(self.plan, LoadPlan) else self._entries(self.plan)
+        )
         return {
             "scenario": scenario.name,
             "clock": scenario.clock,
             "quick": self.options.quick,
-            "settings": scenario.model_dump(exclude={"name", "title", "clock", "quick", "report"}),
+            "settings": scenario.model_dump(
+                exclude=NO_SETTINGS | ({"load"} if scenario.load is None else set())
+            ),
             "versions": versions(),
             "git": git_revision(),
             "code": code_digest(),
@@ -269,10 +290,42 @@ class Benchmark:
                 for dataset in self.datasets
             },
             "profiles": _profiles(self.cases),
+            **measured,
+        }
+
+    def _entries(self, plan: Plan) -> dict[str, Any]:
+        """Return the results of the runs, which are all stored."""
+        out = self.options.out
+        records = {run.key: _stored(read_record, out, run.key) for task in plan.tasks for run in task.runs}
+        store = CoverageStore(self.models, out)
+
+        def coverage_of(task: Task, run: Run) -> TreeCoverage:
+            share = run.emulation.draft_share
+            return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise, share)
+
+        found = entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of))
+        return {
             "outputs_differ": differing_outputs(plan.cells, records),
-            **({"leads": leads_content(found)} if "places" in scenario.report.tables else {}),
+            **({"leads": leads_content(found)} if "places" in self.scenario.report.tables else {}),
             "runs": found,
         }
+
+    def _load_entries(self, plan: LoadPlan) -> dict[str, Any]:
+        """Return the results of the load points, which are all stored."""
+        keys = [cell.load.key for cell in plan.cells]
+        records = {key: _stored(read_load_record, self.options.out, key) for key in keys}
+        return {
+            "outputs_differ": differing_answers(plan.cells, records),
+            "runs": [],
+            "load": load_entries(plan.cells, records),
+        }
+
+
+def _stored(read: Callable[[Path, str], Stored | None], out: Path, key: str) -> Stored:
+    record = read(out, key)
+    if record is None:
+        raise BadRequestError(f"run {key} is missing from {out}; give the same command again")
+    return record
 
 
 def _load_models(scenario: Scenario) -> ModelSet:
@@ -317,7 +370,7 @@ def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
 def _run_facts(
     scenario: Scenario,
     processes: int,
-    plan: Plan,
+    plan: Plan | LoadPlan,
     done: Sequence[FinishedTask],
     started: float,
     worked: float,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,22 +13,27 @@ from flowedge.core.request import Noise, Request, draft_noise
 from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import StageExecutor
+from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage_session import StageSpec
 from flowedge.models.layers.taps import kept_places, tapped_place
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.simulate.virtual_pipeline import DRAFT_NODE, VirtualPipeline
 from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.emulation.emulation import even_split
 from flowedge_testbed.live.real_backend import RealBackend
+from flowedge_testbed.load.load_plan import LoadRun, LoadTask
+from flowedge_testbed.load.load_record import LoadRecord, load_record
+from flowedge_testbed.load.load_trace import LoadObserver
+from flowedge_testbed.load.virtual_load import VirtualLoad
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced.paced_backend import PacedBackend
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
-from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayStage
+from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayDrafts, ReplayStage, ReplayStages
+from flowedge_testbed.replay.kept_paths import KeptPaths
 from flowedge_testbed.replay.path_drafter import PathDrafter
-from flowedge_testbed.replay.true_path import PathStore, TruePath
+from flowedge_testbed.replay.true_path import PathStore
 from flowedge_testbed.trace import Trace, TraceObserver
 
 
@@ -36,6 +42,9 @@ class RunBackend(Protocol):
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Carry out the runs of a task; yield each with its record and its trace when it has ended."""
+
+    def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
+        """Carry out the load points of a task; yield each as `measure` does its runs."""
 
     def facts(self) -> dict[str, Any]:
         """Return facts about everything measured so far, for run.json."""
@@ -68,6 +77,19 @@ class VirtualBackend:
                 run,
                 *_finish(task, run, self._models.eos, self._pipeline(run, costs, observer), observer.trace),
             )
+
+    def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
+        for load in task.runs:
+            costs = ProfileCosts(load.run.emulation, load.run.link_seed, load.run.strategy)
+            observer = LoadObserver(costs)
+            pipeline = self._pipeline(load.run, costs, observer)
+
+            def opened(number: int, load: LoadRun = load, observer: LoadObserver = observer) -> Request:
+                request = load.request(task.requests.request(number), self._models.eos)
+                observer.know(request.session, number)
+                return request
+
+            yield load, *_finish_load(task, load, pipeline, observer.trace, opened)
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -122,11 +144,43 @@ class ReplayBackend:
                     drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
                 costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
                 observer = TraceObserver(costs)
-                pipeline = self._pipeline(run, costs, observer, path, drafters[kind])
+                replayed = ReplayDraft(path, drafters[kind])
+                pipeline = self._pipeline(run, costs, observer, partial(ReplayStage, path), replayed)
                 yield run, *_finish(task, run, models.eos, pipeline, observer.trace)
         finally:
             for path_drafter in drafters.values():
                 path_drafter.close()
+
+    def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
+        kept = KeptPaths(self._paths, self._models.drafter_for)
+        try:
+            for load in task.runs:
+                yield load, *self._load(task, load, kept)
+        finally:
+            kept.close()
+
+    def _load(self, task: LoadTask, load: LoadRun, kept: KeptPaths) -> tuple[LoadRecord, Trace]:
+        run = load.run
+        costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
+        observer, drafts = LoadObserver(costs), ReplayDrafts()
+        stages: list[ReplayStages] = []
+
+        def make_stage(taps: int) -> ReplayStages:
+            stages.append(ReplayStages(taps))
+            return stages[-1]
+
+        pipeline = self._pipeline(run, costs, observer, make_stage, drafts)
+
+        def opened(number: int) -> Request:
+            request = load.request(task.requests.request(number), self._models.eos)
+            observer.know(request.session, number)
+            path, drafter = kept.of(request, run.emulation.draft_share)
+            for stage in stages:
+                stage.opened(request.session, path)
+            drafts.opened(request.session, path, drafter)
+            return request
+
+        return _finish_load(task, load, pipeline, observer.trace, opened)
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -135,8 +189,14 @@ class ReplayBackend:
         pass
 
     def _pipeline(
-        self, run: Run, costs: ProfileCosts, observer: TraceObserver, path: TruePath, drafter: PathDrafter
+        self,
+        run: Run,
+        costs: ProfileCosts,
+        observer: TraceObserver,
+        make_stage: Callable[[int], StageExecutor],
+        draft: DraftExecutor,
     ) -> VirtualPipeline:
+        """Return the pipeline of a run; `make_stage` makes a stage that taps so many values of a row."""
         vocab_size, emulation = self._models.head.vocab_size, run.emulation
         taps = emulation.taps if emulation.keeps_taps else ()
         widths = [tapped_place(WIDTH, taps, *block) for block in emulation.blocks]
@@ -152,7 +212,7 @@ class ReplayBackend:
         ]
         specs[-1] = replace(specs[-1], draws=emulation.verification == LAST_STAGE)
         stages: list[tuple[StageSpec, StageExecutor]] = [
-            (spec, ReplayStage(path, spec.added_width)) for spec in specs
+            (spec, make_stage(spec.added_width)) for spec in specs
         ]
         middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
         spec = DraftNodeSpec(
@@ -168,7 +228,7 @@ class ReplayBackend:
         )
         return machine_pipeline(
             spec,
-            ReplayDraft(path, drafter),
+            draft,
             stages,
             costs,
             make_text=NoText,
@@ -221,3 +281,16 @@ def _finish(
     )
     outputs = pipeline.generate(request)
     return record_of(request, outputs, trace, run.emulation.watts), trace
+
+
+def _finish_load(
+    task: LoadTask,
+    load: LoadRun,
+    pipeline: VirtualPipeline,
+    trace: Trace,
+    opened: Callable[[int], Request],
+) -> tuple[LoadRecord, Trace]:
+    clients = VirtualLoad(pipeline, load.arrivals(task.requests), opened)
+    clients.run(load.counted)
+    places = range(DRAFT_NODE, load.run.setup.num_stages)
+    return load_record(clients.answers, load.counted, trace, places), trace

@@ -80,6 +80,42 @@ class MethodVariant(YamlDocument):
     noise: Annotated[list[Noise], Field(min_length=1)] | None = None
 
 
+class LoadChoice(YamlDocument):
+    """Many requests over one pipeline, which is measured at each of several points.
+
+    The prompts of all datasets are asked in an order that follows from the scenario's seed.
+
+    Attributes:
+        clients: numbers of clients; a client asks its next prompt when its answer is complete.
+        arrivals_per_s: rates of requests that arrive at random times (a Poisson process).
+        requests: counted requests of each point. The load goes on until they are answered.
+        warm_up: requests of each client, or of all arrivals, that come before the counted ones.
+        think_s: mean of the exponential time that a client waits after an answer.
+        new_tokens: the least and the most of a request's max_new_tokens, drawn for each request; the
+            scenario's max_new_tokens if not given.
+        static_batches: methods, mostly variants, of which all clients' requests begin together as one batch,
+            and the next batch begins when all of it has ended.
+    """
+
+    clients: list[Count] = Field(default_factory=list)
+    arrivals_per_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    requests: Count = 32
+    warm_up: Annotated[int, Field(ge=0)] = 1
+    think_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    new_tokens: tuple[Count, Count] | None = None
+    static_batches: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _has_points(self) -> LoadChoice:
+        if not self.clients and not self.arrivals_per_s:
+            raise ValueError("a load has no point; give clients or arrivals_per_s")
+        if self.static_batches and self.arrivals_per_s:
+            raise ValueError("static_batches are of clients; leave arrivals_per_s out")
+        if self.new_tokens is not None and self.new_tokens[0] > self.new_tokens[1]:
+            raise ValueError(f"new_tokens goes from {self.new_tokens[0]} to {self.new_tokens[1]}")
+        return self
+
+
 class Quick(YamlDocument):
     """The values that `--quick` puts in place of the scenario's."""
 
@@ -88,6 +124,7 @@ class Quick(YamlDocument):
     datasets: list[str] | None = None
     temperatures: list[float] | None = None
     sweep: dict[str, list[float]] | None = None
+    load: LoadChoice | None = None
 
 
 class ReportChoice(YamlDocument):
@@ -113,6 +150,7 @@ class Scenario(YamlDocument):
         noise: kinds of drafting. Above temperature 0 every method that drafts is run with each of them.
         samples: prompts of each dataset.
         repeats: runs of each prompt, each with another seed of the links' jitter.
+        load: many requests at a time, in place of each prompt by itself.
     """
 
     name: str
@@ -136,6 +174,7 @@ class Scenario(YamlDocument):
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
     repeats: Count = 1
     sweep: dict[str, list[float]] = Field(default_factory=dict)
+    load: LoadChoice | None = None
     quick: Quick = Quick()
     report: ReportChoice = ReportChoice()
 
@@ -161,6 +200,20 @@ class Scenario(YamlDocument):
     def _emulates_one_way(self) -> Scenario:
         if self.places and (self.devices is not None or self.links is not None or self.emulated):
             raise ValueError("places stand in place of devices, links and emulated; give one or the other")
+        return self
+
+    @model_validator(mode="after")
+    def _load_is_of_methods(self) -> Scenario:
+        if self.load is None:
+            return self
+        unknown = sorted(set(self.load.static_batches) - {*self.strategies, *self.variants})
+        if unknown:
+            raise ValueError(f"load.static_batches names {', '.join(unknown)}, which is no method here")
+        longest = self.max_new_tokens if self.load.new_tokens is None else self.load.new_tokens[1]
+        if longest > self.max_new_tokens:
+            raise ValueError(f"load.new_tokens goes up to {longest}, max_new_tokens is {self.max_new_tokens}")
+        if len(self.seeds) > 1 or self.repeats > 1 or self.pair.middles:
+            raise ValueError("a load takes one seed, one repeat and no middle models")
         return self
 
     @classmethod
@@ -220,6 +273,7 @@ class Scenario(YamlDocument):
             "datasets": {name: file for name, file in self.datasets.items() if name in names},
             "temperatures": quick.temperatures or self.temperatures,
             "sweep": self.sweep if quick.sweep is None else quick.sweep,
+            "load": self.load if quick.load is None else quick.load,
         }
         return self.model_copy(update=changes)
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flowedge.core.messages import Message, Prune
+from flowedge.core.messages import Message, Prune, session_messages
 from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftWork, StageJob
+from flowedge.engine.jobs import DraftWork, StageJob, parts_of
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
+
+NO_SESSION = -1  # the session of what was done for no single request
 
 
 def place_name(place: int) -> str:
@@ -33,6 +35,7 @@ class Interval:
         place: as in simulate/virtual_pipeline.py; that of the sender for a transfer.
         kind: a word of flowedge/engine/activity.py.
         rows: rows computed or sent; 0 for a transfer of no rows.
+        session: under a load, the number of the request that it was done for.
     """
 
     place: int
@@ -40,6 +43,7 @@ class Interval:
     start: float
     end: float
     rows: int
+    session: int = NO_SESSION
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,21 @@ class TraceObserver(VirtualObserver):
         self.trace = Trace()
         self._costs = costs
 
+    def number_of(self, session: str) -> int:  # noqa: ARG002
+        """Return the number of a session's request under a load, or NO_SESSION."""
+        return NO_SESSION
+
     def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
         if end > start:
-            kind, rows = job_activity(job)
-            self.trace.intervals.append(Interval(place, kind, start, end, rows))
+            kind, _ = job_activity(job)
+            for part in parts_of(job):
+                session, (_, rows) = self.number_of(part.session), job_activity(part)
+                self.trace.intervals.append(Interval(place, kind, start, end, rows, session))
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:  # noqa: ARG002
-        self.trace.intervals.append(Interval(sender, TRANSFER, start, left, message_rows(message)))
+        for part in session_messages(message):
+            session, rows = self.number_of(getattr(part, "session", "")), message_rows(part)
+            self.trace.intervals.append(Interval(sender, TRANSFER, start, left, rows, session))
 
     def expressed(self, stage: int, message: Message, start: float, arrives: float) -> None:  # noqa: ARG002
         self.trace.express_bytes += self._costs.message_bytes(DRAFT_NODE, message)

@@ -6,21 +6,26 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flowedge_testbed.bounds.run_bounds import drafts, is_bounded
+from flowedge_testbed.load.load_plan import LoadRun, LoadTask
+from flowedge_testbed.load.load_record import LoadRecord
+from flowedge_testbed.load.load_trace import charted_part
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Task
+from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.run_backends import RunBackend, make_run_backend
 from flowedge_testbed.trace import Trace
+
+Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,12 @@ def record_file(directory: Path, key: str) -> Path:
 
 def read_record(directory: Path, key: str) -> RunRecord | None:
     """Return the stored run of this key; None if it does not exist or cannot be read."""
-    try:
-        content = json.loads(record_file(directory, key).read_text(encoding="utf-8"))
-        return RunRecord.from_dict(content)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return _read(record_file(directory, key), RunRecord.from_dict)
+
+
+def read_load_record(directory: Path, key: str) -> LoadRecord | None:
+    """Return the stored load point of this key; None if it does not exist or cannot be read."""
+    return _read(record_file(directory, key), LoadRecord.from_dict)
 
 
 def trace_file(directory: Path, key: str) -> Path:
@@ -75,8 +81,13 @@ def trace_file(directory: Path, key: str) -> Path:
 
 def read_trace(directory: Path, key: str) -> Trace | None:
     """Return the stored trace of this run; None if it does not exist or cannot be read."""
+    return _read(trace_file(directory, key), Trace.from_dict)
+
+
+def _read(file: Path, from_dict: Callable[[dict[str, Any]], Stored]) -> Stored | None:
+    """Return what a JSON file holds; None if it does not exist or cannot be read."""
     try:
-        return Trace.from_dict(json.loads(trace_file(directory, key).read_text(encoding="utf-8")))
+        return from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -84,13 +95,25 @@ def read_trace(directory: Path, key: str) -> Trace | None:
 def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
     """Return the tasks with the runs that are not stored yet."""
 
-    def is_left(key: str) -> bool:
-        if read_record(settings.directory, key) is None:
-            return True
-        return key in settings.traced and read_trace(settings.directory, key) is None
+    def is_left(run: Run) -> bool:
+        return read_record(settings.directory, run.key) is None or _lacks_trace(run.key, settings)
 
-    left = [replace(task, runs=tuple(run for run in task.runs if is_left(run.key))) for task in tasks]
+    left = [replace(task, runs=tuple(filter(is_left, task.runs))) for task in tasks]
     return [task for task in left if task.runs]
+
+
+def unfinished_load(tasks: Sequence[LoadTask], settings: WorkerSettings) -> list[LoadTask]:
+    """Return the tasks with the load points that are not stored yet."""
+
+    def is_left(run: LoadRun) -> bool:
+        return read_load_record(settings.directory, run.key) is None or _lacks_trace(run.key, settings)
+
+    left = [replace(task, runs=tuple(filter(is_left, task.runs))) for task in tasks]
+    return [task for task in left if task.runs]
+
+
+def _lacks_trace(key: str, settings: WorkerSettings) -> bool:
+    return key in settings.traced and read_trace(settings.directory, key) is None
 
 
 class Worker:
@@ -107,8 +130,21 @@ class Worker:
         self._backend: RunBackend = make_run_backend(settings.clock, loaded, settings.directory)
         self._coverages = CoverageStore(loaded, settings.directory)
 
-    def carry_out(self, task: Task) -> FinishedTask:
-        """Carry out a task: store each run as it ends, then the coverage of its draft trees."""
+    def carry_out(self, task: Task | LoadTask) -> FinishedTask:
+        """Carry out a task and store each run as it ends."""
+        return self._carry_out_load(task) if isinstance(task, LoadTask) else self._carry_out_runs(task)
+
+    def _carry_out_load(self, task: LoadTask) -> FinishedTask:
+        tokens, directory = 0, self._settings.directory
+        for load, record, trace in self._backend.measure_load(task):
+            tokens += record.new_tokens
+            if load.key in self._settings.traced:
+                _store(trace_file(directory, load.key), charted_part(record, trace).to_dict())
+            _store(record_file(directory, load.key), record.to_dict())
+        return FinishedTask(len(task.runs), tokens, self._backend.facts())
+
+    def _carry_out_runs(self, task: Task) -> FinishedTask:
+        """Store the runs, then the coverage of their draft trees."""
         tokens, directory = 0, self._settings.directory
         for run, record, trace in self._backend.measure(task):
             tokens += record.new_tokens
@@ -136,7 +172,10 @@ def _store(file: Path, content: dict[str, Any]) -> None:
 
 
 def carry_out_all(
-    tasks: Sequence[Task], settings: WorkerSettings, processes: int, models: ModelSet | None = None
+    tasks: Sequence[Task] | Sequence[LoadTask],
+    settings: WorkerSettings,
+    processes: int,
+    models: ModelSet | None = None,
 ) -> Generator[FinishedTask, None, None]:
     """Carry out tasks and yield each when it has ended, in any order.
 
@@ -151,7 +190,7 @@ def carry_out_all(
             yield from map(worker.carry_out, tasks)
         return
     # Longest first, so that no process is left with a long one at the end.
-    ordered = sorted(tasks, key=lambda task: -len(task.runs))
+    ordered: list[Task | LoadTask] = sorted(tasks, key=lambda task: -len(task.runs))
     context = multiprocessing.get_context("spawn")
     # Processes inherit blocked signals, so that Ctrl-C reaches the main one alone, which ends the others.
     # Starting the resource tracker would unblock SIGINT again.
@@ -178,5 +217,5 @@ def _worker() -> Worker:
     return Worker(_settings[0])
 
 
-def _carry_out(task: Task) -> FinishedTask:
+def _carry_out(task: Task | LoadTask) -> FinishedTask:
     return _worker().carry_out(task)

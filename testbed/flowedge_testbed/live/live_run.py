@@ -12,7 +12,7 @@ from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_from
-from flowedge_testbed.trace import Interval, PruneMark, Trace
+from flowedge_testbed.trace import NO_SESSION, Interval, PruneMark, Trace
 
 ANSWER_S = 3600.0  # a whole answer; a device that falls silent is noticed within seconds
 
@@ -52,10 +52,31 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
     return record_from(statistics, tokens, latency_s, trace, run.setup.watts), trace
 
 
-def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
+def arrival_of(timelines: Sequence[DeviceTimeline]) -> float:
+    """Return when the request of these timelines arrived at the draft node, whose timeline is the first.
+
+    Raises:
+        ProtocolError: when the draft node reports no arrival, or several.
+    """
+    arrivals = [event.start for event in timelines[0].events if event.kind == REQUEST]
+    if len(arrivals) != 1:
+        raise ProtocolError(
+            f"device {timelines[0].address} reports {len(arrivals)} arrivals of the request instead of one"
+        )
+    return arrivals[0]
+
+
+def trace_of(
+    timelines: Sequence[DeviceTimeline],
+    express_bytes: int,
+    began: float | None = None,
+    session: int = NO_SESSION,
+) -> Trace:
     """Turn the timelines of the draft node and of the stages, in this order, into a trace.
 
-    Time 0 of the trace is the request's arrival.
+    Args:
+        began: time 0 of the trace, on the timelines' clock; the request's arrival if not given.
+        session: as in Interval.
 
     Raises:
         CapacityError: when a device has forgotten a part of the request.
@@ -67,12 +88,8 @@ def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
                 f"device {timeline.address} has forgotten {timeline.dropped} events of the request and kept "
                 f"{len(timeline.events)}; ask for fewer new tokens"
             )
-    arrivals = [event.start for event in timelines[0].events if event.kind == REQUEST]
-    if len(arrivals) != 1:
-        raise ProtocolError(
-            f"device {timelines[0].address} reports {len(arrivals)} arrivals of the request instead of one"
-        )
-    began = arrivals[0]
+    arrived = arrival_of(timelines)
+    began = arrived if began is None else began
     trace = Trace(express_bytes=express_bytes)
     for place, timeline in enumerate(timelines, start=DRAFT_NODE):
         for event in timeline.events:
@@ -80,7 +97,7 @@ def trace_of(timelines: Sequence[DeviceTimeline], express_bytes: int) -> Trace:
                 trace.prunes.append(PruneMark(place, event.start - began))
             elif event.kind == TRANSFER or event.kind in COMPUTING:
                 start, end = event.start - began, event.end - began
-                trace.intervals.append(Interval(place, event.kind, start, end, event.rows))
+                trace.intervals.append(Interval(place, event.kind, start, end, event.rows, session))
     widest = sorted((timeline.offset.uncertainty for timeline in timelines), reverse=True)
     trace.uncertainty_s = sum(widest[:2])  # between the two devices with the least certain clocks
     return trace

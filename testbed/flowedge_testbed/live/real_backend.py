@@ -11,6 +11,9 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
 from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.live.load_run import run_live_load
+from flowedge_testbed.load.load_plan import LoadRun, LoadTask
+from flowedge_testbed.load.load_record import LoadRecord
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
@@ -40,8 +43,19 @@ class RealBackend:
         """
         for run in task.runs:
             spec = run.real.spec
-            self._prepare(spec, task, run)
+            self._prepare(spec, task.prompt, run)
             yield run, *run_live(spec.draft_node, spec.stages, task, run)
+
+    def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
+        """Carry out the load points of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when a device fails; it names the device.
+        """
+        for load in task.runs:
+            spec = load.run.real.spec
+            self._prepare(spec, task.requests.prompts[0], load.run)
+            yield load, *run_live_load(spec.draft_node, spec.stages, task, load)
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -55,7 +69,7 @@ class RealBackend:
                 _log.warning("the pipeline was not released: %s", error)
         self._spec = self._assembled = None
 
-    def _prepare(self, spec: PipelineSpec, task: Task, run: Run) -> None:
+    def _prepare(self, spec: PipelineSpec, prompt: tuple[int, ...], run: Run) -> None:
         if self._spec == spec:
             return
         self.close()
@@ -64,5 +78,5 @@ class RealBackend:
                 self._assembled = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
             self._spec = spec
             client.generate(
-                prompt_ids=task.prompt, strategy=run.strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
+                prompt_ids=prompt, strategy=run.strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
             ).result()

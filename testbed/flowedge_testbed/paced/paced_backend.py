@@ -16,6 +16,9 @@ from flowedge.system.compute import FLOAT32
 from flowedge_testbed.emulation.draft_share import WHOLE
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.live.load_run import run_live_load
+from flowedge_testbed.load.load_plan import LoadRun, LoadTask
+from flowedge_testbed.load.load_record import LoadRecord
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
@@ -60,10 +63,22 @@ class PacedBackend:
             FlowEdgeError: when an agent fails; it names the agent.
         """
         for run in task.runs:
-            cluster, spec = self._prepare(task, run)
+            cluster, spec = self._prepare(task.prompt, run)
             record, trace = run_live(spec.draft_node, spec.stages, task, run)
             self._timings.setdefault(run.strategy, []).extend(cluster.timings())
             yield run, record, trace
+
+    def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
+        """Carry out the load points of a task, as RunBackend has it.
+
+        Raises:
+            FlowEdgeError: when an agent fails; it names the agent.
+        """
+        for load in task.runs:
+            cluster, spec = self._prepare(task.requests.prompts[0], load.run)
+            record, trace = run_live_load(spec.draft_node, spec.stages, task, load)
+            self._timings.setdefault(load.run.strategy, []).extend(cluster.timings())
+            yield load, record, trace
 
     def facts(self) -> dict[str, Any]:
         """Return the kind of network, and how well the agents kept the schedule."""
@@ -84,7 +99,7 @@ class PacedBackend:
         if cluster is not None:
             cluster.stop()
 
-    def _prepare(self, task: Task, run: Run) -> tuple[PacedCluster, PipelineSpec]:
+    def _prepare(self, prompt: tuple[int, ...], run: Run) -> tuple[PacedCluster, PipelineSpec]:
         emulation = run.emulation
         self._check(run)
         cluster = self._agents(len(emulation.stages))
@@ -107,7 +122,7 @@ class PacedBackend:
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted
         with Client(spec.draft_node) as client:
-            client.generate(prompt_ids=task.prompt, max_new_tokens=WARM_UP_TOKENS, seed=0).result()
+            client.generate(prompt_ids=prompt, max_new_tokens=WARM_UP_TOKENS, seed=0).result()
         cluster.timings()  # those of the warm-up
         return cluster, spec
 

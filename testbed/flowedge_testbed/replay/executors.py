@@ -12,10 +12,12 @@ from flowedge.engine.jobs import (
     Batch,
     DraftJob,
     DraftResult,
+    DropCache,
     ExtendDraft,
     Forward,
     ForwardResult,
     GrowDraft,
+    OpenDraft,
     StageJob,
     StageResult,
     Verify,
@@ -40,10 +42,11 @@ class ReplayStage:
 
     def run(self, job: StageJob) -> StageResult:
         if isinstance(job, Batch):
-            return None if job.dead else [self._forward(forward) for forward in job.forwards]
-        return self._forward(job) if isinstance(job, Forward) and not job.dead else None
+            return None if job.dead else [self.forward(forward) for forward in job.forwards]
+        return self.forward(job) if isinstance(job, Forward) and not job.dead else None
 
-    def _forward(self, job: Forward) -> ForwardResult:
+    def forward(self, job: Forward) -> ForwardResult:
+        """Return what a forward puts out, whether its rows live or not."""
         carried = job.payload.shape[1] - WIDTH if job.payload.ndim > 1 else 0
         hidden: Payload = np.zeros((job.num_rows, WIDTH + carried + self._taps), dtype=np.float32)
         hidden[:, 0] = job.positions
@@ -55,6 +58,45 @@ class ReplayStage:
         rows, tokens = draw.follow(lambda place: max(self._path.draw(visitable[place] + 1), 0))
         kept = hidden if job.committed else hidden[rows]
         return DrawnRows(rows, tokens, kept if draw.features else kept[:, :0])
+
+
+class ReplayStages:
+    """A StageExecutor for several requests, each along its own path; `opened` before its first job."""
+
+    def __init__(self, taps: int = 0) -> None:
+        """taps: values that it adds to each row."""
+        self._taps = taps
+        self._sessions: dict[str, ReplayStage] = {}
+
+    def opened(self, session: str, path: TruePath) -> None:
+        """Take notice of a session that is about to begin."""
+        self._sessions[session] = ReplayStage(path, self._taps)
+
+    def run(self, job: StageJob) -> StageResult:
+        if isinstance(job, Batch):
+            every = ((forward, self._sessions[forward.session]) for forward in job.forwards)
+            return None if job.dead else [stage.forward(forward) for forward, stage in every]
+        result = self._sessions[job.session].run(job)
+        if isinstance(job, DropCache):
+            del self._sessions[job.session]
+        return result
+
+
+class ReplayDrafts(JobsInTurn):
+    """A DraftExecutor for several requests, each along its own path; `opened` before its first job."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, ReplayDraft] = {}
+
+    def opened(self, session: str, path: TruePath, drafter: PathDrafter | None) -> None:
+        """Take notice of a session that is about to begin."""
+        self._sessions[session] = ReplayDraft(path, drafter)
+
+    def _run(self, job: DraftJob) -> DraftResult:
+        result = self._sessions[job.session].run(job)
+        if isinstance(job, DropCache):
+            del self._sessions[job.session]
+        return result
 
 
 class ReplayDraft(JobsInTurn):
@@ -77,6 +119,8 @@ class ReplayDraft(JobsInTurn):
                     job.parents.tolist(),
                     lambda row: self._path.draw(positions[row] + 1),
                 )
+            case OpenDraft() if job.prefix is not None:
+                self._rows = job.prefix.rows
             case ExtendDraft():
                 self._extend(job.next_tokens)
             case GrowDraft():

@@ -70,6 +70,32 @@ def outputs(out: Path) -> set[str]:
 
 
 @pytest.mark.slow
+def test_a_load_on_agents_is_measured(
+    cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    load = {"clients": [2], "arrivals_per_s": [1], "requests": 2, "new_tokens": [6, 12]}
+    changes = {**LIVE, "strategies": ["autoregressive"], "load": load, "report": {"plots": ["gantt"]}}
+    out = tmp_path / "real"
+    bench(scenario_file(**changes, hosts=hosts_of(cluster)), out)
+    assert roles_of(cluster) == ["idle"] * 3
+    results = json.loads((out / "results.json").read_text())
+    assert results["outputs_differ"] == []
+    assert [(entry["load"], entry["at"], entry["requests"]) for entry in results["load"]] == [
+        ("clients", 2, 2),
+        ("arrivals_per_s", 1, 2),
+    ]
+    for entry in results["load"]:
+        assert entry["emulated"] is False
+        assert entry["tokens_per_s"] > 0
+        assert 0 < entry["ttft_p50_ms"] <= entry["latency_p99_ms"]
+        assert set(entry["busy"]) == {"d0", "v1", "v2"}
+    assert "clocks of the devices matched to within" in (out / "report.md").read_text()
+    too_many = {**changes, "load": {**load, "requests": 70}}
+    with pytest.raises(BadRequestError, match="a load of up to 74 requests is too long for agents"):
+        bench(scenario_file(**too_many, hosts=hosts_of(cluster)), tmp_path / "long")
+
+
+@pytest.mark.slow
 def test_agents_are_measured(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:

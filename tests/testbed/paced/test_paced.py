@@ -29,7 +29,7 @@ from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
 from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
-from flowedge_testbed.workers import read_record
+from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
 
 ScenarioFile = Callable[..., Path]
@@ -173,6 +173,37 @@ def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Ben
     facts = json.loads((tmp_path / "paced" / "run.json").read_text())
     assert facts["network"] == {"kind": "loopback", "because": "the test wants none"}
     assert facts["schedule"]["jobs"] > 0
+    assert children() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_loopback")
+def test_a_load_on_paced_agents_gives_the_answers_of_replay(
+    scenario_file: ScenarioFile, scenario: Path, bench: Bench, tmp_path: Path
+) -> None:
+    before = children()
+    content = yaml.safe_load(scenario.read_text())
+    load = {"clients": [2], "requests": 3, "new_tokens": [6, 12]}
+    loaded = scenario_file(
+        **{**content, "strategies": ["flowspec"], "load": load, "report": {"plots": ["gantt"]}}
+    )
+    found = {}
+    for clock in ("paced", "replay"):
+        bench(loaded, tmp_path / clock, clock=clock)
+        (file,) = (tmp_path / clock / "runs").glob("*.json")
+        found[clock] = read_load_record(tmp_path / clock, file.stem)
+        assert json.loads((tmp_path / clock / "results.json").read_text())["outputs_differ"] == []
+        assert (tmp_path / clock / "gantt-flowspec.png").read_bytes().startswith(b"\x89PNG")
+    paced, replayed = found["paced"], found["replay"]
+    assert paced is not None
+    assert replayed is not None
+    # Which requests are counted, and their answers, do not depend on the clock.
+    assert [(each.number, each.output) for each in paced.requests] == [
+        (each.number, each.output) for each in replayed.requests
+    ]
+    for record in (paced, replayed):
+        assert set(record.use.busy) == {"d0", "v1", "v2"}
+        assert all(0 < each.queued_s < each.ttft_s < each.latency_s for each in record.requests)
     assert children() <= before
 
 

@@ -1,0 +1,79 @@
+"""The pictures of a scenario with load: lines along the load points, and charts with sessions in colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flowedge_testbed.load.load_plan import LoadCell, LoadPlan
+from flowedge_testbed.report.charted import GANTT_METHODS, plots_of
+from flowedge_testbed.report.entries import Entry, Variant
+from flowedge_testbed.report.load.load_groups import load_places
+from flowedge_testbed.report.origin import Origin
+from flowedge_testbed.report.pictures import Picture
+from flowedge_testbed.run_backends import LIVE
+from flowedge_testbed.scenario import Scenario
+from flowedge_testbed.workers import read_load_record, read_trace
+
+MOST_CHARTED = 8  # clients whose sessions a chart can tell apart well
+
+
+def charted_load(scenario: Scenario, plan: LoadPlan) -> list[LoadCell]:
+    """Return the load points that have a chart: of some methods, on the first pipeline, 8 clients at most."""
+    if "gantt" not in plots_of(scenario):
+        return []
+    methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
+    found: dict[str, LoadCell] = {}
+    for cell in plan.cells:
+        same = (cell.case, cell.temperature) == (plan.cells[0].case, plan.cells[0].temperature)
+        if not same or cell.method not in methods:
+            continue
+        before = found.get(cell.method)
+        if before is None or (cell.noise == before.noise and _is_better(cell, before)):
+            found[cell.method] = cell
+    return list(found.values())
+
+
+def _is_better(cell: LoadCell, before: LoadCell) -> bool:
+    """Whether a cell has more clients than another, but not too many."""
+    of_clients = cell.load.point.kind == before.load.point.kind == "clients"
+    return of_clients and before.load.point.value < cell.load.point.value <= MOST_CHARTED
+
+
+def draw_load_pictures(
+    scenario: Scenario, plan: LoadPlan, entries: Sequence[Entry], origin: Origin, directory: Path
+) -> list[Picture]:
+    """Draw the lines of each place, and the charts; return them in their order."""
+    return [*_lines(scenario, entries, origin, directory), *_charts(scenario, plan, origin, directory)]
+
+
+def _lines(
+    scenario: Scenario, entries: Sequence[Entry], origin: Origin, directory: Path
+) -> Iterator[Picture]:
+    from flowedge_testbed.report.load.load_lines import draw_load_lines  # noqa: PLC0415
+    from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
+
+    for place in load_places(entries):
+        title = f"{scenario.title}: {place.label}"
+        figure = draw_load_lines(place, Heading(title, origin.lines))
+        path = directory / f"{place.file_name}.png"
+        yield Picture(save(figure, path), f"tokens/s and times of the answers by load: {place.label}")
+
+
+def _charts(scenario: Scenario, plan: LoadPlan, origin: Origin, directory: Path) -> Iterator[Picture]:
+    from flowedge_testbed.report.load.load_gantt import draw_load_gantt  # noqa: PLC0415
+    from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
+
+    for cell in charted_load(scenario, plan):
+        key = cell.load.key
+        record, trace = read_load_record(directory, key), read_trace(directory, key)
+        if record is None or trace is None:
+            continue
+        label = f"{Variant(cell.method, cell.noise).label}, {cell.load.point.label}"
+        title, caption = f"{label}: what each device did", f"what each device did: {label}"
+        notes: tuple[str, ...] = (f"{cell.case.profile}: {origin.devices}", *origin.lines[1:])
+        if scenario.clock in LIVE:
+            matched = f"clocks of the devices matched to within {1e3 * trace.uncertainty_s:.2f} ms"
+            notes, caption = (*notes, f"measured; {matched}"), f"{caption}; measured, {matched}"
+        path = directory / f"gantt-{cell.method.replace(' ', '-')}.png"
+        yield Picture(save(draw_load_gantt(record, trace, Heading(title, notes)), path), caption)

@@ -1,0 +1,76 @@
+"""The tables of load points: speed and times of the answers, then the use of the pipeline."""
+
+from __future__ import annotations
+
+from flowedge_testbed.report.entries import Entry, variant_of
+from flowedge_testbed.report.load.load_groups import LoadPlace, point_label
+from flowedge_testbed.report.markdown import number, table
+
+_SPEED = (
+    "Load", "Method", "tokens/s", "requests/s", "TTFT p50 s", "p99", "between tokens p50 ms", "p99",
+    "per token p50 ms", "p99", "queued s", "p99", "slowest", "least rows",
+)  # fmt: skip
+_USE = (
+    "Load", "Method", "rows a forward", "p50", "p99", "sessions a forward", "busy D0", "busy stages",
+    "busiest", "D0 alone", "stages idle beside D0", "all idle",
+)  # fmt: skip
+
+
+def speed_table(place: LoadPlace) -> str:
+    """Return what the clients saw at each load point, by method."""
+    return table(_SPEED, [[*_named(entry), *_speed(entry)] for entry in _by_point(place)], left=2)
+
+
+def use_table(place: LoadPlace) -> str:
+    """Return how the stages' forwards and the devices were used at each load point, by method."""
+    return table(_USE, [[*_named(entry), *_use(entry)] for entry in _by_point(place)], left=2)
+
+
+def _by_point(place: LoadPlace) -> list[Entry]:
+    return [entry for value in place.values for entry in place.entries if entry["at"] == value]
+
+
+def _named(entry: Entry) -> list[str]:
+    return [point_label(entry), variant_of(entry).label]
+
+
+def _speed(entry: Entry) -> list[str]:
+    return [
+        number(entry["tokens_per_s"]),
+        number(entry["requests_per_s"], 3),
+        _seconds(entry["ttft_p50_ms"]),
+        _seconds(entry["ttft_p99_ms"]),
+        number(entry["itl_p50_ms"], 0),
+        number(entry["itl_p99_ms"], 0),
+        number(entry["per_token_p50_ms"], 0),
+        number(entry["per_token_p99_ms"], 0),
+        _seconds(entry["queued_mean_ms"]),
+        _seconds(entry["queued_p99_ms"]),
+        number(entry["slowest_share"]),
+        number(entry["least_row_share"]),
+    ]
+
+
+def _use(entry: Entry) -> list[str]:
+    rows, busy = entry["rows_a_forward"], entry["busy"]
+    stages = [share for device, share in busy.items() if device.startswith("v")]
+    return [
+        number(rows["mean"], 1),
+        number(rows["p50"], 0),
+        number(rows["p99"], 0),
+        number(entry["sessions_a_forward"]),
+        _percent(busy["d0"]),
+        " / ".join(_percent(share) for share in stages),
+        entry["limit"].upper(),
+        _percent(entry["draft_node_alone"]),
+        _percent(entry["idle_beside_draft_node"]),
+        _percent(entry["all_idle"]),
+    ]
+
+
+def _seconds(milliseconds: float | None) -> str:
+    return number(None if milliseconds is None else milliseconds / 1e3)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"

@@ -1,0 +1,108 @@
+"""The clients of a virtual pipeline, on a real model with simple costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flowedge.core.errors import BadRequestError, DeadlineError
+from flowedge.core.request import Request
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge_testbed.load.answers import LoadAnswer
+from flowedge_testbed.load.arrivals import Arrivals, ClosedLoop, PoissonArrivals, StaticBatches
+from flowedge_testbed.load.requests import RequestList
+from flowedge_testbed.load.virtual_load import VirtualLoad
+from flowedge_testbed.model_set import ModelSet
+from flowedge_testbed.run_backends import NoText
+
+CLIENTS = 3
+REQUESTS = RequestList(((5, 6, 7), (9, 8, 7, 6)), 1.0, 1, (3, 9))
+
+
+@pytest.fixture
+def pipeline(pair: ModelSet) -> VirtualPipeline:
+    return virtual_pipeline(
+        pair.checkpoint, (4, 4), FixedCosts(), drafter=pair.drafter, head=pair.head, make_text=NoText,
+        blocks=pair.blocks((4, 4)),
+    )  # fmt: skip
+
+
+def opened(number: int, strategy: str = "autoregressive") -> Request:
+    asked = REQUESTS.request(number)
+    return Request(f"load-{number}", asked.prompt, asked.sampling, asked.max_new_tokens, strategy=strategy)
+
+
+def answered(pipeline: VirtualPipeline, arrivals: Arrivals, counted: range) -> dict[int, LoadAnswer]:
+    load = VirtualLoad(pipeline, arrivals, opened)
+    load.run(counted)
+    return load.answers
+
+
+def open_requests(answers: dict[int, LoadAnswer], until: float) -> Iterator[tuple[float, int]]:
+    """Yield how many requests are open from each time on, up to the end of the last counted answer."""
+    changes: dict[float, int] = {}
+    for answer in answers.values():
+        changes[answer.arrival.begins] = changes.get(answer.arrival.begins, 0) + 1
+        if answer.ended_s is not None:
+            changes[answer.ended_s] = changes.get(answer.ended_s, 0) - 1
+    now_open = 0
+    for at in sorted(changes):
+        if at < until:
+            now_open += changes[at]
+            yield at, now_open
+
+
+def last_end(answers: dict[int, LoadAnswer], counted: range) -> float:
+    ends = [answers[number].ended_s for number in counted]
+    assert all(end is not None for end in ends)
+    return max(end for end in ends if end is not None)
+
+
+def test_a_closed_loop_keeps_as_many_requests_open_as_there_are_clients(pipeline: VirtualPipeline) -> None:
+    counted = range(3, 9)
+    answers = answered(pipeline, ClosedLoop(REQUESTS, CLIENTS, 0.0), counted)
+    end = last_end(answers, counted)
+    assert {count for _, count in open_requests(answers, end)} == {CLIENTS}
+    for number in counted:
+        assert len(answers[number].tokens) == REQUESTS.request(number).max_new_tokens
+        assert answers[number].prompt_tokens == len(REQUESTS.request(number).prompt)
+    ended = [answer.ended_s for answer in answers.values() if answer.ended_s is not None]
+    begun = sorted(answer.arrival.begins for answer in answers.values())
+    assert begun == [0.0] * CLIENTS + sorted(ended), "each answer is followed by the next request"
+
+
+def test_static_batches_leave_clients_waiting(pipeline: VirtualPipeline) -> None:
+    counted = range(3, 9)
+    answers = answered(pipeline, StaticBatches(REQUESTS, CLIENTS, 0.0), counted)
+    counts = [count for _, count in open_requests(answers, last_end(answers, counted))]
+    assert counts == [3, 2, 1] * 3
+    begun = [answers[number].arrival.begins for number in range(9)]
+    assert begun[0:3] == [0.0] * 3
+    for first in (3, 6):
+        assert begun[first : first + 3] == [last_end(answers, range(first - 3, first))] * 3
+
+
+def test_requests_arrive_at_their_time_whatever_is_open(pipeline: VirtualPipeline) -> None:
+    arrivals = PoissonArrivals(REQUESTS, 2.0)
+    answers = answered(pipeline, arrivals, range(1, 6))
+    (arrival,) = PoissonArrivals(REQUESTS, 2.0).first()
+    for number in range(6):
+        assert answers[number].arrival == arrival
+        assert answers[number].token_s[0] > arrival.begins
+        (arrival,) = arrivals.begun(arrival)
+
+
+def test_a_request_that_fails_ends_the_load(pipeline: VirtualPipeline) -> None:
+    load = VirtualLoad(
+        pipeline, ClosedLoop(REQUESTS, 1, 0.0), lambda number: opened(number, strategy="pipespec moon")
+    )
+    with pytest.raises(BadRequestError, match="pipespec moon"):
+        load.run(range(1))
+
+
+def test_a_load_that_cannot_end_is_an_error(pipeline: VirtualPipeline) -> None:
+    with pytest.raises(DeadlineError, match="1 requests of a load are not answered: the pipeline"):
+        answered(pipeline, ClosedLoop(REQUESTS, 0, 0.0), range(1))
