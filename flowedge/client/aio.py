@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from flowedge.client.base_client import BaseClient, StreamedTranscript
+from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
@@ -44,6 +44,7 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         timeout_s: float | None = None,
         request_id: str | None = None,
         options: GenerateOptions | None = None,
+        on_waiting: OnWaiting | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> AsyncGeneration:
         """Start an answer, as `Client.generate` does; iterate over it with `async for`."""
@@ -53,7 +54,8 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         async def begin() -> Any:
             return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
 
-        return AsyncGeneration(self, request.request_id, seconds, asyncio.ensure_future(begin()))
+        beginning = asyncio.ensure_future(begin())
+        return AsyncGeneration(self, request.request_id, seconds, beginning, on_waiting)
 
     async def describe(self) -> Device:
         stub = AgentStub(await self._connection.channel())
@@ -78,10 +80,15 @@ class AsyncGeneration(
     """`Generation` for asyncio."""
 
     def __init__(
-        self, client: AsyncClient, request_id: str, timeout_s: float, beginning: asyncio.Future[Any]
+        self,
+        client: AsyncClient,
+        request_id: str,
+        timeout_s: float,
+        beginning: asyncio.Future[Any],
+        on_waiting: OnWaiting | None = None,
     ) -> None:
         """beginning: gives the call once the channel is connected."""
-        super().__init__(client, request_id, timeout_s)
+        super().__init__(client, request_id, timeout_s, on_waiting)
         self._beginning = beginning
 
     def __aiter__(self) -> AsyncIterator[Chunk]:

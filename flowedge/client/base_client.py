@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 import weakref
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 
@@ -21,6 +23,9 @@ from flowedge.security.settings import SecuritySettings
 from flowedge.security.tls.channels import AsyncConnection, Connection
 from flowedge.system.home_directory import expand_home
 from flowedge.v1 import generation_pb2 as pb
+
+OnWaiting: TypeAlias = Callable[[int, float], None]
+"""Called with a request's place in the queue, and the seconds after which it is expected to be begun."""
 
 
 @dataclass(eq=False, repr=False)
@@ -96,8 +101,11 @@ class StreamedTranscript(Transcript):
     chunks is left, when the client is closed, or when nothing refers to the answer any more.
     """
 
-    def __init__(self, client: BaseClient, request_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: BaseClient, request_id: str, timeout_s: float, on_waiting: OnWaiting | None = None
+    ) -> None:
         super().__init__()
+        self._on_waiting = on_waiting
         self.request_id = request_id
         self._client = client
         self._timeout_s = timeout_s
@@ -118,8 +126,10 @@ class StreamedTranscript(Transcript):
         """End the call."""
 
     def _take(self, event: pb.GenerateEvent) -> Chunk | None:
-        """Add an event; see Transcript.apply."""
+        """Add an event, and tell of a new place in the queue; see Transcript.apply."""
         chunk = self.apply(event)
+        if self.expected_s is not None and event.WhichOneof("body") == "waiting" and self._on_waiting:
+            self._on_waiting(self.queue_position, self.expected_s)
         if chunk is not None and chunk.token_ids:
             self._token_times.append(time.monotonic())
         return chunk
@@ -155,9 +165,10 @@ class StreamedTranscript(Transcript):
         known["total_s"] = now - self._started
         if self.seed is not None:
             known |= {"session": self.session, "seed": self.seed, "prompt_tokens": len(self.prompt_ids)}
+            known["queue_s"] = self.queue_s
         if self._token_times:
             first, last = self._token_times[0], self._token_times[-1]
-            known |= {"ttft_s": first - self._started, "decode_s": last - first}
+            known |= {"ttft_s": first - self._started - self.queue_s, "decode_s": last - first}
             if last > first:
                 known["tokens_per_s"] = (len(self.token_ids) - 1) / (last - first)
         return known

@@ -9,7 +9,15 @@ from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.request import DEFAULT_STRATEGY, Noise, check_stop, parse_noise
+from flowedge.core.request import (
+    DEFAULT_PRIORITY,
+    DEFAULT_STRATEGY,
+    Noise,
+    Priority,
+    check_stop,
+    parse_noise,
+    parse_priority,
+)
 from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.utf8 import checked_utf8
@@ -31,6 +39,7 @@ class GenerateArguments(TypedDict, total=False):
     stop: Sequence[str]
     strategy_options: Mapping[str, float]
     noise: Noise
+    priority: Priority
     ignore_eos: bool
     system: str | None
 
@@ -52,6 +61,7 @@ class GenerateOptions:
     stop: Sequence[str] = ()  # strings at which the text ends; they are not part of it
     strategy_options: Mapping[str, float] = field(default_factory=dict)
     noise: Noise = "shared"  # what drafts are ranked by above temperature 0; see docs/drafters.md
+    priority: Priority = DEFAULT_PRIORITY  # interactive, normal or batch: which waiting request comes first
     ignore_eos: bool = False
     system: str | None = None  # a system message before the prompt, for models whose chat template takes one
 
@@ -62,6 +72,7 @@ class GenerateOptions:
                 raise _wrong_type(name, value, expected)
         SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
         parse_noise(self.noise)
+        parse_priority(self.priority)
         checked_utf8(self.strategy, "strategy")
         if not 1 <= self.max_new_tokens < _TOKEN_LIMIT:
             raise BadRequestError(
@@ -211,6 +222,7 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "stop": (_are_texts, "a list of strings"),
     "strategy_options": (_are_numbers_by_name, "a dict of numbers by their names"),
     "noise": (_is_text, "text"),
+    "priority": (_is_text, "text"),
     "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
     "system": (lambda value: value is None or _is_text(value), "text or None"),
 }

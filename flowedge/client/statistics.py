@@ -26,6 +26,7 @@ def typed_statistics(content: Mapping[str, Any]) -> RequestStatistics:
         key = ".".join(map(str, problem["loc"]))
         raise ProtocolError(f"the draft node sent statistics with a bad {key}: {problem['msg']}") from error
     times = {
+        "queue_s": statistics.queue_s,
         "ttft_s": statistics.ttft_s,
         "decode_s": statistics.decode_s,
         "total_s": statistics.total_s,

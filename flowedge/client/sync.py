@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from flowedge.client.base_client import BaseClient, StreamedTranscript
+from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
@@ -52,6 +52,7 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         timeout_s: float | None = None,
         request_id: str | None = None,
         options: GenerateOptions | None = None,
+        on_waiting: OnWaiting | None = None,
         **arguments: Unpack[GenerateArguments],
     ) -> Generation:
         """Start an answer; iterate over the result for its chunks as they are accepted.
@@ -62,6 +63,8 @@ class Client(BaseClient, AbstractContextManager["Client"]):
             timeout_s: seconds that this generation may take; the client's limit if None.
             request_id: the name of this request in errors and in the logs of all devices; drawn if None.
             options: how to answer; `arguments` replace single fields of it.
+            on_waiting: called for each new place of the request among those that wait for room, by the code
+                that iterates over the result.
 
         Raises:
             BadRequestError: when there is no such option, or its value is wrong, before anything is sent.
@@ -71,7 +74,7 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id)
         stub = GenerationStub(self._connection.channel())
         call = stub.Generate(request, timeout=seconds)
-        return Generation(self, request.request_id, seconds, call)
+        return Generation(self, request.request_id, seconds, call, on_waiting)
 
     def describe(self) -> Device:
         """Ask the agent what it is and which role it has."""
@@ -109,8 +112,15 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         FlowEdgeError: for any other reason why the answer cannot be completed.
     """
 
-    def __init__(self, client: Client, request_id: str, timeout_s: float, call: Any) -> None:
-        super().__init__(client, request_id, timeout_s)
+    def __init__(
+        self,
+        client: Client,
+        request_id: str,
+        timeout_s: float,
+        call: Any,
+        on_waiting: OnWaiting | None = None,
+    ) -> None:
+        super().__init__(client, request_id, timeout_s, on_waiting)
         self._call = call
         self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
         # The thread holds the call and the queue, not this object: dropping it ends the call.

@@ -64,6 +64,10 @@ class Transcript:
         session: name of the session in the draft node's logs and timelines.
         seed: the seed that was given or drawn; None before the draft node has started.
         prompt_ids: the prompt as the model sees it.
+        queue_position: the place of the request among those that wait for room, 1 for the next; 0 if it
+            does not wait, or not any more.
+        expected_s: seconds after which a waiting request is expected to be begun; None if it does not wait.
+        queue_s: seconds that the request waited for room.
         token_ids: tokens of the answer, without the prompt's.
         finish_reason: "eos", "stop" or "length"; CANCELLED if the request was cancelled here before its
             end; None while the answer is not complete.
@@ -74,6 +78,9 @@ class Transcript:
     session: str = ""
     seed: int | None = None
     prompt_ids: tuple[int, ...] = ()
+    queue_position: int = 0
+    expected_s: float | None = None
+    queue_s: float = 0.0
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None
@@ -88,9 +95,13 @@ class Transcript:
         body = event.WhichOneof("body")
         if body == "keep_alive":
             return None
-        if body is None or self.finish_reason is not None or (body == "started") != (self.seed is None):
+        if body is None or self.finish_reason is not None or _comes_first(body) != (self.seed is None):
             raise ProtocolError(f"the draft node sent an event {body!r} at the wrong place")
+        if body == "waiting":
+            self.queue_position, self.expected_s = event.waiting.position, event.waiting.expected_s
+            return None
         if body == "started":
+            self.queue_position, self.expected_s, self.queue_s = 0, None, event.started.waited_s
             self.session, self.seed = event.started.session, event.started.seed
             self.prompt_ids = tuple(event.started.prompt_ids)
             return None
@@ -102,6 +113,11 @@ class Transcript:
         self.token_ids.extend(chunk.token_ids)
         self.text += chunk.text
         return chunk
+
+
+def _comes_first(body: str) -> bool:
+    """Return whether an event comes before the first token, or is the one that announces it."""
+    return body in ("waiting", "started")
 
 
 def _statistics(text: str) -> AnswerStatistics:

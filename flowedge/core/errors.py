@@ -39,10 +39,23 @@ class BadRequestError(FlowEdgeError):
 
 
 class CapacityError(BadRequestError):
-    """A request whose context does not fit the cache, or a model that does not fit the memory."""
+    """A request whose context does not fit the cache, or a model that does not fit the memory.
+
+    Attributes:
+        retry_after_s: seconds after which the same request is expected to find room; None where it never
+            will, or nobody knows.
+    """
 
     code = "capacity"
     status = "RESOURCE_EXHAUSTED"
+    retry_after_s: float | None = None
+
+    @classmethod
+    def later(cls, problem: str, seconds: float) -> Self:
+        """Build the error of a request that finds no room now, and is expected to after `seconds`."""
+        error = cls(f"{problem}; try later, in about {seconds:.0f} s")
+        error.retry_after_s = seconds
+        return error
 
 
 class CheckpointError(FlowEdgeError):

@@ -14,6 +14,9 @@ from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 
 Noise: TypeAlias = Literal["plain", "shared"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
+Priority: TypeAlias = Literal["interactive", "normal", "batch"]
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)  # the most urgent first
+DEFAULT_PRIORITY: Priority = "normal"
 DEFAULT_STRATEGY = "auto"
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256  # characters
@@ -42,6 +45,18 @@ def parse_noise(text: str) -> Noise:
     raise BadRequestError(f"noise is {text!r}; it must be {' or '.join(NOISES)}")
 
 
+def parse_priority(text: str) -> Priority:
+    """Return the priority that a text names.
+
+    Raises:
+        BadRequestError: when the text names none.
+    """
+    for priority in PRIORITIES:
+        if priority == text:
+            return priority
+    raise BadRequestError(f"priority is {text!r}; it must be interactive, normal or batch")
+
+
 def draft_noise(sampling: SamplingParams, noise: Noise) -> SamplingParams | None:
     """Return the noise that a drafter adds to its ranking of tokens, if any (see Drafter.open)."""
     return sampling if noise == "shared" and not sampling.greedy else None
@@ -58,6 +73,7 @@ class Request:
         noise: "shared" ranks draft tokens with the noise of the target's draws, above temperature 0.
         rows_only: compute the prompt, put out its rows and generate nothing. max_new_tokens has no effect
             then, and the strategy must be one that does not draft.
+        priority: by which requests are opened that wait for room; it changes no token.
     """
 
     session: str
@@ -70,10 +86,37 @@ class Request:
     strategy_options: dict[str, float] = field(default_factory=dict)
     noise: Noise = "shared"
     rows_only: bool = False
+    priority: Priority = DEFAULT_PRIORITY
 
     @property
     def draft_noise(self) -> SamplingParams | None:
         return draft_noise(self.sampling, self.noise)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request has another place in the queue.
+
+    Attributes:
+        position: 1 for the request that is opened next.
+        expected_s: seconds after which it is expected to be opened.
+    """
+
+    session: str
+    position: int
+    expected_s: float
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A request that was waiting has room now, and is begun.
+
+    Attributes:
+        waited_s: seconds that it waited.
+    """
+
+    session: str
+    waited_s: float
 
 
 @dataclass(frozen=True)
@@ -158,4 +201,4 @@ class Failed:
     error: FlowEdgeError
 
 
-Output: TypeAlias = Tokens | Rows | Finished | Failed
+Output: TypeAlias = Waiting | Opened | Tokens | Rows | Finished | Failed

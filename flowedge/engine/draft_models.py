@@ -21,6 +21,7 @@ from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors.head_executor import HeadExecutor
@@ -172,7 +173,7 @@ class DraftModels:
         taps: Taps,
         *,
         num_routes: int = DraftNodeSpec.num_routes,
-        max_sessions: int = DraftNodeSpec.max_sessions,
+        limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
     ) -> DraftNode:
         """Return the state machine of a draft node with these models, in front of stages with these taps."""
         spec = draft_node_spec(
@@ -184,13 +185,13 @@ class DraftModels:
             prefill_rows=PREFILL_ROWS,
             num_stages=num_stages,
             num_routes=num_routes,
-            max_sessions=max_sessions,
         )
         return DraftNode(
             device,
             spec,
             partial(session_strategy, measured=MeasuredPipeline()),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
+            limits,
         )
 
 

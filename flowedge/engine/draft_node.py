@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from flowedge.core.errors import (
     BadRequestError,
-    CapacityError,
     DeviceLostError,
     FlowEdgeError,
     NonFiniteError,
@@ -39,6 +38,8 @@ from flowedge.core.sampling import Walk
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
+from flowedge.engine.admission.cache_budget import AdmissionLimits
+from flowedge.engine.admission.session_admission import SessionAdmission
 from flowedge.engine.batching.draft_jobs import next_draft_job
 from flowedge.engine.draft_session import DraftNodeSpec, DraftSession, JobTime
 from flowedge.engine.finite import are_scores
@@ -56,17 +57,7 @@ from flowedge.engine.jobs import (
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
-from flowedge.strategies.commands import (
-    AcceptPath,
-    Append,
-    Command,
-    Emit,
-    Grow,
-    Keep,
-    Send,
-    SendTo,
-    Withdraw,
-)
+from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo, Withdraw
 from flowedge.strategies.events import TARGET, CreditGranted
 
 
@@ -75,6 +66,7 @@ class DraftNode:
 
     Attributes:
         spec: may be replaced; sessions that are prepared from then on go by it.
+        admission: the sessions that wait for room.
     """
 
     def __init__(
@@ -83,9 +75,11 @@ class DraftNode:
         spec: DraftNodeSpec,
         make_strategy: Callable[[Request], Strategy],
         make_text: Callable[[], TextStream],
+        limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
     ) -> None:
         self.device = device
         self.spec = spec
+        self.admission = SessionAdmission(device, limits)
         self._make_strategy = make_strategy
         self._make_text = make_text
         self._sessions: dict[str, DraftSession] = {}
@@ -119,19 +113,25 @@ class DraftNode:
         return DraftSession(request, strategy, self._make_text(), self.spec, self._side_routes(strategy))
 
     def start(self, session: DraftSession) -> None:
-        """Open a prepared session and send the first chunk of its prompt.
+        """Open a prepared session, at once or when there is room for it.
 
         Raises:
             BadRequestError: when a session of its name is open.
-            CapacityError: when the most sessions are open.
+            CapacityError: when it can never fit, or too many wait.
         """
+        if session.name in self._sessions or session.name in self._closing:
+            raise BadRequestError(f"session {session.name} exists already")
+        self.admission.arrive(session, self._now)
+        self.admit()
+
+    def admit(self) -> None:
+        """Open the waiting sessions that fit, refuse those that waited too long; call it regularly."""
+        for session in self.admission.admit(self._now):
+            self._open(session)
+        self._outputs.extend(self.admission.take_outputs())
+
+    def _open(self, session: DraftSession) -> None:
         name = session.name
-        if name in self._sessions or name in self._closing:
-            raise BadRequestError(f"session {name} exists already")
-        if self.num_sessions >= self.spec.max_sessions:
-            raise CapacityError(
-                f"{self.spec.max_sessions} sessions are open on device {self.device} already; try later"
-            )
         session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
@@ -158,6 +158,8 @@ class DraftNode:
         """End a session without a result, unless it has ended."""
         if name in self._sessions:
             self._close(self._sessions[name])
+        elif self.admission.withdraw(name):
+            self.admit()
 
     def fail_session(self, name: str, error: FlowEdgeError) -> None:
         """End a session with an error, unless it has ended."""
@@ -168,10 +170,13 @@ class DraftNode:
         elif name in self._closing:
             # If it had finished, all tokens are out and only the stages' reports are lost.
             self._finished(self._closing.pop(name), ())
+        elif self.admission.withdraw(name):
+            self._outputs.append(Failed(name, error))
+            self.admit()
 
     def device_lost(self, error: DeviceLostError) -> None:
         """End every session with the error: the pipeline is broken."""
-        for name in [*self._sessions, *self._closing]:
+        for name in [*self.admission.waiting, *self._sessions, *self._closing]:
             self.fail_session(name, error)
         self._closing.clear()
         self._reports.clear()
@@ -351,17 +356,9 @@ class DraftNode:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
-            counters = session.counts.counters()
-            finished = Finished(
-                session.name,
-                session.finish_reason,
-                "",
-                counters,
-                (own, *reports),
-                side_reports,
-                DRAFT_NODE if session.drawing is None else LAST_STAGE,
-            )
-            self._outputs.append(finished)
+            place = DRAFT_NODE if session.drawing is None else LAST_STAGE
+            work = (session.counts.counters(), (own, *reports), side_reports, place)
+            self._outputs.append(Finished(session.name, session.finish_reason, "", *work))
 
     def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -406,3 +403,6 @@ class DraftNode:
             self._outgoing[route].close(name)
         if session.strategy.needs_drafter:
             self._cache_jobs.append(DropCache(name))
+        # Each device hears of this end before it hears of the next session, so the room is free already.
+        self.admission.release(name, self._now)
+        self.admit()

@@ -51,7 +51,6 @@ class DraftNodeSpec:
             rows.
         verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
         vocab_size: bound of the token ids that come back.
-        max_sessions: most sessions open at once.
         drafter_name: for messages.
     """
 
@@ -66,7 +65,6 @@ class DraftNodeSpec:
     kept_taps: tuple[tuple[int, int], ...] = ()
     verification: VerificationPlace = DRAFT_NODE
     vocab_size: int = 1 << 31
-    max_sessions: int = 1 << 16
     drafter_name: str = "in use"
 
 

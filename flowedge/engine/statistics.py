@@ -18,7 +18,7 @@ class StageUse:
     """One device's part: its report, and the share of the request's time for which it computed."""
 
     report: StageReport
-    use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end
+    use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end, without queue_s
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class RequestStatistics:
     """The statistics of one request; times in seconds.
 
     Attributes:
-        ttft_s: from the arrival of the request to its first token.
+        queue_s: for which the request waited for room.
+        ttft_s: from the arrival of the request to its first token, without queue_s.
         decode_s: from the first token to the last; tokens_per_s: tokens after the first over that time.
         total_s: from the arrival of the request until every stage had closed the session.
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
@@ -53,6 +54,7 @@ class RequestStatistics:
     link_bytes: dict[str, int]
     verification: VerificationPlace
     middles: tuple[StageUse, ...] = ()
+    queue_s: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -105,9 +107,14 @@ class DecodeCounts:
 
 
 class RequestClock:
-    """Collects the times of one request, in seconds of one monotonic clock."""
+    """Collects the times of one request, in seconds of one monotonic clock.
+
+    Attributes:
+        queue_s: for which the request waited for room.
+    """
 
     def __init__(self, started: float) -> None:
+        self.queue_s = 0.0
         self._started = started
         self._times: list[float] = []
 
@@ -117,15 +124,15 @@ class RequestClock:
 
     @property
     def ttft_s(self) -> float | None:
-        """The seconds from the request's arrival to its first token; None before that."""
-        return self._times[0] - self._started if self._times else None
+        """The seconds from the request's arrival to its first token, without its wait; None before that."""
+        return self._times[0] - self._started - self.queue_s if self._times else None
 
     def count(self, tokens: int, now: float) -> float:
         """Record that `tokens` tokens were put out.
 
-        Returns the seconds since the tokens before them, or since the request's arrival.
+        Returns the seconds since the tokens before them; of the first tokens, ttft_s.
         """
-        latest = self._times[-1] if self._times else self._started
+        latest = self._times[-1] if self._times else self._started + self.queue_s
         self._times.extend([now] * tokens)
         return now - latest
 
@@ -136,8 +143,10 @@ class RequestClock:
         total_s = now - self._started
         decode_s = times[-1] - times[0] if times else 0.0
         reports = [*finished.reports, *finished.side_reports]
+        served_s = total_s - self.queue_s
         use = tuple(
-            StageUse(report, min(report.busy_s / total_s, 1.0) if total_s > 0 else 0.0) for report in reports
+            StageUse(report, min(report.busy_s / served_s, 1.0) if served_s > 0 else 0.0)
+            for report in reports
         )
         num_stages = len(finished.reports) - 1
         return RequestStatistics(
@@ -147,7 +156,7 @@ class RequestClock:
             finish_reason=finished.reason,
             prompt_tokens=len(request.prompt),
             new_tokens=len(times),
-            ttft_s=total_s if self.ttft_s is None else self.ttft_s,
+            ttft_s=served_s if self.ttft_s is None else self.ttft_s,
             decode_s=decode_s,
             total_s=total_s,
             tokens_per_s=(len(times) - 1) / decode_s if decode_s > 0 else 0.0,
@@ -158,4 +167,5 @@ class RequestClock:
             verification=finished.verification,
             link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
             middles=use[1 + num_stages :],
+            queue_s=self.queue_s,
         )

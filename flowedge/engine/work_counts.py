@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 CLOSED = "closed"  # a session that its draft node closed
 CANCELLED = "cancelled"  # a request whose client went away
 PIPELINE_ENDED = "pipeline_ended"
+TOO_LARGE = "too_large"  # a request for which the caches can never have room
+QUEUE_FULL = "queue_full"  # a request that came when too many waited
 
 
 @dataclass
@@ -18,20 +20,24 @@ class WorkCounts:
         opened: sessions that were opened.
         ended: sessions that ended, by reason: a constant of this module, a finish reason, or the code of a
             FlowEdgeError.
+        refused: requests that were never opened, by reason: TOO_LARGE, QUEUE_FULL, CANCELLED, or the code of
+            the error that ended the wait.
         work: sums of StageReport's fields, by name.
     """
 
     opened: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
 
     def take(self) -> WorkCounts:
         """Return a copy of the counts and set them to 0."""
-        taken = WorkCounts(self.opened, Counter(self.ended), Counter(self.work))
+        taken = WorkCounts(self.opened, Counter(self.ended), Counter(self.work), Counter(self.refused))
         self.opened = 0
         self.ended.clear()
         self.work.clear()
+        self.refused.clear()
         return taken
 
     def __bool__(self) -> bool:
-        return bool(self.opened or self.ended or self.work)
+        return bool(self.opened or self.ended or self.work or self.refused)

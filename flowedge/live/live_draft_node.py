@@ -14,6 +14,7 @@ import numpy as np
 
 from flowedge.core.errors import (
     BadRequestError,
+    CapacityError,
     DeadlineError,
     DeviceError,
     DeviceLostError,
@@ -23,22 +24,23 @@ from flowedge.core.errors import (
 )
 from flowedge.core.log_fields import about
 from flowedge.core.messages import SEGMENT_ROWS, Fault, Message, SessionMessage, session_messages
-from flowedge.core.request import Failed, Finished, Output, Request
+from flowedge.core.request import Failed, Finished, Opened, Output, Request
 from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftExecutor, DraftWork, DraftWorkResult, outcomes_of
-from flowedge.engine.work_counts import CANCELLED, WorkCounts
+from flowedge.engine.work_counts import CANCELLED, QUEUE_FULL, TOO_LARGE, WorkCounts
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import check_caller
 from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
+from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
-from flowedge.net.deadline import within
 from flowedge.protocol import wire
 from flowedge.protocol.frame_error import FrameError
 from flowedge.strategies.events import TARGET
@@ -50,42 +52,7 @@ OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the inter
 _log = logging.getLogger(__name__)
 
 
-class RunningRequest:
-    """One request that is being served.
-
-    Attributes:
-        express_bytes: bytes sent for it on express links, once it has ended.
-        concluded: whether its last output is out.
-    """
-
-    def __init__(self, session: str) -> None:
-        self.session = session
-        self.outputs: asyncio.Queue[Output] = asyncio.Queue()
-        self.progressed = time.monotonic()
-        self.express_bytes = 0
-        self.concluded = False
-
-    def conclude(self, output: Output) -> None:
-        self.concluded = True
-        self.outputs.put_nowait(output)
-
-    async def next_output(self, timeout_s: float) -> Output | None:
-        """Return the next output, or None if there is no output within the time."""
-        try:
-            return await within(timeout_s, self.outputs.get(), "no output")
-        except DeadlineError:
-            return None
-
-    async def next_outputs(self, timeout_s: float) -> list[Output]:
-        """Return all outputs that there are, at least one; none if there is no output within the time."""
-        first = await self.next_output(timeout_s)
-        outputs = [] if first is None else [first]
-        while outputs and not self.outputs.empty():
-            outputs.append(self.outputs.get_nowait())
-        return outputs
-
-
-class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
+class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     """The draft node of one pipeline, from its making to the loss of a device.
 
     Attributes:
@@ -130,6 +97,10 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         return self.lost is None
 
     @property
+    def num_waiting(self) -> int:
+        return len(self._machine.admission.waiting)
+
+    @property
     def is_drained(self) -> bool:
         return not self._running and (self.lost is not None or not self._machine.num_sessions)
 
@@ -172,6 +143,11 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         with self._lock:
             self._machine.spec = replace(self._machine.spec, verification=place)
 
+    def admit_within(self, limits: AdmissionLimits) -> None:
+        """Open requests from now on within limits."""
+        with self._lock:
+            self._machine.admission.limits = limits
+
     def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
         """Have stages keep what they tap for requests that are prepared from now on (see DraftNodeSpec)."""
         with self._lock:
@@ -182,14 +158,14 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         return self._machine.prepare(request)
 
     def start(self, session: DraftSession, arrived: float | None = None) -> RunningRequest:
-        """Begin to serve a prepared request; `end` has to be called for it.
+        """Begin to serve a prepared request, or have it wait for room; `end` has to be called for it.
 
         Args:
             arrived: when the request arrived, on time.monotonic(); now if not given.
 
         Raises:
             BadRequestError: when a session of its name is open.
-            CapacityError: when the most sessions are open.
+            CapacityError: when it can never fit, or too many wait.
             DeviceLostError: when the pipeline is broken.
             DrainingError: while the device is being stopped, and after a stage was.
         """
@@ -200,18 +176,30 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         began = time.monotonic() if arrived is None else arrived
         with self._lock:
             self._machine.tell_time(time.monotonic())
-            self._machine.start(session)
-            running = self._running[session.name] = RunningRequest(session.name)
+            try:
+                self._machine.start(session)
+            except CapacityError as error:
+                reason = TOO_LARGE if error.retry_after_s is None else QUEUE_FULL
+                self._observer.counted(WorkCounts(refused=Counter((reason,))))
+                raise
+            waiting = session.name in self._machine.admission.waiting
+            running = self._running[session.name] = RunningRequest(session.name, waiting=waiting)
         self.timeline.add(session.name, REQUEST, began, began)
-        self._observer.counted(WorkCounts(opened=1))
+        if not waiting:
+            self._note_opened(0.0)
         self._changed()
         return running
+
+    def _note_opened(self, waited_s: float) -> None:
+        self._observer.counted(WorkCounts(opened=1))
+        self._observer.admitted(waited_s)
 
     def end(self, running: RunningRequest) -> None:
         """Forget a request; its session is cancelled if it is still open."""
         if self._running.pop(running.session, None) is not None and not running.concluded:
-            self._count_end(CANCELLED)
+            self._count_end(running, CANCELLED)
         with self._lock:
+            self._machine.tell_time(time.monotonic())
             self._machine.cancel(running.session)
         self._changed()
 
@@ -309,6 +297,9 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
             if running is None:
                 continue
             self._note_progress(output.session)
+            if isinstance(output, Opened):
+                running.waiting = False
+                self._note_opened(output.waited_s)
             if not isinstance(output, Finished | Failed):
                 running.outputs.put_nowait(output)
                 continue
@@ -317,10 +308,12 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
             running.conclude(output)
             if isinstance(output, Finished):
                 self._observer.decoded(output.counters)
-            self._count_end(output.reason if isinstance(output, Finished) else output.error.code)
+            self._count_end(running, output.reason if isinstance(output, Finished) else output.error.code)
 
-    def _count_end(self, reason: str) -> None:
-        self._observer.counted(WorkCounts(ended=Counter((reason,))))
+    def _count_end(self, running: RunningRequest, reason: str) -> None:
+        """Count the end of a session, or of a request that has waited in vain."""
+        ends = Counter((reason,))
+        self._observer.counted(WorkCounts(refused=ends) if running.waiting else WorkCounts(ended=ends))
 
     def _note_progress(self, session: str) -> None:
         running = self._running.get(session)
@@ -337,8 +330,12 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         while True:
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
+            with self._lock:
+                self._machine.tell_time(now)
+                self._machine.admit()
+            self._changed()
             for running in list(self._running.values()):
-                if now - running.progressed > self._progress_s:
+                if not running.waiting and now - running.progressed > self._progress_s:
                     self._give_up(running)
 
     def _give_up(self, running: RunningRequest) -> None:
@@ -351,7 +348,7 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         self._changed()
         if self._running.pop(running.session, None) is not None and not running.concluded:
             running.conclude(Failed(running.session, error))
-            self._count_end(error.code)
+            self._count_end(running, error.code)
 
     def _on_bug(self, error: Exception) -> None:
         self._on_lost(DeviceLostError(self.device, f"internal error: {type(error).__name__}: {error}"))

@@ -92,6 +92,11 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         return 0
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that wait to be opened; 0 on a stage."""
+        return 0
+
+    @property
     @abstractmethod
     def alive(self) -> bool:
         """Whether the pipeline has not ended."""

@@ -24,6 +24,9 @@ class LiveObserver:
     def counted(self, counts: WorkCounts) -> None:
         """Sessions have begun or ended, or a stage has worked on segments and rows."""
 
+    def admitted(self, waited_s: float) -> None:
+        """A draft node has opened a request that waited for so long."""
+
     def computed(self, activity: str, seconds: float, rows: int) -> None:
         """A job has ended; `activity` is a word of engine/activity.py."""
 

@@ -21,7 +21,8 @@ from flowedge.core.errors import (
 )
 from flowedge.net.unread import UnreadReplyError
 
-ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason
+ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason, and retry_after_s
+MAX_WAIT_S = 7 * 86400.0  # of retry_after_s
 
 # What gRPC reports when a device that wants TLS closes a plaintext connection; which of them is a race.
 _CLOSED = ("Socket closed", "Connection reset by peer")
@@ -43,15 +44,17 @@ def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     """Return the status code, details and trailing metadata that carry an error to a client."""
     device = error.device if isinstance(error, DeviceError) else ""
     reason = error.reason if isinstance(error, DeviceError) else str(error)
-    content = json.dumps({"code": error.code, "device": device, "reason": reason}).encode()
-    return grpc.StatusCode[error.status], str(error), ((ERROR_KEY, content),)
+    content: dict[str, Any] = {"code": error.code, "device": device, "reason": reason}
+    if isinstance(error, CapacityError) and error.retry_after_s is not None:
+        content["retry_after_s"] = error.retry_after_s
+    return grpc.StatusCode[error.status], str(error), ((ERROR_KEY, json.dumps(content).encode()),)
 
 
 def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowEdgeError:
     """Return the error behind a failed call to `peer`, a device's name or address."""
     carried = _carried(error)
     if carried is not None:
-        return error_from_code(*carried)
+        return carried
     call = error if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     code = call.code() if call is not None else None
     details = (call.details() if call is not None else None) or str(error)
@@ -94,15 +97,28 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeErro
     raise AssertionError("abort returned")
 
 
-def _carried(error: Any) -> tuple[str, str, str] | None:
-    """Return code, device and reason from the trailing metadata, if a FlowEdge agent wrote them."""
+def _carried(error: Any) -> FlowEdgeError | None:
+    """Return the error in the trailing metadata, if a FlowEdge agent wrote it."""
     read = getattr(error, "trailing_metadata", None)
     metadata: Iterable[tuple[str, Any]] = (read() if read is not None else None) or ()
     for key, value in metadata:
         if key == ERROR_KEY:
             try:
                 content = json.loads(value)
-                return str(content["code"]), str(content["device"]), str(content["reason"])
+                carried = error_from_code(
+                    str(content["code"]), str(content["device"]), str(content["reason"])
+                )
+                if isinstance(carried, CapacityError) and "retry_after_s" in content:
+                    carried.retry_after_s = _checked_wait(content["retry_after_s"])
+                return carried
             except (ValueError, KeyError, TypeError):
                 return None
     return None
+
+
+def _checked_wait(seconds: Any) -> float:
+    """Return a number of seconds to wait; raise ValueError if it is none."""
+    wait = float(seconds)
+    if not 0 <= wait <= MAX_WAIT_S:
+        raise ValueError(f"{wait} is no time to wait")
+    return wait

@@ -10,6 +10,7 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_models import draft_node_spec
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
@@ -112,10 +113,22 @@ def machine_pipeline(
     express_fault: ExpressDelay | None = None,
     observer: VirtualObserver | None = None,
     side_stages: Sequence[tuple[StageSpec, StageExecutor]] = (),
+    limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
 ) -> VirtualPipeline:
-    """Return a pipeline of a draft node, its stages, and the one stage of each side route."""
+    """Return a pipeline of a draft node, its stages, and the one stage of each side route.
+
+    limits: of the draft node; those of the stages hold as well.
+    """
+    for stage, _ in (*stages, *side_stages):
+        limits = limits.within(
+            total_rows=stage.max_total_capacity, session_rows=stage.max_capacity, sessions=stage.max_sessions
+        )
     node = DraftNode(
-        "d0", spec, lambda request: make_strategy(request.strategy, request.strategy_options), make_text
+        "d0",
+        spec,
+        lambda request: make_strategy(request.strategy, request.strategy_options),
+        make_text,
+        limits,
     )
     return VirtualPipeline(
         node,

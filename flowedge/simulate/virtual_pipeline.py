@@ -162,6 +162,9 @@ class VirtualPipeline:
 
     def step(self) -> bool:
         """Let the next event happen; return whether there was an event."""
+        deadline = self.draft_node.admission.next_deadline
+        if deadline is not None and (not self._heap or self._heap[0][0] > deadline):
+            self._at(max(deadline, self.now), DRAFT_NODE, self.draft_node.admit)
         if not self._heap:
             return False
         self.now, _, place, action = heapq.heappop(self._heap)

@@ -227,20 +227,32 @@ class DraftNodeRole(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., drafters: _Optional[_Iterable[str]] = ..., kv: _Optional[str] = ..., exact: _Optional[str] = ..., tokenizer: _Optional[str] = ..., verification: _Optional[str] = ..., draft_quant: _Optional[str] = ..., draft_vocabulary: _Optional[str] = ...) -> None: ...
 
 class RoleProgress(_message.Message):
-    __slots__ = ("device", "message", "ready", "transfer", "exact", "draws")
+    __slots__ = ("device", "message", "ready", "transfer", "exact", "draws", "room")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     DRAWS_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
     device: str
     message: str
     ready: bool
     transfer: Transfer
     exact: bool
     draws: bool
-    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., exact: _Optional[bool] = ..., draws: _Optional[bool] = ...) -> None: ...
+    room: StageRoom
+    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., exact: _Optional[bool] = ..., draws: _Optional[bool] = ..., room: _Optional[_Union[StageRoom, _Mapping]] = ...) -> None: ...
+
+class StageRoom(_message.Message):
+    __slots__ = ("total_rows", "session_rows", "sessions")
+    TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    total_rows: int
+    session_rows: int
+    sessions: int
+    def __init__(self, total_rows: _Optional[int] = ..., session_rows: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
 
 class Transfer(_message.Message):
     __slots__ = ("done_bytes", "total_bytes", "bytes_per_s", "left_s")

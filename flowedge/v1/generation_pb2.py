@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66lowedge/v1/generation.proto\x12\x0b\x66lowedge.v1\"\xcf\x03\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12+\n\nprompt_ids\x18\x02 \x01(\x0b\x32\x15.flowedge.v1.TokenIdsH\x00\x12\x31\n\x0c\x63onversation\x18\x0e \x01(\x0b\x32\x19.flowedge.v1.ConversationH\x00\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x13\n\x0btemperature\x18\x05 \x01(\x01\x12\r\n\x05top_p\x18\x06 \x01(\x01\x12\r\n\x05top_k\x18\x07 \x01(\r\x12\x11\n\x04seed\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\t \x03(\t\x12K\n\x10strategy_options\x18\n \x03(\x0b\x32\x31.flowedge.v1.GenerateRequest.StrategyOptionsEntry\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\r\n\x05noise\x18\x0c \x01(\t\x12\x12\n\nrequest_id\x18\r \x01(\t\x1a\x36\n\x14StrategyOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\x07\n\x05_seed\":\n\x0c\x43onversation\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.flowedge.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xbe\x01\n\rGenerateEvent\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.flowedge.v1.StartedH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.flowedge.v1.ChunkH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.flowedge.v1.FinishedH\x00\x12,\n\nkeep_alive\x18\x04 \x01(\x0b\x32\x16.flowedge.v1.KeepAliveH\x00\x42\x06\n\x04\x62ody\"<\n\x07Started\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\"(\n\x05\x43hunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x0b\n\tKeepAlive\"3\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x17\n\x0fstatistics_json\x18\x02 \x01(\t2T\n\nGeneration\x12\x46\n\x08Generate\x12\x1c.flowedge.v1.GenerateRequest\x1a\x1a.flowedge.v1.GenerateEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66lowedge/v1/generation.proto\x12\x0b\x66lowedge.v1\"\xe1\x03\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12+\n\nprompt_ids\x18\x02 \x01(\x0b\x32\x15.flowedge.v1.TokenIdsH\x00\x12\x31\n\x0c\x63onversation\x18\x0e \x01(\x0b\x32\x19.flowedge.v1.ConversationH\x00\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12\x13\n\x0btemperature\x18\x05 \x01(\x01\x12\r\n\x05top_p\x18\x06 \x01(\x01\x12\r\n\x05top_k\x18\x07 \x01(\r\x12\x11\n\x04seed\x18\x08 \x01(\x04H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\t \x03(\t\x12K\n\x10strategy_options\x18\n \x03(\x0b\x32\x31.flowedge.v1.GenerateRequest.StrategyOptionsEntry\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\r\n\x05noise\x18\x0c \x01(\t\x12\x12\n\nrequest_id\x18\r \x01(\t\x12\x10\n\x08priority\x18\x0f \x01(\t\x1a\x36\n\x14StrategyOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\x07\n\x05_seed\":\n\x0c\x43onversation\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.flowedge.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xe7\x01\n\rGenerateEvent\x12\'\n\x07started\x18\x01 \x01(\x0b\x32\x14.flowedge.v1.StartedH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.flowedge.v1.ChunkH\x00\x12)\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x15.flowedge.v1.FinishedH\x00\x12,\n\nkeep_alive\x18\x04 \x01(\x0b\x32\x16.flowedge.v1.KeepAliveH\x00\x12\'\n\x07waiting\x18\x05 \x01(\x0b\x32\x14.flowedge.v1.WaitingH\x00\x42\x06\n\x04\x62ody\"N\n\x07Started\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12\x10\n\x08waited_s\x18\x04 \x01(\x01\"/\n\x07Waiting\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x12\n\nexpected_s\x18\x02 \x01(\x01\"(\n\x05\x43hunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x0b\n\tKeepAlive\"3\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x17\n\x0fstatistics_json\x18\x02 \x01(\t2T\n\nGeneration\x12\x46\n\x08Generate\x12\x1c.flowedge.v1.GenerateRequest\x1a\x1a.flowedge.v1.GenerateEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._loaded_options = None
   _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_GENERATEREQUEST']._serialized_start=46
-  _globals['_GENERATEREQUEST']._serialized_end=509
-  _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._serialized_start=437
-  _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._serialized_end=491
-  _globals['_CONVERSATION']._serialized_start=511
-  _globals['_CONVERSATION']._serialized_end=569
-  _globals['_CHATMESSAGE']._serialized_start=571
-  _globals['_CHATMESSAGE']._serialized_end=615
-  _globals['_TOKENIDS']._serialized_start=617
-  _globals['_TOKENIDS']._serialized_end=640
-  _globals['_GENERATEEVENT']._serialized_start=643
-  _globals['_GENERATEEVENT']._serialized_end=833
-  _globals['_STARTED']._serialized_start=835
-  _globals['_STARTED']._serialized_end=895
-  _globals['_CHUNK']._serialized_start=897
-  _globals['_CHUNK']._serialized_end=937
-  _globals['_KEEPALIVE']._serialized_start=939
-  _globals['_KEEPALIVE']._serialized_end=950
-  _globals['_FINISHED']._serialized_start=952
-  _globals['_FINISHED']._serialized_end=1003
-  _globals['_GENERATION']._serialized_start=1005
-  _globals['_GENERATION']._serialized_end=1089
+  _globals['_GENERATEREQUEST']._serialized_end=527
+  _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._serialized_start=455
+  _globals['_GENERATEREQUEST_STRATEGYOPTIONSENTRY']._serialized_end=509
+  _globals['_CONVERSATION']._serialized_start=529
+  _globals['_CONVERSATION']._serialized_end=587
+  _globals['_CHATMESSAGE']._serialized_start=589
+  _globals['_CHATMESSAGE']._serialized_end=633
+  _globals['_TOKENIDS']._serialized_start=635
+  _globals['_TOKENIDS']._serialized_end=658
+  _globals['_GENERATEEVENT']._serialized_start=661
+  _globals['_GENERATEEVENT']._serialized_end=892
+  _globals['_STARTED']._serialized_start=894
+  _globals['_STARTED']._serialized_end=972
+  _globals['_WAITING']._serialized_start=974
+  _globals['_WAITING']._serialized_end=1021
+  _globals['_CHUNK']._serialized_start=1023
+  _globals['_CHUNK']._serialized_end=1063
+  _globals['_KEEPALIVE']._serialized_start=1065
+  _globals['_KEEPALIVE']._serialized_end=1076
+  _globals['_FINISHED']._serialized_start=1078
+  _globals['_FINISHED']._serialized_end=1129
+  _globals['_GENERATION']._serialized_start=1131
+  _globals['_GENERATION']._serialized_end=1215
 # @@protoc_insertion_point(module_scope)

@@ -45,8 +45,12 @@ def serving(script: Script) -> Iterator[tuple[FakeNode, str]]:
         server.stop(grace=0).wait(5)
 
 
-def started(seed: int = 7) -> pb.GenerateEvent:
-    return pb.GenerateEvent(started=pb.Started(session="s", seed=seed, prompt_ids=[1, 2]))
+def started(seed: int = 7, waited_s: float = 0.0) -> pb.GenerateEvent:
+    return pb.GenerateEvent(started=pb.Started(session="s", seed=seed, prompt_ids=[1, 2], waited_s=waited_s))
+
+
+def waiting(position: int, expected_s: float = 1.0) -> pb.GenerateEvent:
+    return pb.GenerateEvent(waiting=pb.Waiting(position=position, expected_s=expected_s))
 
 
 def chunk(text: str, *token_ids: int) -> pb.GenerateEvent:

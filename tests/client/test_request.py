@@ -44,6 +44,8 @@ from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
             "strategy_options is {'a': 'b'} (dict); it must be a dict of numbers",
         ),
         ({"noise": 3}, "noise is 3 (int); it must be text"),
+        ({"priority": 3}, "priority is 3 (int); it must be text"),
+        ({"priority": "urgent"}, "priority is 'urgent'; it must be interactive, normal or batch"),
         ({"ignore_eos": "no"}, "ignore_eos is 'no' (str); it must be True or False"),
         ({"system": 3}, "system is 3 (int); it must be text or None"),
         ({"system": " "}, "the system message is empty"),

@@ -10,6 +10,7 @@ from flowedge.core.errors import FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.strategies.registry import make_strategy
@@ -52,13 +53,14 @@ class Loop:
         back: what the node got from the stage; sent: what it sent in-band; jobs: what it computed.
     """
 
-    def __init__(self, **spec) -> None:
+    def __init__(self, limits: AdmissionLimits = AdmissionLimits(), **spec) -> None:  # noqa: B008 (frozen)
         values = {"width": 1, "dtype": "uint64", "prefill_rows": 3, "max_positions": 1000, **spec}
         self.node = DraftNode(
             "d0",
             DraftNodeSpec(**values),
             lambda r: make_strategy(r.strategy, r.strategy_options),
             NoText,
+            limits,
         )
         self.head = ExactHead(VOCAB, np.random.default_rng(3))
         self.rig = Rig()

@@ -198,12 +198,3 @@ def test_eos_ends_a_session_in_the_middle_of_what_was_accepted():
         assert loop.of("s")[-1].reason == "eos"
         assert loop.tokens("s")[-1] == eos
         loop.check_empty()
-
-
-def test_sessions_beyond_the_limit_are_refused_until_one_has_ended():
-    loop = Loop(max_sessions=1)
-    loop.start(request("first"))
-    with pytest.raises(CapacityError, match="1 sessions are open on device d0 already"):
-        loop.start(request("second"))
-    loop.run()
-    loop.start(request("second"))

@@ -23,9 +23,10 @@ from flowedge.engine.jobs import Forward, StageJob
 from flowedge.engine.stage import Stage
 from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
+from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.route_links import ExpressFault
+from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.server import StreamOwner

@@ -18,6 +18,12 @@ from flowedge.core.errors import (
 )
 from flowedge.net.grpc_status import ERROR_KEY, from_status, to_status
 
+# Times that nobody can wait for.
+WAITS = [
+    b'{"code": "capacity", "device": "", "reason": "", "retry_after_s": %s}' % seconds
+    for seconds in (b"-1", b"NaN", b"1e9", b'"soon"', b"null")
+]
+
 
 def rpc_error(
     code: grpc.StatusCode, details: str = "", trailing: tuple[tuple[str, bytes], ...] = ()
@@ -35,6 +41,7 @@ def rpc_error(
         DeadlineError("late"),
         DeviceError("jetson-ä", "it is busy"),
         DeviceLostError("pi", "silent"),
+        CapacityError.later("no room", 12.5),
     ],
     ids=lambda error: error.code,
 )
@@ -45,6 +52,8 @@ def test_round_trip(error: FlowEdgeError) -> None:
     assert str(back) == str(error)
     if isinstance(error, DeviceError):
         assert isinstance(back, DeviceError) and back.device == error.device
+    if isinstance(error, CapacityError):
+        assert isinstance(back, CapacityError) and back.retry_after_s == error.retry_after_s
 
 
 @pytest.mark.parametrize(
@@ -63,7 +72,7 @@ def test_a_status_of_grpc_itself_names_the_peer(code: grpc.StatusCode, kind: typ
     assert "10.0.0.7:5000" in str(found)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"3", b'{"code": "capacity"}'])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"3", b'{"code": "capacity"}', *WAITS])
 def test_metadata_that_is_garbage_is_ignored(content: bytes) -> None:
     found = from_status(rpc_error(grpc.StatusCode.UNAVAILABLE, "gone", ((ERROR_KEY, content),)), "peer")
     assert isinstance(found, DeviceLostError)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowedge.agent.roles.coordinator import StageReady
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.messages import Segment
 from flowedge.core.tree import DraftTree
@@ -25,6 +26,7 @@ from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.v1 import agent_pb2 as pb
 
 
 def stage_sessions(stage: Stage) -> dict[str, StageSession]:
@@ -88,9 +90,9 @@ def times_of(strategy: Auto) -> StepTimes:
     return strategy._times
 
 
-def give_models(role: DraftNodeRole, models: Any) -> None:
-    """Have a draft node hold these models, without files."""
-    role._models = models
+def give_ready_stages(role: DraftNodeRole, *rooms: pb.StageRoom) -> None:
+    """Have a draft node know what further stages have room for, without devices."""
+    role._stages_ready += [StageReady(room=room) for room in rooms]
 
 
 def set_own_security(patch: pytest.MonkeyPatch, security: Security | None) -> None:

@@ -184,6 +184,12 @@ class AgentLimits(MessageLimit, CallLimits):
     """How much the agent accepts, from one peer and from all of them. Anything beyond is refused."""
 
     sessions: Limit = setting(64, "Maximum number of open sessions.")
+    queued_requests: int = setting(
+        128,
+        "Maximum number of requests that wait at a draft node for sessions and caches; 0: none waits.",
+        ge=0,
+        le=1 << 20,
+    )
     segment_rows: Limit = setting(4096, "Maximum number of rows in a segment.")
     queued_segments: Limit = setting(4096, "Maximum number of segments waiting for a stage's computation.")
     prompt_bytes: Limit = setting(
@@ -210,6 +216,11 @@ class DeadlineSettings(LinkDeadlines, CallDeadlines):
     load_s: Seconds = setting(600.0, "Time to load a role.")
     claim_s: Seconds = setting(
         30.0, "A stage that no draft node has used for this long may be given another role."
+    )
+    queue_s: Seconds = setting(
+        120.0,
+        "Time that a request waits at a draft node for sessions and caches; after each quarter of it the "
+        "request moves up by one priority.",
     )
     progress_s: Seconds = setting(
         60.0, "A session without any message, result or output for this long is ended."
@@ -277,7 +288,7 @@ class AgentConfig(BaseModel):
         return rules_for(
             prompt_bytes=limits.prompt_bytes,
             prompt_tokens=limits.prompt_tokens,
-            sessions=limits.sessions,
+            generations=limits.sessions + limits.queued_requests,
             sessions_per_caller=limits.sessions_per_caller,
             sending=self.weights.max_sending,
         )

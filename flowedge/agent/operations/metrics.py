@@ -26,6 +26,7 @@ from flowedge.version import PROTOCOL_VERSION, VERSION
 # 1 ms to 10 s: a layer block of a small model up to a long prompt's chunk on a slow board.
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TTFT_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+QUEUE_SECONDS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 _ROWS = {"rows_computed": "computed", "rows_trimmed": "trimmed", "rows_wasted": "wasted"}
 _INFOS = {
@@ -62,9 +63,15 @@ class AgentMetrics(LiveObserver):
         )
         self._ttft = histogram(
             "flowedge_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
+            "From a request's arrival to its first token, without its wait.",
             buckets=TTFT_SECONDS,
         )
+        self._waited = histogram(
+            "flowedge_queue_seconds",
+            "For which requests that were opened had to wait.",
+            buckets=QUEUE_SECONDS,
+        )
+        self._refused = counter("flowedge_requests_refused", "Requests that were never opened.", ["reason"])
         self._itl = histogram(
             "flowedge_inter_token_seconds", "Between two tokens of a request.", buckets=SECONDS
         )
@@ -78,6 +85,12 @@ class AgentMetrics(LiveObserver):
         aborted = counts.work["aborted"]
         self._segments.labels("aborted").inc(aborted)
         self._segments.labels("done").inc(counts.work["segments"] - aborted)
+
+        for reason, refused in counts.refused.items():
+            self._refused.labels(reason).inc(refused)
+
+    def admitted(self, waited_s: float) -> None:
+        self._waited.observe(waited_s)
 
     def computed(self, activity: str, seconds: float, rows: int) -> None:
         self._compute_of(activity).observe(seconds)
@@ -113,6 +126,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_lane_overdue_seconds": ("By how much a computation is beyond its limit.", ()),
     "flowedge_role_ready": ("1 when the role is loaded and its pipeline whole.", ()),
     "flowedge_sessions": ("Sessions that are open.", ()),
+    "flowedge_queue_requests": ("Requests that wait to be opened by a draft node.", ()),
     "flowedge_queue_segments": ("Segments that wait for the compute thread of a stage.", ()),
     "flowedge_weight_bytes": ("Weights in memory.", ()),
     "flowedge_kv_cache_bytes": ("KV caches allocated on a stage.", ()),
@@ -173,7 +187,9 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
     yield _single("flowedge_role_ready", float(role.ready))
     yield _single("flowedge_sessions", role.num_sessions)
     yield _single("flowedge_weight_bytes", device.weight_bytes)
-    if device.layer_stop:  # not a draft node
+    if not device.layer_stop:  # a draft node
+        yield _single("flowedge_queue_requests", role.num_waiting)
+    else:
         yield _single("flowedge_queue_segments", role.queue_length)
         yield _single("flowedge_kv_cache_bytes", device.cache_bytes)
         yield _single("flowedge_kv_cache_budget_bytes", role.cache_budget)

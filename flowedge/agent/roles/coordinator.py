@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc.aio
 
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.net.grpc_status import from_status
 from flowedge.net.http2_probe import check_http2
 from flowedge.net.link_settings import LinkSettings
@@ -121,10 +122,19 @@ class StageReady:
 
     Attributes:
         exact: whether its rows are exact; draws: whether it draws tokens.
+        room: the sessions that it has room for.
     """
 
     exact: bool = False
     draws: bool = False
+    room: pb.StageRoom = field(default_factory=pb.StageRoom)
+
+    def limit(self, limits: AdmissionLimits) -> AdmissionLimits:
+        """Return the limits of a pipeline with this stage."""
+        room = self.room
+        return limits.within(
+            total_rows=room.total_rows, session_rows=room.session_rows, sessions=room.sessions
+        )
 
 
 @dataclass(frozen=True)
@@ -205,7 +215,8 @@ class PipelineSetup:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
-                    ready = StageReady(progress.exact, progress.draws) if progress.ready else None
+                    of_stage = StageReady(progress.exact, progress.draws, progress.room)
+                    ready = of_stage if progress.ready else None
         except grpc.aio.AioRpcError as error:
             raise from_status(error, stage.name) from error
         if ready is None:

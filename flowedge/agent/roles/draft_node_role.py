@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from flowedge.agent.roles.coordinator import (
     PipelineSetup,
     PlannedRoute,
     ReportProgress,
+    StageReady,
     meet,
     release_stages,
 )
@@ -25,13 +27,16 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.core.request import Request
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.live.live_draft_node import LiveDraftNode, RunningRequest
+from flowedge.engine.admission.cache_budget import AdmissionLimits
+from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
 from flowedge.net.deadline import ProgressDeadline
+from flowedge.placement.admission import session_rows
 from flowedge.strategies.events import TARGET
 from flowedge.system.compute import AUTO, ComputeChoice
-from flowedge.system.memory import gib, read_memory_of, require_memory
+from flowedge.system.memory import read_memory_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
 
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-SHORTER = "ask for fewer tokens, or shorten the prompt"
+SHORT_SESSION = 256  # rows; a drafter takes more bytes a row for sessions that are shorter
 
 
 class DraftNodeRole(PipelineRole):
@@ -70,6 +75,7 @@ class DraftNodeRole(PipelineRole):
         self._routes: list[PlannedRoute] = []
         self._members = MetMembers()
         self._models: DraftModels | None = None
+        self._stages_ready: list[StageReady] = []
         self._exact = False
         self._verification: VerificationPlace = DRAFT_NODE
 
@@ -101,12 +107,10 @@ class DraftNodeRole(PipelineRole):
     def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
         """Begin to serve a request; see LiveDraftNode.start.
 
-        Raises what `serving`, LiveDraftNode.prepare, `check_memory` and LiveDraftNode.start raise.
+        Raises what `serving`, LiveDraftNode.prepare and LiveDraftNode.start raise.
         """
         live, _ = self.serving()
-        session = live.prepare(request)
-        self.check_memory(session.capacity)
-        return live.start(session, arrived)
+        return live.start(live.prepare(request), arrived)
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter. No session that drafts may be open.
@@ -122,6 +126,7 @@ class DraftNodeRole(PipelineRole):
             )
         models.executor.drafter = drafter
         live.draft_with(needs_features=drafter.needs_features)
+        live.admit_within(self.limits(models))
 
     def describe(self, device: pb.Device) -> None:
         request = self._request
@@ -151,31 +156,23 @@ class DraftNodeRole(PipelineRole):
         if set_up:
             await self._release()
 
-    def check_memory(self, rows: int) -> None:
-        """Check that the caches of a session of so many rows fit the memory of every device.
-
-        Raises:
-            CapacityError: when they do not.
+    def limits(self, models: DraftModels) -> AdmissionLimits:
+        """Return what the caches of all devices have room for: of the stages as they said when they were
+        ready, and of the drafter by the memory that is free now.
         """
-        if self._models is None:
-            return
-        memory = self._agent.config.memory
-        room = read_memory_of(self._agent.info.compute.best.device, memory)
-        require_memory(
-            f"a context of {rows} rows does not fit the drafter's cache on device {self._agent.name}",
-            {"cache": self._models.drafter_bytes(rows), "reserve": memory.reserve_bytes},
-            room.available,
-            f"{gib(room.available)} of {gib(room.total)} are available, by {room.bound}",
-            SHORTER,
+        config = self._agent.config
+        limits = AdmissionLimits(
+            sessions=config.limits.sessions,
+            queue_length=config.limits.queued_requests,
+            queue_s=config.deadlines.queue_s,
         )
-        for stage in (stage for route in self._routes for stage in route.stages):
-            require_memory(
-                f"a context of {rows} rows does not fit device {stage.name}",
-                {"cache": rows * stage.row_bytes},
-                stage.memory_available,
-                f"{gib(stage.memory_available)} were available before it loaded",
-                SHORTER,
-            )
+        row_bytes = -(-models.drafter_bytes(SHORT_SESSION) // SHORT_SESSION)
+        if row_bytes:
+            memory = read_memory_of(self._agent.info.compute.best.device, config.memory)
+            limits = replace(limits, drafter_rows=session_rows(row_bytes, config.memory, memory))
+        for stage in self._stages_ready:
+            limits = stage.limit(limits)
+        return limits
 
     async def _load(self, report: ReportProgress) -> None:
         agent, request = self._agent, self._request
@@ -207,7 +204,9 @@ class DraftNodeRole(PipelineRole):
                 draft_node_s.set_result(await agent.run(lambda: side.draw_seconds(models)))
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            ready = (await asyncio.gather(*others))[: len(target.stages)]
+            self._stages_ready = await asyncio.gather(*others)
+        ready = self._stages_ready[: len(target.stages)]
+        self._live.admit_within(self.limits(models))
         exact = [stage.exact for stage in ready]
         self._verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
         self._live.verify_at(self._verification)
@@ -273,7 +272,6 @@ class DraftNodeRole(PipelineRole):
                 len(self._routes[TARGET].stages),
                 self._taps or (),
                 num_routes=len(self._routes),
-                max_sessions=agent.config.limits.sessions,
             ),
             models.executor,
             agent.instruments.make_timing(agent.compute),

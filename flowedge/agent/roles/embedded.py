@@ -15,8 +15,8 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.errors import DeadlineError
-from flowedge.core.request import Failed, Finished, Output, Request
-from flowedge.live.live_draft_node import RunningRequest
+from flowedge.core.request import Failed, Finished, Opened, Output, Request, Waiting
+from flowedge.live.running_request import RunningRequest
 from flowedge.security.process import security_for
 from flowedge.security.tls.serving import check_of, guard_of, new_server
 from flowedge.system.compute import find_compute
@@ -39,10 +39,12 @@ class EmbeddedDraftNode:
 
     Attributes:
         progress_s: the seconds without any progress after which a request is ended.
+        queue_s: the seconds after which a request is ended that has no room.
     """
 
     def __init__(self, config: AgentConfig) -> None:
         self.progress_s = config.deadlines.progress_s
+        self.queue_s = config.deadlines.queue_s
         self._config = config
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draft-node", daemon=True)
@@ -138,12 +140,12 @@ class EmbeddedRequest:
     _running: RunningRequest
 
     def outputs(self) -> Iterator[Output]:
-        """Yield all outputs, the last of which is a Finished.
+        """Yield all outputs but those about the queue; the last output is a Finished.
 
         The error that the request ends with is raised; a DeviceLostError names the device that was lost.
         """
         # The pipeline has a deadline of its own, which ends the request with an error.
-        seconds = self._node.progress_s + MARGIN_S
+        seconds = max(self._node.progress_s, self._node.queue_s) + MARGIN_S
         what = "the pipeline gave nothing"
         output: Output | None = None
         while not isinstance(output, Finished):
@@ -152,7 +154,8 @@ class EmbeddedRequest:
                 raise DeadlineError(f"{what} within {seconds:g} s")
             if isinstance(output, Failed):
                 raise output.error
-            yield output
+            if not isinstance(output, Waiting | Opened):
+                yield output
 
     def end(self) -> None:
         """Forget the request; it is cancelled if it has not ended. To be called once."""

@@ -66,6 +66,11 @@ class PipelineRole(ABC):
         return 0 if self._live is None else self._live.queue_length
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that wait to be opened; 0 on a stage."""
+        return 0 if self._live is None else self._live.num_waiting
+
+    @property
     def is_drained(self) -> bool:
         """Whether a stop would interrupt nothing, except loading."""
         return self._live is None or self._live.is_drained

@@ -30,7 +30,11 @@ RETRY_S = 0.1  # the next device may still be loading
 
 
 class StageRole(PipelineRole):
-    """Loads its content, opens the link to the next device, then works until the pipeline ends."""
+    """Loads its content, opens the link to the next device, then works until the pipeline ends.
+
+    Attributes:
+        room: the sessions that it has room for; empty before it is loaded.
+    """
 
     _live: LiveStage | None
     _executor: BlockExecutor | None
@@ -42,6 +46,7 @@ class StageRole(PipelineRole):
         self._agent = agent
         self._request = request
         self._ready_at = 0.0
+        self.room = pb.StageRoom()
 
     @property
     def in_use(self) -> bool:
@@ -89,6 +94,9 @@ class StageRole(PipelineRole):
         if executor.block.inexact_reason:
             await report(f"rows are not exact: {executor.block.inexact_reason}")
         self.cache_budget = spec.max_total_capacity * executor.cache_row_bytes
+        self.room = pb.StageRoom(
+            total_rows=spec.max_total_capacity, session_rows=spec.max_capacity, sessions=spec.max_sessions
+        )
         self._live = LiveStage(
             Stage(agent.name, spec),
             executor,

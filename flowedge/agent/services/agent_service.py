@@ -51,7 +51,7 @@ class AgentService(rpc.AgentServicer):
         await self._become(
             context,
             lambda report: self._take(role, request, lambda: role.load(partial(report, name))),
-            lambda: pb.RoleProgress(exact=role.exact, draws=role.draws),
+            lambda: pb.RoleProgress(exact=role.exact, draws=role.draws, room=role.room),
         )
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:

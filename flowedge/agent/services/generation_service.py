@@ -21,11 +21,23 @@ from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
-from flowedge.core.request import DEFAULT_STRATEGY, Failed, Finished, Request, Tokens, check_stop, parse_noise
+from flowedge.core.request import (
+    DEFAULT_PRIORITY,
+    DEFAULT_STRATEGY,
+    Failed,
+    Finished,
+    Opened,
+    Request,
+    Tokens,
+    Waiting,
+    check_stop,
+    parse_noise,
+    parse_priority,
+)
 from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
-from flowedge.live.live_draft_node import RunningRequest
+from flowedge.live.running_request import RunningRequest
 from flowedge.net.grpc_status import abort
 from flowedge.net.unread import send_reply
 from flowedge.security.tls.caller_member import caller_key
@@ -148,6 +160,7 @@ class GenerationService(rpc.GenerationServicer):
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
+            await self._wait_for_room(running, clock, context)
             with log.session(request, role.label, clock):
                 await self._stream(running, request, clock, context, log)
         finally:
@@ -170,6 +183,27 @@ class GenerationService(rpc.GenerationServicer):
             encoding.cancel()  # has an effect only if the client went away
         return encoding.result()
 
+    async def _wait_for_room(self, running: RunningRequest, clock: RequestClock, context: Any) -> None:
+        """Return when the request is open; meanwhile the client hears of its place in the queue.
+
+        Raises the error that ends the wait.
+        """
+        if not running.waiting:
+            return
+        while True:
+            output = await running.next_output(self._agent.config.deadlines.keep_alive_s)
+            match output:
+                case Waiting():
+                    waiting = pb.Waiting(position=output.position, expected_s=output.expected_s)
+                    await self._send(context, pb.GenerateEvent(waiting=waiting), running)
+                case Opened():
+                    clock.queue_s = output.waited_s
+                    return
+                case Failed():
+                    raise output.error
+                case _:
+                    await self._send(context, _KEEP_ALIVE, running)
+
     async def _stream(
         self,
         running: RunningRequest,
@@ -178,7 +212,12 @@ class GenerationService(rpc.GenerationServicer):
         context: Any,
         log: RequestLog,
     ) -> None:
-        started = pb.Started(session=request.session, seed=request.sampling.seed, prompt_ids=request.prompt)
+        started = pb.Started(
+            session=request.session,
+            seed=request.sampling.seed,
+            prompt_ids=request.prompt,
+            waited_s=clock.queue_s,
+        )
         await self._send(context, pb.GenerateEvent(started=started), running)
         while True:
             outputs = await running.next_outputs(self._agent.config.deadlines.keep_alive_s)
@@ -251,6 +290,7 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         strategy=message.strategy or (DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE),
         strategy_options=dict(message.strategy_options),
         noise=parse_noise(message.noise or DEFAULT_NOISE),
+        priority=parse_priority(message.priority or DEFAULT_PRIORITY),
     )
 
 

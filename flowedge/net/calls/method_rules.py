@@ -65,9 +65,9 @@ _TOKEN_BYTES = 5  # most bytes of a token id in a message
 
 
 def rules_for(
-    *, prompt_bytes: int, prompt_tokens: int, sessions: int, sessions_per_caller: int, sending: int
+    *, prompt_bytes: int, prompt_tokens: int, generations: int, sessions_per_caller: int, sending: int
 ) -> Mapping[str, MethodRule]:
-    """Return the rules of an agent that takes such prompts, and so many sessions and streams of weights."""
+    """Return the rules of an agent that takes such prompts, so many generations and streams of weights."""
     generate, read = RULES[_GENERATE], RULES[_READ]
     return {
         **RULES,
@@ -75,7 +75,7 @@ def rules_for(
             generate,
             request_bytes=generate.request_bytes + max(prompt_bytes, prompt_tokens * _TOKEN_BYTES),
             per_caller=sessions_per_caller,
-            of_clients=sessions - min(_ADMIN_SESSIONS, sessions // 8),
+            of_clients=generations - min(_ADMIN_SESSIONS, generations // 8),
         ),
         _READ: replace(read, of_clients=max(1, sending // 2)),
     }

@@ -28,7 +28,9 @@ class CallLimits(SettingsGroup):
         64, "Maximum number of concurrent calls of one caller, and as many again for pipelines."
     )
     streams_per_peer: Count = setting(64, "Maximum number of open streams of one caller.")
-    sessions_per_caller: Count = setting(16, "Maximum number of concurrent generations of one caller.")
+    sessions_per_caller: Count = setting(
+        16, "Maximum number of concurrent generations of one caller, waiting ones included."
+    )
 
 
 class CallDeadlines(SettingsGroup):

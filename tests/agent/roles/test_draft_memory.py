@@ -1,4 +1,4 @@
-"""A request for which the drafter's cache has no room is refused before anything is allocated."""
+"""The rows that drafter and stages have room for bound what a draft node admits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.core.errors import CapacityError
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.engine.admission.cache_budget import UNLIMITED_ROWS
 from flowedge.system.compute import find_compute
 from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from tests.support.seams import give_models
+from tests.support.seams import give_ready_stages
 
 
 @dataclass
@@ -28,15 +28,19 @@ class Models:
         return self.drafter.session_bytes(rows)
 
 
-def test_the_drafters_cache_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_admitted_is_what_drafter_and_stages_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     info = SimpleNamespace(compute=find_compute("cpu"))
     agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None, info=info)
     role = DraftNodeRole(agent, pb.DraftNodeRole())
     models: Any = Models(NGramDrafter())
-    give_models(role, models)
-    free = models.drafter_bytes(1000) + MemorySettings().reserve_bytes
-    room = AvailableMemory(2 * free, free, "the device's memory")
+    free = models.drafter_bytes(1000)
+    room = AvailableMemory(3 * free, free + MemorySettings().reserve_bytes, "the device's memory")
     monkeypatch.setattr("flowedge.agent.roles.draft_node_role.read_memory_of", lambda device, settings: room)
-    role.check_memory(1000)
-    with pytest.raises(CapacityError, match=r"1001 rows .* drafter's cache on device kitchen"):
-        role.check_memory(1001)
+    limits = role.limits(models)
+    assert 990 <= limits.drafter_rows <= 1000  # the fixed part of a session's memory is counted by the row
+    assert (limits.total_rows, limits.session_rows) == (UNLIMITED_ROWS, UNLIMITED_ROWS)
+    assert (limits.sessions, limits.queue_length, limits.queue_s) == (64, 128, 120.0)
+    give_ready_stages(role, pb.StageRoom(total_rows=900, session_rows=400, sessions=8), pb.StageRoom())
+    give_ready_stages(role, pb.StageRoom(total_rows=800, session_rows=500, sessions=100))
+    limits = role.limits(models)
+    assert (limits.total_rows, limits.session_rows, limits.sessions) == (800, 400, 8)

@@ -105,7 +105,7 @@ def test_every_method_has_a_rule() -> None:
     assert rule_of(RULES, "/unknown/Method").request_bytes == min(
         rule.request_bytes for rule in RULES.values()
     )
-    rules = rules_for(prompt_bytes=1000, prompt_tokens=300, sessions=64, sessions_per_caller=9, sending=16)
+    rules = rules_for(prompt_bytes=1000, prompt_tokens=300, generations=64, sessions_per_caller=9, sending=16)
     generate = rules["/flowedge.v1.Generation/Generate"]
     assert generate.request_bytes > 1500
     assert (generate.per_caller, generate.of_clients) == (9, 60)

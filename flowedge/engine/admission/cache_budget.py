@@ -1,0 +1,115 @@
+"""The cache rows that a pipeline has for all sessions together, and what its open sessions hold of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flowedge.core.errors import CapacityError
+
+UNLIMITED_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class AdmissionLimits:
+    """How many sessions a draft node opens, and how many requests wait.
+
+    Attributes:
+        total_rows: cache rows that each stage has for all sessions together; the least of all stages.
+        session_rows: cache rows that each stage has for one session; the least of all stages.
+        drafter_rows: cache rows that the drafter has for all sessions together.
+        sessions: most sessions open at once.
+        queue_length: most requests that wait.
+        queue_s: seconds after which a waiting request is refused.
+        overtakes: how many later requests may be opened before a request that does not fit yet.
+    """
+
+    total_rows: int = UNLIMITED_ROWS
+    session_rows: int = UNLIMITED_ROWS
+    drafter_rows: int = UNLIMITED_ROWS
+    sessions: int = 1 << 16
+    queue_length: int = 128
+    queue_s: float = 120.0
+    overtakes: int = 4
+
+    @property
+    def promote_s(self) -> float:
+        """Seconds after which a waiting request moves up by one priority class."""
+        return self.queue_s / 4
+
+    def within(self, *, total_rows: int, session_rows: int, sessions: int) -> AdmissionLimits:
+        """Return the limits with another stage; 0 stands for a limit that the stage has not told."""
+        return replace(
+            self,
+            total_rows=min(self.total_rows, total_rows or self.total_rows),
+            session_rows=min(self.session_rows, session_rows or self.session_rows),
+            sessions=min(self.sessions, sessions or self.sessions),
+        )
+
+
+@dataclass(frozen=True)
+class CacheClaim:
+    """What one session needs.
+
+    Attributes:
+        rows: cache rows on every stage; drafter_rows: of the drafter, 0 for a session that does not draft.
+    """
+
+    rows: int
+    drafter_rows: int = 0
+
+
+class CacheBudget:
+    """What open sessions hold, and whether another one fits."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, CacheClaim] = {}
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def rows(self) -> int:
+        """Cache rows that open sessions hold on every stage."""
+        return sum(claim.rows for claim in self._held.values())
+
+    @property
+    def drafter_rows(self) -> int:
+        return sum(claim.drafter_rows for claim in self._held.values())
+
+    def hold(self, session: str, claim: CacheClaim) -> None:
+        self._held[session] = claim
+
+    def release(self, session: str) -> bool:
+        """Take back what a session holds; return whether it held anything."""
+        return self._held.pop(session, None) is not None
+
+    def fits(self, claim: CacheClaim, limits: AdmissionLimits) -> bool:
+        """Return whether there is room for another session now."""
+        return (
+            len(self._held) < limits.sessions
+            and self.rows + claim.rows <= limits.total_rows
+            and (not claim.drafter_rows or self.drafter_rows + claim.drafter_rows <= limits.drafter_rows)
+        )
+
+
+def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) -> None:
+    """Check that a session fits a pipeline that has no other session.
+
+    device: the draft node, for messages.
+
+    Raises:
+        CapacityError: when it does not; the error says by how much.
+    """
+    stage_rows = min(limits.session_rows, limits.total_rows)
+    for rows, room, where in (
+        (claim.rows, stage_rows, "the caches of the stages"),
+        (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
+    ):
+        if rows > room:
+            raise CapacityError(
+                f"the request needs {rows} cache rows, and {where} have room for {room}: lower "
+                f"max_new_tokens by {rows - room} or more, or shorten the prompt"
+            )

@@ -1,0 +1,70 @@
+"""A client hears of its place in the queue, and of the time after which to try again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from flowedge.client import AsyncClient, Client
+from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.net.grpc_status import to_status
+from flowedge.v1 import generation_pb2 as pb
+from tests.client.fake_node import chunk, finished, keep_alive, serving, started, waiting
+
+
+def waits(request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:
+    assert request.priority == "batch"
+    yield waiting(2, 8.5)
+    yield keep_alive()
+    yield waiting(1, 4.0)
+    yield started(waited_s=3.25)
+    yield chunk("x", 1)
+    yield finished()
+
+
+def test_each_place_is_told() -> None:
+    async def ask(address: str) -> None:
+        async with AsyncClient(address) as client:
+            answer = client.generate("Hi", priority="batch", on_waiting=lambda *told: later.append(told))
+            assert (await answer.result()).queue_s == 3.25
+
+    places: list[tuple[int, float]] = []
+    later: list[tuple[int, float]] = []
+    with serving(waits) as (_, address), Client(address) as client:
+        answer = client.generate("Hi", priority="batch", on_waiting=lambda *told: places.append(told))
+        assert next(answer).text == "x"
+        assert (answer.queue_position, answer.expected_s, answer.queue_s) == (0, None, 3.25)
+        answer.result()
+        asyncio.run(ask(address))
+    assert places == later == [(2, 8.5), (1, 4.0)]
+
+
+def test_a_request_that_has_begun_does_not_wait_again() -> None:
+    def script(request: Any, context: Any) -> list[pb.GenerateEvent]:
+        return [started(), waiting(1)]
+
+    with (
+        serving(script) as (_, address),
+        Client(address) as client,
+        pytest.raises(ProtocolError, match="'waiting' at the wrong place"),
+    ):
+        client.generate("Hi").result()
+
+
+def test_the_time_after_which_to_try_again_reaches_the_client() -> None:
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        yield waiting(1)
+        _, details, metadata = to_status(CapacityError.later("no room", 7.5))
+        context.set_trailing_metadata(metadata)
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+
+    with serving(script) as (_, address), Client(address) as client:
+        answer = client.generate("Hi")
+        with pytest.raises(CapacityError, match="no room; try later, in about 8 s") as caught:
+            answer.result()
+    assert caught.value.retry_after_s == 7.5
+    assert not answer.token_ids
