@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from flowedge.cli.asking import Asking
+from flowedge.cli.concurrent_asking import ConcurrentAsking
 from flowedge.cli.options import AUTOREGRESSIVE
 from flowedge.cli.output import warn, write_answer
 from flowedge.cli.pipelines.opening import open_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.prompt_answer import PromptAnswer
+from flowedge.cli.prompt_answer import Verdict
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Device
 from flowedge.client.request import GenerateOptions
-from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
@@ -41,13 +41,14 @@ def answer_all(
     check: bool,
     json_file: Path | None = None,
     timeout_s: float = 600.0,
+    concurrency: int = 1,
 ) -> None:
-    """Ask a pipeline all prompts; the report is written even when a prompt fails.
+    """Ask a pipeline all prompts, `concurrency` at once; the report is written even when a prompt fails.
 
     Raises:
         typer.Exit: when an answer differs from the plain model's by more than rounding explains.
     """
-    report = JsonReport(request, options, json_file)
+    report = JsonReport(request, options, json_file, concurrency)
     with (
         screen.transfers() as transfers,
         open_pipeline(request, screen.progress, transfers) as address,
@@ -59,14 +60,19 @@ def answer_all(
             if check:
                 _check_is_served(request, device)
         checker = _load_checker(request, device.dtype, screen) if check else None
+        askings = [Asking(client, prompt, options, timeout_s) for prompt in prompts]
+        several = concurrency > 1
         try:
-            for number, prompt in enumerate(prompts, 1):
-                if number > 1:
-                    write_answer("\n")  # sets the answers apart
-                screen.announce(number, len(prompts), prompt)
-                answer = ask(client, prompt, options, checker)
-                report.answers.append(answer)
-                screen.show_answer(answer, several=len(prompts) > 1)
+            with ConcurrentAsking(askings if several else [], concurrency) as concurrent:
+                for index, asking in enumerate(askings):
+                    if index:
+                        write_answer("\n")  # sets the answers apart
+                    asking.on_waiting = None if several else screen.show_place
+                    screen.announce(index + 1, len(prompts), asking.prompt)
+                    _show(concurrent.texts(index) if several else asking.texts())
+                    answer = asking.answer(_judge(asking, checker))
+                    report.answers.append(answer)
+                    screen.show_answer(answer, several=len(prompts) > 1)
         except BaseException:
             _write_part(report)
             raise
@@ -84,42 +90,33 @@ def _write_part(report: JsonReport) -> None:
         warn(f"flowedge: {error}")
 
 
-def ask(client: Client, prompt: str, options: GenerateOptions, checker: Checker | None) -> PromptAnswer:
-    """Stream the answer to standard output; compare it with the plain model's if there is a checker.
+def _show(texts: Iterable[str]) -> None:
+    """Write an answer to standard output as it comes.
 
     The output ends with a line break whatever ends the answer, so that an error stands on a line of its own.
     """
-    started = time.monotonic()
-    first_token = started
-    with client.generate(prompt, options=options) as generation:
-        try:
-            for chunk in generation:
-                if first_token == started:
-                    first_token = time.monotonic()
-                write_answer(chunk.text)
-        except (KeyboardInterrupt, FlowEdgeError) as error:
-            if generation.text:
-                write_answer("\n")
-            if isinstance(error, KeyboardInterrupt):
-                warn("cancelled")
-            raise
+    begun = False
+    try:
+        for text in texts:
+            begun = begun or bool(text)
+            write_answer(text)
+    except (KeyboardInterrupt, FlowEdgeError) as error:
+        if begun:
+            write_answer("\n")
+        if isinstance(error, KeyboardInterrupt):
+            warn("cancelled")
+        raise
     write_answer("\n")
-    seed, reason = generation.seed or 0, generation.finish_reason or ""
-    verdict = None
-    if checker is not None:
-        sampling = SamplingParams(options.temperature, options.top_k, options.top_p, seed)
-        prompt_ids, token_ids = generation.prompt_ids, generation.token_ids
-        verdict = checker.judge(prompt_ids, token_ids, sampling, reason, options.max_new_tokens)
-    return PromptAnswer(
-        prompt=prompt,
-        prompt_ids=generation.prompt_ids,
-        token_ids=generation.token_ids,
-        text=generation.text,
-        seed=seed,
-        finish_reason=reason,
-        statistics=typed_statistics(generation.statistics),
-        client_ttft_s=first_token - started,
-        verdict=verdict,
+
+
+def _judge(asking: Asking, checker: Checker | None) -> Verdict | None:
+    generation, options = asking.generation, asking.options
+    if checker is None or generation is None:
+        return None
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p, generation.seed or 0)
+    reason = generation.finish_reason or ""
+    return checker.judge(
+        generation.prompt_ids, generation.token_ids, sampling, reason, options.max_new_tokens
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flowedge.engine.statistics import RequestStatistics
@@ -67,6 +67,7 @@ class PromptAnswer:
     Attributes:
         client_ttft_s: seconds from the request to the first token, measured by this client.
         verdict: None without `--check`.
+        asked, answered: when, on time.monotonic() of this client.
     """
 
     prompt: str
@@ -78,3 +79,14 @@ class PromptAnswer:
     statistics: RequestStatistics
     client_ttft_s: float
     verdict: Verdict | None
+    asked: float = 0.0
+    answered: float = 0.0
+
+
+def served_s(answers: Iterable[PromptAnswer]) -> float:
+    """Return the seconds in which one of the prompts or several were being answered."""
+    seconds, until = 0.0, 0.0
+    for answer in sorted(answers, key=lambda each: each.asked):
+        seconds += max(answer.answered - max(answer.asked, until), 0.0)
+        until = max(until, answer.answered)
+    return seconds

@@ -19,7 +19,7 @@ from flowedge.engine.statistics import StageUse
 from flowedge.version import VERSION
 
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")
-_TIMES = ("ttft_s", "decode_s", "total_s", "tokens_per_s")
+_TIMES = ("queue_s", "ttft_s", "decode_s", "total_s", "tokens_per_s")
 _COUNTS = ("segments", "empty_segments", "prunes", "draft_layers", "draft_rows_sent")
 _WORK = ("rows_computed", "rows_trimmed", "rows_wasted", "segments", "aborted", "busy_s")
 
@@ -32,9 +32,19 @@ class JsonReport:
         draft_node: what the draft node reports about itself and its stages; None before it was asked.
     """
 
-    def __init__(self, request: PipelineRequest, options: GenerateOptions, file: Path | None) -> None:
-        """file: None if no file was asked for."""
+    def __init__(
+        self,
+        request: PipelineRequest,
+        options: GenerateOptions,
+        file: Path | None,
+        concurrency: int = 1,
+    ) -> None:
+        """
+        file: None if no file was asked for.
+        concurrency: how many prompts are asked at once.
+        """
         self.request = request
+        self._concurrency = concurrency
         self.answers: list[PromptAnswer] = []
         self.draft_node: Device | None = None
         self.options = options
@@ -65,6 +75,7 @@ class JsonReport:
                 **asdict(self.request),
                 "drafter": drafter_label(self.request.drafter),
                 **asdict(self.options),
+                "concurrency": self._concurrency,
                 "dtype": self.request.dtype if device is None else device.dtype,
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),

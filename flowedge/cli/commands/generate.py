@@ -34,7 +34,7 @@ from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client.request import GenerateOptions, checked_seconds
 from flowedge.core.errors import BadRequestError
-from flowedge.core.request import Noise
+from flowedge.core.request import DEFAULT_PRIORITY, Noise, Priority
 from flowedge.core.utf8 import checked_utf8
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.profiling.documents.model import Quantisation
@@ -98,6 +98,9 @@ def generate(
             "the noise of the sampling (shared). The output is the same."
         ),
     ] = "shared",
+    priority: Annotated[
+        Priority, typer.Option(help="Which request comes first if several wait for room at the draft node.")
+    ] = DEFAULT_PRIORITY,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens in an answer.")] = 256,
     stop: Annotated[
         list[str] | None,
@@ -122,6 +125,9 @@ def generate(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of prompts of the file to answer.")
     ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1024, help="Maximum number of prompts of the file asked at once.")
+    ] = 1,
     check: Annotated[
         bool,
         typer.Option(
@@ -158,6 +164,7 @@ def generate(
         top_k=top_k,
         seed=seed,
         noise=noise,
+        priority=priority,
         stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
         system=None if system is None else checked_utf8(system, "--system"),
     )
@@ -187,7 +194,16 @@ def generate(
         choose_credentials(cluster_dir, insecure)
         if drafting.notice and not request.is_made_already:
             screen.note(drafting.notice)
-        answer_all(questions, request, options, screen, check=check, json_file=json_file, timeout_s=timeout)
+        answer_all(
+            questions,
+            request,
+            options,
+            screen,
+            check=check,
+            json_file=json_file,
+            timeout_s=timeout,
+            concurrency=concurrency,
+        )
 
 
 def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from statistics import fmean
+from statistics import fmean, median
 
 from flowedge.cli.output import warn
-from flowedge.cli.prompt_answer import PromptAnswer, sum_up
+from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
 from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
@@ -50,22 +50,27 @@ class AnswerScreen:
         place = f"[{number}/{count}] " if count > 1 else ""
         self._print(f"{place}> {shown}", "bold")
 
+    def show_place(self, position: int, expected_s: float) -> None:
+        """Show the place of a request among those that wait for room."""
+        self._print(f"waiting for room: place {position}, about {expected_s:.0f} s", "dim")
+
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """Show the statistics of an answer, with a table of devices unless there are several answers."""
         self._print(_line(answer), "cyan")
         if answer.verdict is not None and (several or not answer.verdict.passed):
             self._print(answer.verdict.line(), "dim")
         if not several:
-            self._console.print(_devices_table([answer]))
+            statistics = answer.statistics
+            self._console.print(_devices_table([answer], statistics.total_s - statistics.queue_s))
 
     def show_summary(self, answers: Sequence[PromptAnswer]) -> None:
         """Show several answers together, and the line of the check."""
         if len(answers) > 1:
             tokens = sum(len(answer.token_ids) for answer in answers)
-            seconds = sum(answer.statistics.total_s for answer in answers)
+            seconds = served_s(answers)
             rate = f", {tokens / seconds:.1f} tokens/s prefill included" if seconds > 0 else ""
-            self._print(f"{len(answers)} answers, {tokens} tokens{rate}", "bold cyan")
-            self._console.print(_devices_table(answers))
+            self._print(f"{len(answers)} answers, {tokens} tokens{rate}{_medians(answers)}", "bold cyan")
+            self._console.print(_devices_table(answers, seconds))
         verdicts = [answer.verdict for answer in answers if answer.verdict is not None]
         if verdicts:
             whole = sum_up(verdicts)
@@ -80,6 +85,8 @@ def _line(answer: PromptAnswer) -> str:
         f"{statistics.tokens_per_s:.1f} tokens/s",
         f"first token after {statistics.ttft_s:.2f} s",
     ]
+    if statistics.queue_s:
+        parts.append(f"waited {statistics.queue_s:.2f} s")
     if counters.draft_layers:
         parts.append(f"{fmean(counters.accepted_per_round or [0]):.2f} tokens a round")
         parts.append(f"{fmean(counters.accepted_per_segment or [0]):.2f} a segment")
@@ -89,7 +96,15 @@ def _line(answer: PromptAnswer) -> str:
     return ", ".join(parts)
 
 
-def _devices_table(answers: Sequence[PromptAnswer]) -> PlainTable:
+def _medians(answers: Sequence[PromptAnswer]) -> str:
+    first = median(answer.statistics.ttft_s for answer in answers)
+    between = [seconds for answer in answers for seconds in answer.statistics.itl_s]
+    gap = f", {1000 * median(between):.0f} ms between tokens" if between else ""
+    return f"; medians: first token after {first:.2f} s{gap}"
+
+
+def _devices_table(answers: Sequence[PromptAnswer], seconds: float) -> PlainTable:
+    """Return the work of each device for answers that took so many seconds together."""
     table = plain_table(
         "device", *(Column(title, Form.WHOLE, right=True, drop=drop) for title, drop in _WORK)
     )
@@ -97,8 +112,7 @@ def _devices_table(answers: Sequence[PromptAnswer]) -> PlainTable:
         name = device.report.device
         reports = [_devices(answer.statistics)[index].report for answer in answers]
         busy_s = sum(report.busy_s for report in reports)
-        total_s = sum(answer.statistics.total_s for answer in answers)
-        use = busy_s / total_s if total_s > 0 else 0.0
+        use = min(busy_s / seconds, 1.0) if seconds > 0 else 0.0
         rows = ["rows_computed", "rows_trimmed", "rows_wasted"] if index else []
         cells = [str(sum(getattr(report, row) for report in reports)) for row in rows] or ["", "", ""]
         sent = sum(answer.statistics.link_bytes.get(name, 0) for answer in answers)
