@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.core.errors import BadRequestError, CapacityError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
+from flowedge.engine.admission.cache_budget import UNLIMITED_ROWS, AdmissionLimits
 from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import Forward, StageJob
@@ -82,8 +83,12 @@ async def live_pipeline(
     fault: ExpressFault | None = None,
     progress_s: float = 60.0,
     at_forward: Callable[[], None] = lambda: None,
+    total_rows: int = UNLIMITED_ROWS,
 ) -> AsyncIterator[tuple[LiveDraftNode, list[LiveStage]]]:
-    """The draft node and its stages, each with a server and a compute thread of its own."""
+    """The draft node and its stages, each with a server and a compute thread of its own.
+
+    total_rows: what each stage has for all sessions, and the draft node goes by.
+    """
     async with contextlib.AsyncExitStack() as stack:
         addresses: list[str] = []
 
@@ -100,7 +105,7 @@ async def live_pipeline(
         for index, block in enumerate(models.blocks):
             name = f"v{index + 1}"
             executor = StuckExecutor(block, models.taps, at_forward)
-            machine = Stage(name, executor.stage_spec())
+            machine = Stage(name, executor.stage_spec(max_total_capacity=total_rows))
             stages.append(LiveStage(machine, executor, timing(name), lambda reason: None))
             await serve(name, stages[-1])
         node = LiveDraftNode(
@@ -110,6 +115,7 @@ async def live_pipeline(
             progress_s=progress_s,
             express_fault=fault,
         )
+        node.admit_within(AdmissionLimits(total_rows=total_rows))
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
             await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
@@ -214,6 +220,24 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
             asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "auto") * 2)]
             results = await asyncio.gather(*(result_of(node, each) for each in asked))
             assert [tokens for tokens, _ in results] == [expected] * 4
+
+    run(test)
+
+
+def test_sessions_wait_for_rows_on_the_stages_and_answer_as_alone(models: Models) -> None:
+    """A stage would end a session beyond its rows with a Fault."""
+
+    async def test() -> None:
+        prepared = models.draft.make_machine("d0", STAGES, models.taps).prepare(request("x", "auto"))
+        async with live_pipeline(models, total_rows=2 * prepared.capacity) as (node, stages):
+            expected, _ = await result_of(node, request("alone", "autoregressive"))
+            asked = [request(f"s{i}", ("auto", "autoregressive")[i % 2]) for i in range(6)]
+            results = await asyncio.gather(*(result_of(node, each) for each in asked))
+            assert [tokens for tokens, _ in results] == [expected] * len(asked)
+            with pytest.raises(CapacityError, match="lower max_new_tokens by"):
+                start(node, request("large", max_new_tokens=1500))
+            await until(lambda: not any(stage.num_sessions for stage in stages))
+            assert node.num_sessions == node.num_waiting == 0
 
     run(test)
 

@@ -31,10 +31,12 @@ class RawCaller:
         ended: the streams that the server has ended.
     """
 
-    def __init__(self, address: str, state: Path | None, reply_window: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, address: str, state: Path | None, reply_window: int = WINDOW_BYTES, *, plaintext: bool = False
+    ) -> None:
         """state: directory of a member's credentials; None for a caller without a certificate."""
         plain = socket.create_connection(split_address(address), 10)
-        self._socket = _context(state).wrap_socket(plain)
+        self._socket = plain if plaintext else _context(state).wrap_socket(plain)
         self._socket.settimeout(None)
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -179,8 +181,10 @@ class RawCaller:
 
 
 @contextmanager
-def raw_caller(address: str, state: Path | None, reply_window: int = WINDOW_BYTES) -> Iterator[RawCaller]:
-    caller = RawCaller(address, state, reply_window)
+def raw_caller(
+    address: str, state: Path | None, reply_window: int = WINDOW_BYTES, *, plaintext: bool = False
+) -> Iterator[RawCaller]:
+    caller = RawCaller(address, state, reply_window, plaintext=plaintext)
     try:
         yield caller
     finally:

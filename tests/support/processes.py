@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
@@ -237,6 +238,13 @@ class AgentProcess(FlowEdgeProcess):
         with grpc.insecure_channel(self.address) as channel:
             device: pb.Device = rpc.AgentStub(channel).Describe(pb.DescribeRequest(), timeout=timeout_s)
         return device
+
+    def samples(self, timeout_s: float = 20.0) -> dict[str, float]:
+        """Return the samples of the agent's metrics, by name and labels."""
+        (address,) = {line.rsplit(" ", 1)[1].strip() for line in self.lines if "serves metrics at" in line}
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     def resident_bytes(self) -> int:
         """Return the memory of the process, as the system counts it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,21 +61,13 @@ def await_health(agent: AgentProcess, service: str) -> None:
                 return
 
 
-def scraped(agent: AgentProcess) -> dict[str, float]:
-    """The samples of its metrics, by name and labels."""
-    (address,) = {line.rsplit(" ", 1)[1].strip() for line in agent.lines if "serves metrics at" in line}
-    with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-
-
 def expect_metrics(d0: AgentProcess, v1: AgentProcess, statistics: dict[str, Any]) -> None:
     """After one request the metrics count what its statistics count."""
-    of_draft_node, of_stage = scraped(d0), scraped(v1)
+    of_draft_node, of_stage = d0.samples(), v1.samples()
     while of_stage[
         "flowedge_kv_cache_bytes"
     ]:  # it is freed behind the client's back; the test has a deadline
-        of_stage = scraped(v1)
+        of_stage = v1.samples()
     report = statistics["stages"][0]["report"]
     assert of_draft_node["flowedge_tokens_total"] == statistics["new_tokens"]
     assert of_draft_node['flowedge_sessions_ended_total{reason="length"}'] == 1
