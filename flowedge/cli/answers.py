@@ -67,7 +67,8 @@ def answer_all(
                 for index, asking in enumerate(askings):
                     if index:
                         write_answer("\n")  # sets the answers apart
-                    asking.on_waiting = None if several else screen.show_place
+                    if not several:
+                        asking.on_waiting, asking.on_pause = screen.show_place, screen.show_pause
                     screen.announce(index + 1, len(prompts), asking.prompt)
                     _show(concurrent.texts(index) if several else asking.texts())
                     answer = asking.answer(_judge(asking, checker))

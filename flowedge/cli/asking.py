@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
@@ -14,6 +14,8 @@ from flowedge.client.request import GenerateOptions
 from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import CapacityError
 
+LEAST_S = 0.01  # of the time for an answer that a pause has used up; the error then is that of the deadline
+
 
 @dataclass(eq=False)
 class Asking:
@@ -22,6 +24,8 @@ class Asking:
     Attributes:
         timeout_s: seconds for the answer, waits for room included.
         stop: no request is begun, or begun again, when it is set.
+        on_waiting: is told of the request's place in the queue (see Client.generate).
+        on_pause: is told of the seconds after which the prompt is asked again.
         generation: the answer so far; None before the prompt is asked.
         asked, answered: when, on time.monotonic().
     """
@@ -32,6 +36,7 @@ class Asking:
     timeout_s: float
     stop: threading.Event = field(default_factory=threading.Event)
     on_waiting: OnWaiting | None = None
+    on_pause: Callable[[float], None] | None = None
     generation: Generation | None = None
     asked: float = 0.0
     answered: float = 0.0
@@ -47,7 +52,7 @@ class Asking:
         self.asked = time.monotonic()
         pause_s: float | None = 0.0
         while pause_s is not None and not self.stop.wait(pause_s):
-            left_s = self.asked + self.timeout_s - time.monotonic()
+            left_s = max(self.asked + self.timeout_s - time.monotonic(), LEAST_S)
             pause_s = yield from self._try(left_s)
         self.answered = time.monotonic()
 
@@ -90,5 +95,7 @@ class Asking:
                 pause_s = error.retry_after_s
                 if pause_s is None or generation.token_ids or pause_s >= left_s:
                     raise
+                if self.on_pause is not None:
+                    self.on_pause(pause_s)
                 return pause_s
         return None

@@ -98,7 +98,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     @property
     def num_waiting(self) -> int:
-        return len(self._machine.admission.waiting)
+        return self._machine.admission.num_waiting
 
     @property
     def is_drained(self) -> bool:
@@ -182,7 +182,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
                 reason = TOO_LARGE if error.retry_after_s is None else QUEUE_FULL
                 self._observer.counted(WorkCounts(refused=Counter((reason,))))
                 raise
-            waiting = session.name in self._machine.admission.waiting
+            waiting = self._machine.admission.is_waiting(session.name)
             running = self._running[session.name] = RunningRequest(session.name, waiting=waiting)
         self.timeline.add(session.name, REQUEST, began, began)
         if not waiting:

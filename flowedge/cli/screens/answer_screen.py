@@ -54,6 +54,10 @@ class AnswerScreen:
         """Show the place of a request among those that wait for room."""
         self._print(f"waiting for room: place {position}, about {expected_s:.0f} s", "dim")
 
+    def show_pause(self, seconds: float) -> None:
+        """Show when a draft node without room is asked again."""
+        self._print(f"the draft node has no room; it is asked again in {seconds:.0f} s", "dim")
+
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """Show the statistics of an answer, with a table of devices unless there are several answers."""
         self._print(_line(answer), "cyan")

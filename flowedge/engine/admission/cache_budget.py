@@ -59,32 +59,30 @@ class CacheClaim:
 
 
 class CacheBudget:
-    """What open sessions hold, and whether another one fits."""
+    """What open sessions hold, and whether another one fits.
+
+    Attributes:
+        rows: cache rows that open sessions hold on every stage; drafter_rows: of the drafter.
+    """
 
     def __init__(self) -> None:
+        self.rows = 0
+        self.drafter_rows = 0
         self._held: dict[str, CacheClaim] = {}
-
-    def __contains__(self, session: str) -> bool:
-        return session in self._held
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    @property
-    def rows(self) -> int:
-        """Cache rows that open sessions hold on every stage."""
-        return sum(claim.rows for claim in self._held.values())
-
-    @property
-    def drafter_rows(self) -> int:
-        return sum(claim.drafter_rows for claim in self._held.values())
 
     def hold(self, session: str, claim: CacheClaim) -> None:
         self._held[session] = claim
+        self.rows += claim.rows
+        self.drafter_rows += claim.drafter_rows
 
     def release(self, session: str) -> bool:
         """Take back what a session holds; return whether it held anything."""
-        return self._held.pop(session, None) is not None
+        claim = self._held.pop(session, None)
+        if claim is None:
+            return False
+        self.rows -= claim.rows
+        self.drafter_rows -= claim.drafter_rows
+        return True
 
     def fits(self, claim: CacheClaim, limits: AdmissionLimits) -> bool:
         """Return whether there is room for another session now."""

@@ -43,6 +43,13 @@ class SessionAdmission:
         return self._queue.names
 
     @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    def is_waiting(self, session: str) -> bool:
+        return session in self._queue
+
+    @property
     def held_rows(self) -> int:
         """Cache rows that open sessions hold on every stage."""
         return self._budget.rows

@@ -35,7 +35,7 @@ class WaitingQueue:
     """Orders waiting sessions by priority, then by arrival. Who waits moves up, so that nobody starves."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, WaitingSession] = {}
+        self._waiting: dict[str, WaitingSession] = {}  # in the order of arrivals
         self._arrivals = 0
 
     def __contains__(self, session: str) -> bool:
@@ -51,7 +51,8 @@ class WaitingQueue:
     @property
     def first_arrival(self) -> float | None:
         """The arrival of the session that has waited longest; None if nobody waits."""
-        return min((each.arrived for each in self._waiting.values()), default=None)
+        first = next(iter(self._waiting.values()), None)
+        return None if first is None else first.arrived
 
     def put(self, session: DraftSession, claim: CacheClaim, now: float) -> None:
         self._arrivals += 1
