@@ -52,7 +52,7 @@ OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the inter
 _log = logging.getLogger(__name__)
 
 
-class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
+class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
     """The draft node of one pipeline, from its making to the loss of a device.
 
     Attributes:
