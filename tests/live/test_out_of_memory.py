@@ -47,7 +47,7 @@ def test_only_the_request_that_lacks_memory_ends(
         async with live_pipeline(models) as (node, stages):
             expected, _ = await result_of(node, request("before", max_new_tokens=TOKENS))
             target: Any = {
-                "stage": (models.blocks[1], "forward"),
+                "stage": (models.blocks[1], "forward_together"),
                 "head": (models.draft.executor.head, "logits"),
                 "drafter": (vars(models.draft.executor.drafter)["_forward"], "_embedded"),
             }[owner]
