@@ -7,6 +7,7 @@ import numpy as np
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.stage import Stage
@@ -70,6 +71,8 @@ class NoText:
         return ""
 
 
+NO_WAIT = 64  # sessions: more than there are requests
+FOR_EVER = 1e9
 TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
 LEVELS = ("pipedec", "specpipe")
 OTHERS = ("autoregressive", "pipeinfer", "pipespec_sync")
@@ -155,6 +158,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
     taps = [i for i in range(num_stages) if (seed + i * i) % 5 < 2]
     kept = [i for i in taps if verification == DRAFT_NODE or i < num_stages - 1]
     before = [sum(tap < i for tap in taps) for i in range(num_stages)]
+    room = 1 + seed % 2 if seed % 5 == 4 else NO_WAIT  # sessions; a stage ends one beyond them with a fault
     stages = [
         Stage(
             f"v{i}",
@@ -166,12 +170,13 @@ def run_history(seed: int, check_always: bool = False) -> int:
                 vocab_size=vocab,
                 dtype="uint64",
                 draws=i == num_stages - 1 and verification == LAST_STAGE,
+                max_sessions=room,
             ),
         )
         for i in range(num_stages)
     ]
     executors = [ExactStage(i, vocab, taps=i in taps) for i in range(num_stages)]
-    middles, middle_executors = random_middles(num_stages, vocab, rng)
+    middles, middle_executors = random_middles(num_stages, vocab, rng, room)
     head = ExactHead(vocab, rng)
     node = DraftNode(
         "d0",
@@ -188,6 +193,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
         ),
         lambda request: checked_strategy(request, middle_executors),
         NoText,
+        AdmissionLimits(sessions=room, queue_s=FOR_EVER),
     )
     pipeline = VirtualPipeline(
         node,
@@ -248,11 +254,11 @@ def run_history(seed: int, check_always: bool = False) -> int:
 
 
 def random_middles(
-    num_stages: int, vocab: int, rng: np.random.Generator
+    num_stages: int, vocab: int, rng: np.random.Generator, room: int
 ) -> tuple[list[Stage], list[ExactMiddle]]:
     """Return zero to three middle models with their executors; later models agree more with the target."""
     count = int(rng.choice([0, 1, 1, 2, 3]))
-    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, returns_tokens=True)
+    spec = StageSpec(is_first=True, width=1, vocab_size=vocab, returns_tokens=True, max_sessions=room)
     doubts = sorted(rng.choice([1, 2, 5, 50], size=count).tolist())
     stages = [Stage(f"m{route}", spec) for route in range(1, 1 + count)]
     return stages, [ExactMiddle(num_stages, vocab, doubt) for doubt in doubts]
