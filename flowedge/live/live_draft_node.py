@@ -330,10 +330,11 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         while True:
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
-            with self._lock:
-                self._machine.tell_time(now)
-                self._machine.admit()
-            self._changed()
+            if self.num_waiting:
+                with self._lock:
+                    self._machine.tell_time(now)
+                    self._machine.admit()
+                self._changed()
             for running in list(self._running.values()):
                 if not running.waiting and now - running.progressed > self._progress_s:
                     self._give_up(running)
