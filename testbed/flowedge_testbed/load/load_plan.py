@@ -65,7 +65,7 @@ class LoadRun:
 
 @dataclass(frozen=True)
 class LoadTask:
-    """The load points of a method on a pipeline, which share the requests."""
+    """The load points of a strategy on a pipeline, which share the requests."""
 
     requests: RequestList
     runs: tuple[LoadRun, ...]
@@ -73,7 +73,11 @@ class LoadTask:
 
 @dataclass(frozen=True)
 class LoadCell:
-    """One entry of the results: a load point by a method on a case, at a temperature."""
+    """One entry of the results: a load point by a method on a case, at a temperature.
+
+    Attributes:
+        static_batches: whether the method is one of static batches, be there several clients or one.
+    """
 
     case: Case
     method: str
@@ -81,6 +85,7 @@ class LoadCell:
     temperature: float
     noise: Noise
     load: LoadRun
+    static_batches: bool
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,9 @@ def make_load_plan(
     choose = partial(options_of, scenario, hit_rates)
     prompts = tuple(prompt for dataset in datasets for prompt in dataset.prompts)
     new_tokens = choice.new_tokens or (scenario.max_new_tokens, scenario.max_new_tokens)
-    tasks: list[LoadTask] = []
+    tasks: dict[tuple[Any, ...], tuple[RequestList, dict[str, LoadRun]]] = {}
     cells: list[LoadCell] = []
-    for case in all_cases:
+    for place, case in enumerate(all_cases):
         sizes = case.setup.sizes()
         for temperature in scenario.temperatures:
             requests = RequestList(prompts, temperature, scenario.seeds[0], new_tokens)
@@ -131,13 +136,16 @@ def make_load_plan(
                 _check_memory(scenario, choice, case, method, options, requests)
                 for noise in scenario.noises(method, temperature):
                     content = {**base, "emulation": sizes, "requests": asdict(requests)}
-                    runs = tuple(
-                        _run(scenario, choice, case, method, options, noise, point, content)
-                        for point in load_points(choice)
-                    )
-                    tasks.append(LoadTask(requests, runs))
-                    cells += [LoadCell(case, method, options, temperature, noise, run) for run in runs]
-    return LoadPlan(tuple(tasks), tuple(cells))
+                    # Variants of a strategy share its draft layers.
+                    group = place, temperature, scenario.method(method)[0], noise
+                    _, runs = tasks.setdefault(group, (requests, {}))
+                    for point in load_points(choice):
+                        run = _run(scenario, choice, case, method, options, noise, point, content)
+                        run = runs.setdefault(run.key, run)
+                        static = method in choice.static_batches
+                        cells.append(LoadCell(case, method, options, temperature, noise, run, static))
+    every = (LoadTask(requests, tuple(runs.values())) for requests, runs in tasks.values())
+    return LoadPlan(tuple(every), tuple(cells))
 
 
 def _run(
@@ -153,7 +161,7 @@ def _run(
     strategy, _ = scenario.method(method)
     first = choice.warm_up * (int(point.value) if point.kind == "clients" else 1)
     counted = range(first, first + choice.requests)
-    static = method in choice.static_batches
+    static = method in choice.static_batches and point.value > 1  # batches of one client are its requests
     whole = {
         **content,
         "strategy": strategy,

@@ -150,7 +150,7 @@ def _served(answer: LoadAnswer, first_rows: float | None, row_share: float | Non
         asked_s=asked,
         ttft_s=times[0] - asked,
         latency_s=times[-1] - asked,
-        queued_s=first_rows - asked,
+        queued_s=max(first_rows - asked, 0.0),  # two devices' clocks are matched to a fraction of a ms
         admitted_s=None if answer.admitted_s is None else answer.admitted_s - asked,
         itl_s=tuple(after - before for before, after in pairwise(times)),
         row_share=row_share,

@@ -75,7 +75,7 @@ def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
         "noise": cell.noise,
         "load": load.point.kind,
         "at": load.point.value,
-        "static_batches": load.static_batches,
+        "static_batches": cell.static_batches,
         "requests": len(requests),
         "tokens": record.new_tokens,
         "window_s": record.window_s,

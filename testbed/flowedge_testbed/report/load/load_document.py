@@ -81,7 +81,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
 
 def _load(choice: LoadChoice, scenario: Scenario) -> str:
     least, most = choice.new_tokens or (scenario.max_new_tokens, scenario.max_new_tokens)
-    length = f"{most}" if least == most else f"{least} to {most}"
+    length = f"{most}" if least == most else f"{least} to {most} (drawn for each request)"
     think = f", which think for {choice.think_s:g} s on average" if choice.think_s else ""
     asked = f" of clients that ask again when they are answered{think}" if choice.clients else ""
     either = " or" if choice.clients and choice.arrivals_per_s else ""
