@@ -97,6 +97,13 @@ class ProtocolError(FlowEdgeError):
     status = "INVALID_ARGUMENT"
 
 
+class PrefixLostError(FlowEdgeError):
+    """Rows that a new session was to begin with, and that a stage does not hold."""
+
+    code = "prefix_lost"
+    status = "UNAVAILABLE"
+
+
 class AccessError(FlowEdgeError):
     """A peer that is not the expected device, or that may not do what it asks for."""
 
@@ -154,6 +161,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
         CheckpointError,
         DeadlineError,
         NonFiniteError,
+        PrefixLostError,
         ProtocolError,
     )
     for cls in plain:

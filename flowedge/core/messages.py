@@ -42,10 +42,24 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """Context rows of another session, with a copy of which a new session begins.
+
+    Attributes:
+        session: it is open, or its cache is kept (see Close.kept).
+        rows: number of its first rows that are copied; all stages have computed them.
+    """
+
+    session: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Open:
     """Start of a session; every stage allocates a KV cache of `capacity` rows, once.
 
     Attributes:
+        prefix: rows that are context from the start; None where the session begins without rows.
         drawing: for a session whose tokens the last stage draws; None where all rows come back.
         keeps_taps: whether stages keep what they tap of draft rows until a prune accepts the rows (see
             Tapped), instead of sending it on with them. The last stage of a session with `drawing` does not:
@@ -58,6 +72,7 @@ class Open:
     drawing: Drawing | None = None
     keeps_taps: bool = False
     takes_turns: bool = False
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True)
@@ -214,10 +229,23 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Close:
-    """End of a session; sent in-band, it collects the report of each stage that it passes."""
+    """End of a session; sent in-band, it collects the report of each stage that it passes.
+
+    Attributes:
+        kept: context rows of the session that stay cached under its name, until a Forget; 0 for none. A stage
+            that cannot keep them passes 0 on. A Close that keeps rows is sent in-band only.
+    """
 
     session: str
     reports: tuple[StageReport, ...] = ()
+    kept: int = 0
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The rows that were kept of an ended session are needed no more; sent in-band only."""
+
+    session: str
 
 
 @dataclass(frozen=True)
@@ -244,7 +272,7 @@ class Heartbeat:
     sequence: int
 
 
-SessionMessage: TypeAlias = Open | Segment | Prune | Tapped | Close | Credit | Fault | Heartbeat
+SessionMessage: TypeAlias = Open | Segment | Prune | Tapped | Close | Forget | Credit | Fault | Heartbeat
 Message: TypeAlias = SessionMessage | SegmentBatch
 
 

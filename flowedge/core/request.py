@@ -74,6 +74,7 @@ class Request:
         rows_only: compute the prompt, put out its rows and generate nothing. max_new_tokens has no effect
             then, and the strategy must be one that does not draft.
         priority: by which requests are opened that wait for room; it changes no token.
+        reuses_prefix: whether rows of other sessions may be copied for it, and its rows for them.
     """
 
     session: str
@@ -87,6 +88,7 @@ class Request:
     noise: Noise = "shared"
     rows_only: bool = False
     priority: Priority = DEFAULT_PRIORITY
+    reuses_prefix: bool = True
 
     @property
     def draft_noise(self) -> SamplingParams | None:
@@ -155,6 +157,7 @@ class DecodeCounters:
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
         rollbacks: in a hierarchy of models, how often each verifying model made the models before it roll
             back; the target comes last.
+        reused_rows: rows of the prompt that were copied from another session and not computed.
         rows_in_flight: mean number of rows in flight, from the first token to the last. A row is in flight
             from its sending to the target until it is verified or returned without live rows.
         rows_alive_in_flight: mean number of rows in flight that were not pruned yet.
@@ -169,6 +172,7 @@ class DecodeCounters:
     draft_layers: int = 0
     draft_rows_sent: int = 0
     rollbacks: tuple[int, ...] = ()
+    reused_rows: int = 0
     rows_in_flight: float = 0.0
     rows_alive_in_flight: float = 0.0
     segments_in_flight: float = 0.0

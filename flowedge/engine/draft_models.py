@@ -23,8 +23,8 @@ from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors.head_executor import HeadExecutor
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.models.chat_template.system_message import SYSTEM, check_takes_system
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
@@ -231,6 +231,7 @@ def draft_node_spec(
         verification=verification,
         kept_taps=kept_taps,
         drafter_name=drafter_name,
+        keeps_drafter=False,
         **limits,
     )
 

@@ -25,6 +25,7 @@ from flowedge.core.messages import (
     Close,
     Credit,
     Fault,
+    Forget,
     Heartbeat,
     Message,
     Open,
@@ -33,27 +34,26 @@ from flowedge.core.messages import (
     StageReport,
     Tapped,
 )
-from flowedge.core.request import Failed, Finished, Output, Request, Rows, Tokens
+from flowedge.core.request import Failed, Output, Request, Rows, Tokens
 from flowedge.core.sampling import Walk
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.admission.session_admission import SessionAdmission
 from flowedge.engine.batching.draft_jobs import next_draft_job
-from flowedge.engine.draft_session import DraftNodeSpec, DraftSession, JobTime
+from flowedge.engine.draft_session import DraftSession, JobTime
 from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import (
     DraftJob,
     DraftOutcome,
     DraftWork,
-    DropCache,
     GrowDraft,
-    OpenDraft,
     Verify,
     sessions_of,
     shares_of,
 )
+from flowedge.engine.prefix.target_sessions import TargetSessions
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
@@ -67,6 +67,7 @@ class DraftNode:
     Attributes:
         spec: may be replaced; sessions that are prepared from then on go by it.
         admission: the sessions that wait for room.
+        target: the sessions on the target's route, and those that are kept there.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class DraftNode:
         self._make_text = make_text
         self._sessions: dict[str, DraftSession] = {}
         self._closing: dict[str, DraftSession] = {}  # until the in-band close has come around
-        self._cache_jobs: deque[OpenDraft | DropCache] = deque()
+        self._cache_jobs: deque[DraftJob] = deque()
         self._outgoing = [DraftNodeOutbox() for _ in self.routes]
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
         self._now = 0.0
+        self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs)
 
     @property
     def num_sessions(self) -> int:
@@ -135,10 +137,8 @@ class DraftNode:
         session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
-        if session.strategy.needs_drafter:
-            request = session.request
-            self._cache_jobs.append(OpenDraft(name, session.capacity, request.prompt[0], request.draft_noise))
-        for route in session.routes:
+        self.target.begin(session, self._sessions.values())
+        for route in session.side_routes:
             self._outgoing[route].put(session.opening(route))
             self._send_prompt(session, route)
 
@@ -165,11 +165,11 @@ class DraftNode:
         """End a session with an error, unless it has ended."""
         session = self._sessions.get(name)
         if session is not None:
-            self._close(session)
+            self._close(session, keep=False)
             self._outputs.append(Failed(name, error))
         elif name in self._closing:
             # If it had finished, all tokens are out and only the stages' reports are lost.
-            self._finished(self._closing.pop(name), ())
+            self._finished(self._closing.pop(name))
         elif self.admission.withdraw(name):
             self._outputs.append(Failed(name, error))
             self.admit()
@@ -180,7 +180,9 @@ class DraftNode:
             self.fail_session(name, error)
         self._closing.clear()
         self._reports.clear()
-        self._outgoing = [DraftNodeOutbox() for _ in self.routes]
+        self.target.forget(self.target.names)
+        for outbox in self._outgoing:
+            outbox.clear()
 
     def receive(self, message: Message, route: int = TARGET, sender: str = "the last stage") -> None:
         """Take in a message from the last stage of a route, a credit from the first, or a fault.
@@ -203,8 +205,8 @@ class DraftNode:
                 case Close():
                     self._receive_close(message, route)
                 case Fault():
-                    self.fail_session(name, error_from_code(message.code, message.device, message.reason))
-                case Open() | Heartbeat():
+                    self._receive_fault(message, route)
+                case Open() | Forget() | Heartbeat():
                     pass
         except ProtocolError as error:
             self.fail_session(name, error)
@@ -230,6 +232,7 @@ class DraftNode:
             self._carry_out(session, session.strategy.handle(event))
             self._report_results(session)
             self._grant(session, *session.side_routes)
+            self.target.begin_waiting(self._sessions.values())
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             if not are_scores(result):
                 of_drafter = NonFiniteError.of(f"the scores of drafter {self.spec.drafter_name}")
@@ -308,6 +311,7 @@ class DraftNode:
                 self._put_out_rows(session)
             else:
                 self._report_results(session)
+            self.target.begin_waiting(self._sessions.values())
             return
         predicted = session.side_route(route).take_result(segment)
         if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
@@ -337,34 +341,36 @@ class DraftNode:
             self._carry_out(session, session.strategy.handle(event))
             self._grant(session, *session.side_routes)
 
+    def _receive_fault(self, fault: Fault, route: int) -> None:
+        session = self._sessions.get(fault.session)
+        if session is None or route != TARGET or not self.target.begin_again(session, fault):
+            self.target.forget([fault.session])
+            self.fail_session(fault.session, error_from_code(fault.code, fault.device, fault.reason))
+
     def _receive_close(self, close: Close, route: int) -> None:
+        if route == TARGET:
+            self.target.take_close(close)
         session = self._closing.get(close.session)
         if session is None:
             return
         session.reports[route] = close.reports
         if len(session.reports) == len(session.routes):
             del self._closing[close.session]
-            others = tuple(report for route in session.side_routes for report in session.reports[route])
-            self._finished(session, session.reports[TARGET], others)
+            self._finished(session)
 
-    def _finished(
-        self,
-        session: DraftSession,
-        reports: tuple[StageReport, ...],
-        side_reports: tuple[StageReport, ...] = (),
-    ) -> None:
+    def _finished(self, session: DraftSession) -> None:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
         own = self._reports.pop(session.name, StageReport(self.device))
         if session.finish_reason is not None:
-            place = DRAFT_NODE if session.drawing is None else LAST_STAGE
-            work = (session.counts.counters(), (own, *reports), side_reports, place)
-            self._outputs.append(Finished(session.name, session.finish_reason, "", *work))
+            self._outputs.append(session.finished(own))
 
     def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Emit():
                     if self._emit(session, command):
+                        accepts = (c.accepted for c in commands if isinstance(c, AcceptPath))
+                        self._close(session, next(accepts, ()))
                         return
                 case AcceptPath():
                     self._outgoing[TARGET].prune(session.prune(command))
@@ -392,17 +398,17 @@ class DraftNode:
         if accepted.reason is None:
             return False
         session.finish_reason = accepted.reason
-        self._close(session)
         return True
 
-    def _close(self, session: DraftSession) -> None:
+    def _close(self, session: DraftSession, accepted: Sequence[int] = (), *, keep: bool = True) -> None:
+        """End a session; `accepted` and `keep` are as for TargetSessions.end."""
         name = session.name
         self._closing[name] = self._sessions.pop(name)
         session.strategy.end()
-        for route in session.routes:
+        self.target.end(session, accepted, keep=keep)
+        for route in session.side_routes:
             self._outgoing[route].close(name)
-        if session.strategy.needs_drafter:
-            self._cache_jobs.append(DropCache(name))
         # Each device hears of this end before it hears of the next session, so the room is free already.
         self.admission.release(name, self._now)
+        self.target.begin_waiting(self._sessions.values())
         self.admit()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
-from flowedge.core.messages import Open, Prune, Segment, StageReport, Tapped
-from flowedge.core.request import Request
+from flowedge.core.errors import ProtocolError
+from flowedge.core.messages import Open, Prefix, Prune, Segment, StageReport, Tapped
+from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
-from flowedge.core.verification import DRAFT_NODE, VerificationPlace
-from flowedge.drafting.drafter import DraftLayer
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, Verify
 from flowedge.engine.route_session import RouteSession
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.statistics import DecodeCounts
 from flowedge.engine.stopping import OutputText, TextStream
 from flowedge.engine.verification import returned_draws
@@ -30,42 +31,6 @@ from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import AcceptPath, Grow, Send
 from flowedge.strategies.events import TARGET, Layer, Prefilled, Returned, Verified
 from flowedge.strategies.row_bounds import session_capacity
-
-
-@dataclass(frozen=True)
-class DraftNodeSpec:
-    """What the draft node's pipeline takes and returns.
-
-    Attributes:
-        width: values of a row that comes back: the final hidden state, then what was tapped for the drafter
-            (see models/layers/taps.py); dtype: numpy name of the values.
-        max_positions: longest sequence the model is made for.
-        prefill_rows: rows of a prefill chunk.
-        has_drafter: whether strategies that draft can be served.
-        needs_features: whether the drafter is given the target's hidden states.
-        num_stages: verification stages, by which lock-step strategies time their steps.
-        num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
-            between the drafter and the target.
-        kept_taps: for each stage that keeps what it taps of draft rows (see Open.keeps_taps), the place of
-            the first of these values in a row and the place behind the last; empty where they come with the
-            rows.
-        verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
-        vocab_size: bound of the token ids that come back.
-        drafter_name: for messages.
-    """
-
-    width: int
-    dtype: str = "float32"
-    max_positions: int = 1 << 20
-    prefill_rows: int = 128
-    has_drafter: bool = True
-    needs_features: bool = True
-    num_stages: int = 1
-    num_routes: int = 1
-    kept_taps: tuple[tuple[int, int], ...] = ()
-    verification: VerificationPlace = DRAFT_NODE
-    vocab_size: int = 1 << 31
-    drafter_name: str = "in use"
 
 
 class JobTime(NamedTuple):
@@ -83,6 +48,8 @@ class DraftSession:
         drawing: what the last stage needs to draw its tokens; None where the draft node draws them.
         side_routes: its parts on the routes beside the target's, by route.
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
+        needs_features: whether its drafter is given the target's hidden states.
+        prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
         latest_job: time of the latest job.
     """
@@ -102,23 +69,12 @@ class DraftSession:
             CapacityError: when its sequence is longer than the model takes, or its strategy drafts too many
                 rows.
         """
-        if not request.prompt:
-            raise BadRequestError("the prompt has no tokens")
-        if request.max_new_tokens < 1 and not request.rows_only:
-            raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
-        new_tokens = 0 if request.rows_only else request.max_new_tokens
-        wanted = len(request.prompt) + new_tokens
-        if wanted > spec.max_positions:
-            raise CapacityError(
-                f"{len(request.prompt)} prompt tokens and {new_tokens} new ones make {wanted}; "
-                f"the model takes {spec.max_positions}: shorten the prompt or lower max_new_tokens"
-            )
         self.name = request.session
         self.request = request
         self.strategy = strategy
         draft_rows = 0 if request.rows_only else strategy.max_draft_rows
-        self.capacity = session_capacity(wanted, draft_rows, spec.max_positions)
-        features = strategy.needs_drafter and spec.needs_features
+        self.capacity = session_capacity(spec.sequence_rows(request), draft_rows, spec.max_positions)
+        self.needs_features = features = strategy.needs_drafter and spec.needs_features
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
         self._kept_taps = spec.kept_taps if features and not request.rows_only else ()
         self.output = OutputText(request, text)
@@ -135,14 +91,53 @@ class DraftSession:
         self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._draft_begun = False  # whether a layer is being drafted
-        self._ledger = PipelineLedger(self.name, request.prompt)
-        self._sequence = self._ledger.sequence
+        self._now = 0.0
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next segment
         self._to_be_joined: set[int] = set()  # numbers of segments in flight that the next one completes
         self._verifying = False  # a segment of draft rows
         self._verified_number = 0  # of the segment whose verification began last
-        self._true_rows = VerifiedRows(spec.width, spec.dtype, self._kept_taps)
+        self.begin(None)
+
+    def begin(self, prefix: Prefix | None, draft_rows: int = 0) -> None:
+        """Begin with rows of another session, or without rows; nothing of it is sent before, or comes back.
+
+        draft_rows: true rows of that session that the drafter begins with. A drafter that needs no features
+            is given the others as tokens.
+        """
+        prompt, spec, rows = self.request.prompt, self._spec, 0 if prefix is None else prefix.rows
+        self.prefix = prefix
+        self.draft_prefix = DraftPrefix(prefix.session, draft_rows) if prefix and draft_rows else None
+        self.counts.reused_rows = rows
+        self._ledger = PipelineLedger(self.name, prompt, rows)
+        self._ledger.now = self._now
+        self._sequence = self._ledger.sequence
+        self._true_rows = VerifiedRows(spec.width, spec.dtype, self._kept_taps, draft_rows)
+        if rows > draft_rows and not self.needs_features:
+            self._add_true_rows(None, np.array(prompt[draft_rows + 1 : rows + 1], dtype=np.int64))
+
+    @property
+    def draft_rows(self) -> int:
+        """The number of true rows that the drafter has been given and that other sessions may copy."""
+        return self._true_rows.taken if self._spec.keeps_drafter else 0
+
+    def last_extension(self) -> ExtendDraft | None:
+        """Return the job that gives the drafter the true rows that it lacks at the end, if they are here."""
+        if not self._true_rows or not self._true_rows.complete:
+            return None
+        return ExtendDraft(self.name, *self._true_rows.take())
+
+    def finished(self, own: StageReport) -> Finished:
+        """Return the output that ends the request; `own` is the report of the draft node."""
+        return Finished(
+            session=self.name,
+            reason=self.finish_reason or "",
+            text="",
+            counters=self.counts.counters(),
+            reports=(own, *self.reports.get(TARGET, ())),
+            side_reports=tuple(r for route in self.side_routes for r in self.reports.get(route, ())),
+            verification=DRAFT_NODE if self.drawing is None else LAST_STAGE,
+        )
 
     @property
     def routes(self) -> tuple[int, ...]:
@@ -154,7 +149,8 @@ class DraftSession:
         opening = Open(self.name, self.capacity, takes_turns=self.strategy.takes_turns)
         if route != TARGET:
             return opening
-        return replace(opening, drawing=self.drawing, keeps_taps=bool(self._kept_taps))
+        kept = bool(self._kept_taps)
+        return replace(opening, drawing=self.drawing, keeps_taps=kept, prefix=self.prefix)
 
     def ledger(self, route: int) -> PipelineLedger:
         """Return the ledger of the segments on a route. Raises ProtocolError for a route it does not use."""
@@ -178,7 +174,7 @@ class DraftSession:
 
     def tell_time(self, now: float) -> None:
         """Set the time, in seconds, of the events that follow."""
-        self._ledger.now = now
+        self._now = self._ledger.now = now
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """Append rows that are context at once; return the segment that carries them."""
@@ -363,7 +359,7 @@ class DraftSession:
             now=self._ledger.now,
         )
 
-    def _add_true_rows(self, features: Payload, next_tokens: IntArray) -> None:
+    def _add_true_rows(self, features: Payload | None, next_tokens: IntArray) -> None:
         if self.strategy.needs_drafter and len(next_tokens):
             self._true_rows.add(features if self._spec.needs_features else None, next_tokens)
 

@@ -17,12 +17,29 @@ from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.verification.draw import Draw, DrawnRows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class CopiedRows:
+    """Rows of a session's KV cache that another cache begins with.
+
+    Attributes:
+        slots: int64 [n], where the rows are in the session's cache.
+    """
+
+    session: str
+    slots: IntArray
+
+
+@dataclass(frozen=True, eq=False)
 class OpenCache:
-    """Allocate the KV cache of a session, `capacity` rows. Result: None."""
+    """Allocate the KV cache of a session, `capacity` rows. Result: None.
+
+    Attributes:
+        copied: the rows that become its first ones.
+    """
 
     session: str
     capacity: int
+    copied: CopiedRows | None = None
 
 
 @dataclass(frozen=True)

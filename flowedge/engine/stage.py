@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, Payload
-from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError, NonFiniteError, ProtocolError
+from flowedge.core.errors import DeviceError, FlowEdgeError, NonFiniteError, ProtocolError
 from flowedge.core.messages import (
     Close,
     Credit,
     Fault,
+    Forget,
     Heartbeat,
     Message,
     Open,
@@ -43,6 +44,7 @@ from flowedge.engine.jobs import (
     sessions_of,
     shares_of,
 )
+from flowedge.engine.kept.kept_caches import KeptCaches
 from flowedge.engine.stage_session import StageSession, StageSpec
 from flowedge.engine.verification.draw import DrawnRows
 from flowedge.engine.work_counts import CLOSED, PIPELINE_ENDED, WorkCounts
@@ -72,6 +74,7 @@ class Stage:
         self._tapped: deque[Tapped] = deque()
         self._refusing: FlowEdgeError | None = None
         self._counts = WorkCounts()
+        self._kept = KeptCaches(spec.max_sessions)
 
     @property
     def queue_length(self) -> int:
@@ -81,6 +84,11 @@ class Stage:
     @property
     def num_sessions(self) -> int:
         return len(self._sessions)
+
+    @property
+    def num_kept(self) -> int:
+        """Ended sessions of which caches are kept."""
+        return len(self._kept)
 
     @property
     def is_drained(self) -> bool:
@@ -111,6 +119,9 @@ class Stage:
                     self._receive_prune(message, express)
                 case Close():
                     self._receive_close(message, express)
+                case Forget() if not express:
+                    self._forget(message.session)
+                    self._outbox.put(message)
                 case Fault() if not express:
                     self._outbox.put(message)
                 case Heartbeat():
@@ -219,6 +230,7 @@ class Stage:
         """Forget every session: the pipeline of this stage has ended."""
         for name in list(self._sessions):
             self._end(name, PIPELINE_ENDED)
+        self._cache_jobs += map(DropCache, self._kept.take_all())
         self._closed.clear()
         self._outbox = Outbox()
         self._upstream.clear()
@@ -230,7 +242,16 @@ class Stage:
             return
         if message.session in self._sessions:
             raise ProtocolError(f"session {message.session} is open already")
-        refusal = self._refusal(message)
+        copied, refusal = None, self._refusing
+        if refusal is None:
+            taken = self._kept.capacity + sum(session.capacity for session in self._sessions.values())
+            refusal = self.spec.refusal(message, len(self._sessions), taken)
+        try:
+            if message.prefix is not None:
+                source = self._sessions.get(message.prefix.session)
+                copied = self._kept.copied(message.prefix, None if source is None else source.tail)
+        except FlowEdgeError as error:
+            refusal = refusal or error
         if refusal is not None:
             # One fault, and a tombstone for the messages of the session that are still to come.
             self._closed[message.session] = StageReport(self.device)
@@ -239,55 +260,22 @@ class Stage:
         self._counts.opened += 1
         session = StageSession(self.device, message, self._counts.work, self.spec)
         self._sessions[message.session] = session
-        self._cache_jobs.append(OpenCache(message.session, message.capacity))
+        self._cache_jobs.append(OpenCache(message.session, message.capacity, copied))
         self._outbox.put(message)
 
-    def _refusal(self, message: Open) -> FlowEdgeError | None:
-        """Return the reason for which a session cannot be opened; None if it can."""
-        if self._refusing is not None:
-            return self._refusing
-        if message.capacity < 1:
-            return ProtocolError(f"session {message.session} asks for {message.capacity} cache rows")
-        if message.capacity > self.spec.max_capacity:
-            return CapacityError(
-                f"session {message.session} asks for {message.capacity} cache rows; "
-                f"this stage has room for {self.spec.max_capacity}"
-            )
-        taken = sum(session.capacity for session in self._sessions.values())
-        if taken + message.capacity > self.spec.max_total_capacity:
-            return CapacityError(
-                f"session {message.session} asks for {message.capacity} cache rows; this stage has room for "
-                f"{self.spec.max_total_capacity}, of which other sessions have {taken}"
-            )
-        if len(self._sessions) >= self.spec.max_sessions:
-            return CapacityError(f"{self.spec.max_sessions} sessions are open here already")
-        return None
+    def _forget(self, session: str) -> None:
+        if self._kept.forget(session):
+            self._cache_jobs.append(DropCache(session))
 
     def _receive_segment(self, segment: Segment) -> None:
         if segment.session in self._closed:
             return
         session = self._session(segment.session)
-        self._check_payload(segment, session.taken_width(committed=segment.committed))
-        session.check_tokens(segment, self.spec.vocab_size, is_first=self.spec.is_first)
+        session.check_payload(segment)
+        session.check_tokens(segment)
         if len(self._inbox) >= self.spec.max_queue:
             raise ProtocolError(f"{self.spec.max_queue} segments wait here already")
         self._inbox.put(session.renumbered(segment))
-
-    def _check_payload(self, segment: Segment, width: int) -> None:
-        spec, payload, rows = self.spec, segment.payload, segment.num_rows
-        wanted: tuple[int, ...] = (rows,) if spec.is_first else (rows, width)
-        dtype = "int32" if spec.is_first else spec.dtype
-        if rows > spec.max_rows or len(segment.parents) != rows:
-            raise ProtocolError(
-                f"segment {segment.number} has {rows} rows and {len(segment.parents)} parents"
-            )
-        if payload.shape != wanted or payload.dtype.name != dtype:
-            raise ProtocolError(
-                f"segment {segment.number} carries {payload.dtype.name} {list(payload.shape)}, "
-                f"this stage takes {dtype} {list(wanted)}"
-            )
-        if spec.is_first and rows and not (payload.min() >= 0 and payload.max() < spec.vocab_size):
-            raise ProtocolError(f"segment {segment.number} has a token id outside 0..{spec.vocab_size - 1}")
 
     def _receive_prune(self, prune: Prune, express: bool) -> None:
         if prune.session in self._closed or (express and prune.session not in self._sessions):
@@ -362,25 +350,30 @@ class Stage:
         return self._output(segment, payload, NOT_COMPUTED)
 
     def _receive_close(self, close: Close, express: bool) -> None:
-        name = close.session
+        name, kept = close.session, False
         if name in self._sessions:
-            self._closed[name] = self._sessions[name].report
-            self._end(name, CLOSED)
+            session = self._sessions[name]
+            self._closed[name] = session.report
+            if not express:
+                kept = self._kept.keep(close, session.capacity, session.tail)
+            self._end(name, CLOSED, kept=kept)
         elif express and name not in self._passed and len(self._closed) < MAX_LATE_CLOSES:
             # The close has overtaken the open; both are still to come in-band.
             self._closed.setdefault(name, StageReport(self.device))
         if not express:
             report = self._closed.pop(name, None)
             self._passed.append(name)
-            self._outbox.put(replace(close, reports=(*close.reports, report or StageReport(self.device))))
+            reports = (*close.reports, report or StageReport(self.device))
+            self._outbox.put(replace(close, reports=reports, kept=close.kept if kept else 0))
 
-    def _end(self, name: str, reason: str) -> None:
+    def _end(self, name: str, reason: str, *, kept: bool = False) -> None:
         self._sessions.pop(name)
         self._counts.ended[reason] += 1
         self._inbox.drop(name)
         self._outbox.drop_segments(name)
         self._computing.kill(name)
-        self._cache_jobs.append(DropCache(name))
+        if not kept:
+            self._cache_jobs.append(DropCache(name))
 
     def _session(self, name: str) -> StageSession:
         if name not in self._sessions:
@@ -391,6 +384,7 @@ class Stage:
         if name in self._sessions:
             self._closed[name] = self._sessions[name].report
             self._end(name, error.code)
+        self._forget(name)
         self._outbox.put(self._fault(name, error))
 
     def _fault(self, session: str, error: FlowEdgeError) -> Fault:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.arrays import Payload
-from flowedge.core.errors import ProtocolError
+from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import SEGMENT_ROWS, Drawing, Open, Prune, Segment, StageReport
 from flowedge.engine.jobs import Forward
 from flowedge.engine.verification.drawn_path import DrawnPath
@@ -32,7 +32,8 @@ class StageSpec:
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_total_capacity: most cache rows of all sessions together.
-        max_sessions: most sessions open at once; max_queue: most segments that wait to be computed.
+        max_sessions: most sessions open at once, and most caches kept of ended sessions.
+        max_queue: most segments that wait to be computed.
         padding_per_row: bytes sent along with each row, when a larger model is emulated.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
@@ -54,6 +55,29 @@ class StageSpec:
     draws: bool = False
     returns_tokens: bool = False
     layers: str = "its layers"
+
+    def refusal(self, opened: Open, sessions: int, taken: int) -> FlowEdgeError | None:
+        """Return the reason for which a session cannot be opened; None if it can.
+
+        Args:
+            sessions: number of open sessions; taken: cache rows of open sessions and of kept caches.
+        """
+        name, rows = opened.session, opened.capacity
+        reused = 0 if opened.prefix is None else opened.prefix.rows
+        if rows < 1 or reused >= rows:
+            return ProtocolError(f"session {name} asks for {rows} cache rows, of which {reused} are a prefix")
+        if rows > self.max_capacity:
+            return CapacityError(
+                f"session {name} asks for {rows} cache rows; this stage has room for {self.max_capacity}"
+            )
+        if taken + rows > self.max_total_capacity:
+            return CapacityError(
+                f"session {name} asks for {rows} cache rows; this stage has room for "
+                f"{self.max_total_capacity}, of which other sessions have {taken}"
+            )
+        if sessions >= self.max_sessions:
+            return CapacityError(f"{self.max_sessions} sessions are open here already")
+        return None
 
 
 class StageSession:
@@ -80,7 +104,7 @@ class StageSession:
         self._draft_width = spec.width - spec.tapped_before if opened.keeps_taps else spec.width
         keeps = opened.keeps_taps and spec.added_width > 0 and self.path is None
         self.taps = KeptTaps(self._draft_width) if keeps else None
-        self.tail = CachedRows()
+        self.tail = CachedRows(0 if opened.prefix is None else opened.prefix.rows)
         self.epoch = 0
         self.fence = 0
         self.maps: dict[int, Prune] = {}
@@ -103,13 +127,36 @@ class StageSession:
         kept = self.taps is not None and not committed
         return self.taken_width(committed=committed) + (0 if kept else self._spec.added_width)
 
-    def check_tokens(self, segment: Segment, vocab_size: int, *, is_first: bool) -> None:
+    def check_payload(self, segment: Segment) -> None:
+        """Check the size and the type of the rows that a segment carries.
+
+        Raises:
+            ProtocolError: when they are not what the stage takes.
+        """
+        spec, payload, rows = self._spec, segment.payload, segment.num_rows
+        width = self.taken_width(committed=segment.committed)
+        wanted: tuple[int, ...] = (rows,) if spec.is_first else (rows, width)
+        dtype = "int32" if spec.is_first else spec.dtype
+        if rows > spec.max_rows or len(segment.parents) != rows:
+            raise ProtocolError(
+                f"segment {segment.number} has {rows} rows and {len(segment.parents)} parents"
+            )
+        if payload.shape != wanted or payload.dtype.name != dtype:
+            raise ProtocolError(
+                f"segment {segment.number} carries {payload.dtype.name} {list(payload.shape)}, "
+                f"this stage takes {dtype} {list(wanted)}"
+            )
+        if spec.is_first and rows and not (payload.min() >= 0 and payload.max() < spec.vocab_size):
+            raise ProtocolError(f"segment {segment.number} has a token id outside 0..{spec.vocab_size - 1}")
+
+    def check_tokens(self, segment: Segment) -> None:
         """Check that draft rows have their tokens exactly where a stage behind the first needs them.
 
         Raises:
             ProtocolError: when they do not, or a token id is out of bounds.
         """
-        wanted = not (self.drawing is None or is_first or segment.committed)
+        vocab_size = self._spec.vocab_size
+        wanted = not (self.drawing is None or self._spec.is_first or segment.committed)
         tokens = segment.tokens
         if segment.drawn is not None or (segment.num_rows and wanted != (tokens is not None)):
             raise ProtocolError(f"segment {segment.number} has other tokens than its session calls for")

@@ -66,11 +66,13 @@ class DecodeCounts:
     Attributes:
         meter: of the rows in flight.
         rollbacks: see DecodeCounters; as of the latest commands of the strategy.
+        reused_rows: see DecodeCounters.
     """
 
     def __init__(self) -> None:
         self.meter = RowsInFlightMeter()
         self.rollbacks: tuple[int, ...] = ()
+        self.reused_rows = 0
         self._work: Counter[str] = Counter()  # fields of DecodeCounters
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]
@@ -98,6 +100,7 @@ class DecodeCounts:
         return DecodeCounters(
             **self._work,
             rollbacks=self.rollbacks,
+            reused_rows=self.reused_rows,
             rows_in_flight=rows,
             rows_alive_in_flight=alive,
             segments_in_flight=segments,

@@ -24,16 +24,22 @@ class CachedRows:
         slots: int64 [cached - gathered_until]: row gathered_until + i is in the KV cache at index slots[i].
     """
 
-    def __init__(self) -> None:
-        self.context = 0
+    def __init__(self, context: int = 0) -> None:
+        """context: number of rows that are in the KV cache from the start."""
+        self.context = context
         self.parents: IntArray = _EMPTY
         self.positions: IntArray = _EMPTY
-        self.gathered_until = 0
+        self.gathered_until = context
         self.slots: IntArray = _EMPTY
 
     @property
     def cached(self) -> int:
         return self.context + len(self.parents)
+
+    def slots_of(self, rows: int) -> IntArray:
+        """Return where the first `rows` rows, which are context, are in the KV cache: int64 [rows]."""
+        gathered = min(rows, self.gathered_until)
+        return np.append(np.arange(gathered), self.slots[: rows - gathered])
 
     def check_next(self, segment: Segment) -> None:
         """Check that a segment continues the cached rows.

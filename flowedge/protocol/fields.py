@@ -15,10 +15,15 @@ from flowedge.protocol.frame_error import FrameError
 MAX_INDEX = 1 << 40  # rows, positions, epochs, counts
 
 
+def is_session_id(name: str) -> bool:
+    """Return whether a text may be the id of a session."""
+    return 0 < len(name) <= MAX_SESSION_ID and name.isascii() and name.isprintable()
+
+
 def session_of(body: Any) -> str:
     """Return the session that a part of a frame names. Raises FrameError if it names none."""
     session: str = getattr(body, "session", "")
-    if not 0 < len(session) <= MAX_SESSION_ID or not (session.isascii() and session.isprintable()):
+    if not is_session_id(session):
         raise FrameError("", f"the session id must be 1 to {MAX_SESSION_ID} printable ASCII characters")
     return session
 

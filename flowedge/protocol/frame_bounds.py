@@ -59,6 +59,7 @@ def _packed(values: int) -> _Field:
 _NUMBER = _Field(_VARINT)
 _FLOAT = _Field(_FIXED64)
 _SESSION = _Field(_BYTES, 4 * MAX_SESSION_ID)
+_NAME = _Field(_BYTES, 4 * MAX_SESSION_ID)  # of a session that the frame is not of
 _TEXT = _Field(_BYTES, 4 * MAX_TEXT)
 _LIST = _packed(MAX_ROWS)
 _STAGES = _packed(MAX_REPORTS)
@@ -72,7 +73,10 @@ _SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIS
 }
 _EOS = _packed(MAX_EOS)
 _DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}
-_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER, 5: _NUMBER}
+_PREFIX = {1: _NAME, 2: _NUMBER}
+_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER, 5: _NUMBER} | {
+    6: _message(512, _PREFIX)
+}
 _BODIES: Mapping[int, tuple[str, _Field]] = {
     1: ("open", _message(OPEN_BYTES, _OPEN)),
     2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
@@ -80,12 +84,16 @@ _BODIES: Mapping[int, tuple[str, _Field]] = {
         "prune",
         _message(CONTROL_BYTES, {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST}),
     ),
-    4: ("close", _message(CONTROL_BYTES, {1: _SESSION, 2: _Field(_BYTES, MAX_REPORT_BYTES, MAX_REPORTS)})),
+    4: (
+        "close",
+        _message(CONTROL_BYTES, {1: _SESSION, 2: _Field(_BYTES, MAX_REPORT_BYTES, MAX_REPORTS), 3: _NUMBER}),
+    ),
     5: ("credit", _message(512, {1: _SESSION})),
     6: ("fault", _message(CONTROL_BYTES, {1: _SESSION, 2: _TEXT, 3: _TEXT, 4: _TEXT})),
     7: ("heartbeat", _message(512, {1: _NUMBER})),
     9: ("tapped", _message(1024, {1: _SESSION, 2: _NUMBER, 3: _TENSOR})),
     10: ("batch", _message(SEGMENT_HEAD_BYTES, {1: _message(SEGMENT_HEAD_BYTES, _SEGMENT, BATCH_SEGMENTS)})),
+    11: ("forget", _message(512, {1: _SESSION})),
 }
 _FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _FLOAT}
 

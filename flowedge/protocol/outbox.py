@@ -100,6 +100,19 @@ class DraftNodeOutbox:
         self.in_band.prune(prune)
         self.express.append(prune)
 
+    def keep(self, session: str, rows: int) -> None:
+        """Send the end of a session, whose first rows stages keep, in-band alone; drop its segments.
+
+        Prunes of the session may still be on their way; an express Close could be there before them.
+        """
+        self.in_band.drop_segments(session)
+        self.in_band.put(Close(session, kept=rows))
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        self.in_band = Outbox()
+        self.express.clear()
+
     def close(self, session: str) -> None:
         """Send the end of a session in-band and express; drop its segments."""
         self.in_band.drop_segments(session)

@@ -38,8 +38,9 @@ class PipelineLedger:
         now: time in seconds, set by the driver.
     """
 
-    def __init__(self, session: str, prompt: tuple[int, ...]) -> None:
-        self.sequence = RowSequence(session)
+    def __init__(self, session: str, prompt: tuple[int, ...], reused: int = 0) -> None:
+        """reused: number of the prompt's first rows that are context from the start."""
+        self.sequence = RowSequence(session, prompt[:reused])
         self.credits = 1
         self.sent = 0
         self.now = 0.0
@@ -57,6 +58,12 @@ class PipelineLedger:
     def all_returned(self) -> bool:
         """Whether no segment is in flight."""
         return not self._in_flight
+
+    @property
+    def cached_tokens(self) -> IntArray:
+        """The tokens of the context rows that every stage has computed, for they have returned: int64 [n]."""
+        cached = self.sequence.context - sum(s.num_rows for s in self._in_flight if s.committed)
+        return np.array(self.sequence.context_tokens[:cached], dtype=np.int64)
 
     def next_prompt_segment(self, rows: int) -> Segment | None:
         """Return the next `rows` tokens of the prompt as a segment, if tokens and a credit are left."""
@@ -77,7 +84,7 @@ class PipelineLedger:
 
     def commit(self, tokens: tuple[int, ...]) -> Segment:
         """Return a segment of rows that are context at once; it takes a credit."""
-        rows = self.sequence.commit(len(tokens))
+        rows = self.sequence.commit(tokens)
         parents = rows - 1
         parents[:1] = CONTEXT
         return self._segment(True, int(rows[0]), tokens, rows, parents)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flowedge.core.arrays import IntArray
@@ -17,29 +19,34 @@ class RowSequence:
 
     Attributes:
         epoch: number of the last prune.
-        context: number of committed rows (l_glo).
+        context: number of committed rows (l_glo); context_tokens: their tokens.
         tokens, parents, positions: int64 [d] of the draft rows, context to length.
     """
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, context_tokens: Sequence[int] = ()) -> None:
+        """context_tokens: of the rows that are context from the start."""
         self._session = session
         self.epoch = 0
-        self.context = 0
+        self.context_tokens = list(context_tokens)
         self.tokens: IntArray = _EMPTY
         self.parents: IntArray = _EMPTY
         self.positions: IntArray = _EMPTY
 
     @property
+    def context(self) -> int:
+        return len(self.context_tokens)
+
+    @property
     def length(self) -> int:
         return self.context + len(self.tokens)
 
-    def commit(self, count: int) -> IntArray:
-        """Append committed rows; returns their indices, which are their positions too: int64 [count]."""
+    def commit(self, tokens: Sequence[int]) -> IntArray:
+        """Append committed rows; returns their indices, which are their positions too: int64 [rows]."""
         if len(self.tokens):
             raise ValueError("rows cannot be committed while draft rows are in flight")
-        rows = np.arange(self.context, self.context + count)
-        self.context += count
-        return rows
+        first = self.context
+        self.context_tokens += tokens
+        return np.arange(first, self.context)
 
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> int:
         """Append draft rows and return the index of the first; a parent is an earlier draft row, or CONTEXT.
@@ -88,9 +95,10 @@ class RowSequence:
             retained=np.concatenate([accepted, draft]),
         )
         offsets = draft - self.context
+        made_context = self.tokens[accepted - self.context].tolist()
         self.tokens = self.tokens[offsets]
         self.positions = self.positions[offsets]
         self.parents = renumbered_parents(prune, self.parents[offsets])
         self.epoch += 1
-        self.context += len(accepted)
+        self.context_tokens += made_context
         return prune

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import (
     BATCH_SEGMENTS,
     Close,
     Credit,
-    Drawing,
     Fault,
+    Forget,
     Heartbeat,
     Message,
     Open,
@@ -28,7 +28,6 @@ from flowedge.core.messages import (
     StageReport,
     Tapped,
 )
-from flowedge.core.sampling import SamplingParams
 from flowedge.protocol.fields import index, int64, session_of, text
 from flowedge.protocol.frame_bounds import (
     MAX_REPORTS,
@@ -39,6 +38,7 @@ from flowedge.protocol.frame_bounds import (
     check_bounds,
 )
 from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.opening import open_from_pb, open_to_pb
 from flowedge.protocol.segments import batch_from_pb, segment_from_pb, segment_to_pb
 from flowedge.protocol.tensors import data_of, tensor_from_pb, tensor_to_pb
 from flowedge.v1 import pipeline_pb2 as pb
@@ -131,15 +131,7 @@ def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
     """Return the head of a message's frame."""
     match message:
         case Open():
-            drawing = None if message.drawing is None else _drawing_to_pb(message.drawing)
-            opened = pb.Open(
-                session=message.session,
-                capacity=message.capacity,
-                drawing=drawing,
-                keeps_taps=message.keeps_taps,
-                takes_turns=message.takes_turns,
-            )
-            return pb.Frame(open=opened)
+            return pb.Frame(open=open_to_pb(message))
         case Segment():
             return pb.Frame(segment=segment_to_pb(message))
         case SegmentBatch():
@@ -152,7 +144,9 @@ def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
             return pb.Frame(tapped=pb.Tapped(session=message.session, first=message.first, rows=rows))
         case Close():
             reports = [_report_to_pb(report) for report in message.reports]
-            return pb.Frame(close=pb.Close(session=message.session, reports=reports))
+            return pb.Frame(close=pb.Close(session=message.session, reports=reports, kept=message.kept))
+        case Forget():
+            return pb.Frame(forget=pb.Forget(session=message.session))
         case Credit():
             return pb.Frame(credit=pb.Credit(session=message.session))
         case Fault():
@@ -192,9 +186,7 @@ def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
 def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:  # noqa: PLR0911 (see to_head)
     match kind:
         case "open":
-            drawing = _drawing_from_pb(frame.open.drawing) if frame.open.HasField("drawing") else None
-            capacity = index(frame.open.capacity)
-            return Open(frame.open.session, capacity, drawing, frame.open.keeps_taps, frame.open.takes_turns)
+            return open_from_pb(frame.open)
         case "segment":
             return segment_from_pb(frame.segment, tail)
         case "prune":
@@ -204,44 +196,13 @@ def _message(kind: str, frame: pb.Frame, tail: bytes | bytearray) -> Message:  #
             return Tapped(frame.tapped.session, index(frame.tapped.first), rows)
         case "close":
             return _close_from_pb(frame.close)
+        case "forget":
+            return Forget(frame.forget.session)
         case "credit":
             return Credit(frame.credit.session)
         case _:
             fault = frame.fault
             return Fault(fault.session, text(fault.device), text(fault.code), text(fault.reason))
-
-
-def _drawing_to_pb(drawing: Drawing) -> pb.Drawing:
-    sampling = drawing.sampling
-    return pb.Drawing(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        prompt_rows=drawing.prompt_rows,
-        features=drawing.features,
-        max_new_tokens=drawing.max_new_tokens,
-        eos=sorted(drawing.eos),
-    )
-
-
-def _drawing_from_pb(drawing: pb.Drawing) -> Drawing:
-    try:
-        sampling = SamplingParams(
-            temperature=drawing.temperature,
-            top_k=index(drawing.top_k),
-            top_p=drawing.top_p,
-            seed=drawing.seed,
-        )
-    except BadRequestError as error:
-        raise ProtocolError(str(error)) from error
-    return Drawing(
-        sampling,
-        index(drawing.prompt_rows),
-        drawing.features,
-        index(drawing.max_new_tokens),
-        frozenset(int64(drawing.eos, least=0).tolist()),
-    )
 
 
 def _prune_to_pb(prune: Prune) -> pb.Prune:
@@ -295,7 +256,7 @@ def _report_from_pb(report: pb.StageReport) -> StageReport:
 def _close_from_pb(close: pb.Close) -> Close:
     if len(close.reports) > MAX_REPORTS:
         raise ProtocolError(f"{len(close.reports)} reports; at most {MAX_REPORTS} are allowed")
-    return Close(close.session, tuple(_report_from_pb(report) for report in close.reports))
+    return Close(close.session, tuple(map(_report_from_pb, close.reports)), index(close.kept))
 
 
 def _tail_of(message: Message) -> memoryview | bytes:

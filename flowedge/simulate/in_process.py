@@ -13,10 +13,10 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_models import draft_node_spec
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.engine.stopping import TextStream

@@ -41,7 +41,7 @@ class LinkOffer(_message.Message):
     def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "batch", "departed")
+    __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "batch", "forget", "departed")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     PRUNE_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Frame(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     TAPPED_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     open: Open
     segment: Segment
@@ -61,22 +62,33 @@ class Frame(_message.Message):
     heartbeat: Heartbeat
     tapped: Tapped
     batch: Batch
+    forget: Forget
     departed: float
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "capacity", "drawing", "keeps_taps", "takes_turns")
+    __slots__ = ("session", "capacity", "drawing", "keeps_taps", "takes_turns", "prefix")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DRAWING_FIELD_NUMBER: _ClassVar[int]
     KEEPS_TAPS_FIELD_NUMBER: _ClassVar[int]
     TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     session: str
     capacity: int
     drawing: Drawing
     keeps_taps: bool
     takes_turns: bool
-    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., takes_turns: _Optional[bool] = ...) -> None: ...
+    prefix: Prefix
+    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., takes_turns: _Optional[bool] = ..., prefix: _Optional[_Union[Prefix, _Mapping]] = ...) -> None: ...
+
+class Prefix(_message.Message):
+    __slots__ = ("session", "rows")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    rows: int
+    def __init__(self, session: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Drawing(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "prompt_rows", "features", "max_new_tokens", "eos")
@@ -189,12 +201,20 @@ class StageReport(_message.Message):
     def __init__(self, device: _Optional[str] = ..., segments: _Optional[int] = ..., rows_computed: _Optional[int] = ..., rows_trimmed: _Optional[int] = ..., rows_wasted: _Optional[int] = ..., aborted: _Optional[int] = ..., busy_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ...) -> None: ...
 
 class Close(_message.Message):
-    __slots__ = ("session", "reports")
+    __slots__ = ("session", "reports", "kept")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     session: str
     reports: _containers.RepeatedCompositeFieldContainer[StageReport]
-    def __init__(self, session: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ...) -> None: ...
+    kept: int
+    def __init__(self, session: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[StageReport, _Mapping]]] = ..., kept: _Optional[int] = ...) -> None: ...
+
+class Forget(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("session",)

@@ -54,7 +54,7 @@ class PipelineServicer:
     """
 
     def InBand(self, request, context):
-        """For opens, segments, prunes and closes, in order. The caller is the upstream device; the replies are credits.
+        """For opens, segments, prunes, closes and forgets, in order. The caller is the upstream device; the replies are credits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -198,7 +198,7 @@ def test_a_cap_drops_the_worst_unsent_nodes_only(tree, limit):
 def test_tree_and_sequence_number_the_same_rows_alike(data):
     """The strategy's tree and the draft node's sequence go through sends and prunes side by side."""
     sequence = RowSequence("s")
-    sequence.commit(data.draw(st.integers(1, 5)))
+    sequence.commit([0] * data.draw(st.integers(1, 5)))
     tree = DraftTree(data.draw(st.integers(0, 3)), sequence.context)
     for _ in range(data.draw(st.integers(1, 12))):
         grow(data.draw, tree, 8)

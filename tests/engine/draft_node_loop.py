@@ -12,7 +12,7 @@ from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, PlainModel
 from tests.engine.histories import NoText

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, Payload
+from flowedge.core.errors import PrefixLostError
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
@@ -25,6 +26,7 @@ from flowedge.engine.jobs import (
     Forward,
     ForwardResult,
     GrowDraft,
+    KeepDraft,
     OpenCache,
     OpenDraft,
     StageJob,
@@ -65,7 +67,7 @@ class PlainModel:
         self.vocab = vocab
         self.taps = taps
         # Of each row that the last answer needed: what leaves the last stage, then what was tapped.
-        self.features: list[int] = []
+        self.features: list[list[int]] = []
 
     def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
         sums = [0] * self.num_stages
@@ -81,7 +83,7 @@ class PlainModel:
                     tapped.append(hidden)
                 sums[stage] += row_kv(stage, hidden, position)
                 hidden = attend(hidden, sums[stage])
-            self.features += [hidden, *tapped]
+            self.features.append([hidden, *tapped])
             position += 1
             if position == len(tokens):
                 token = token_of(hidden, position, self.vocab)
@@ -105,7 +107,13 @@ class ExactStage:
         match job:
             case OpenCache():
                 assert job.session not in self.caches
-                self.caches[job.session] = [POISON] * job.capacity
+                copied: list[int] = []
+                if job.copied is not None:
+                    if job.copied.session not in self.caches:
+                        raise PrefixLostError(f"no rows of {job.copied.session} are here")
+                    copied = [self.caches[job.copied.session][slot] for slot in job.copied.slots]
+                    assert POISON not in copied, "a row that is copied was never computed"
+                self.caches[job.session] = copied + [POISON] * (job.capacity - len(copied))
                 return None
             case DropCache():
                 del self.caches[job.session]
@@ -162,17 +170,32 @@ class ExactHead(JobsInTurn):
         self.vocab = vocab
         self.rng = rng
         self.open: set[str] = set()
-        self.fed: dict[str, list[int]] = {}  # features of true rows, by session
+        self.kept: set[str] = set()
+        self.fed: dict[str, list[list[int]]] = {}  # features of true rows, by session
+        self.told: dict[str, list[int]] = {}  # tokens of true rows, by session
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
     def _run(self, job: DraftJob) -> DraftResult:
         match job:
             case OpenDraft():
+                assert job.session not in self.open | self.kept
                 self.open.add(job.session)
-                self.fed[job.session] = []
+                self.fed[job.session], self.told[job.session] = [], []
+                if job.prefix is not None:
+                    source, rows = job.prefix.session, job.prefix.rows
+                    assert source in self.open | self.kept
+                    assert rows <= len(self.told[source])
+                    self.fed[job.session] += self.fed[source][:rows]
+                    self.told[job.session] += self.told[source][:rows]
+                return None
+            case KeepDraft():
+                self.open.remove(job.session)
+                self.kept.add(job.session)
                 return None
             case DropCache():
-                self.open.remove(job.session)
+                assert job.session in self.open | self.kept
+                self.open.discard(job.session)
+                self.kept.discard(job.session)
                 return None
             case Verify():
                 hidden, positions = job.hidden[:, 0].tolist(), job.positions.tolist()
@@ -193,7 +216,9 @@ class ExactHead(JobsInTurn):
         if job.features is not None:
             assert job.next_tokens is not None
             assert len(job.features) == len(job.next_tokens)
-            self.fed[job.session] += job.features.reshape(-1).tolist()
+            self.fed[job.session] += job.features.tolist()
+        if job.next_tokens is not None:
+            self.told[job.session] += job.next_tokens.tolist()
 
     def _grow(self, job: GrowDraft) -> DraftLayer:
         width = min(job.width, self.vocab)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.messages import Forget
+from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
@@ -19,7 +20,7 @@ from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
-from tests.support.seams import draft_sessions, is_empty, stage_sessions
+from tests.support.seams import draft_sessions, is_empty, kept_by, stage_sessions
 
 
 class RandomCosts:
@@ -61,6 +62,9 @@ class RandomCosts:
 
     def message_bytes(self, _sender, message):
         return 1
+
+
+BEYOND = 45  # more rows than any strategy has in flight here
 
 
 class NoText:
@@ -151,6 +155,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
     Invariants are checked after every event of a quarter of the histories, or of all.
     """
     rng = np.random.default_rng(seed)
+    reuse = np.random.default_rng([seed, 1])  # as with `surrounding`, not of `rng`
     num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
     vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
     verification = LAST_STAGE if seed % 2 else DRAFT_NODE
@@ -190,6 +195,9 @@ def run_history(seed: int, check_always: bool = False) -> int:
             vocab_size=vocab,
             verification=verification,
             needs_features=bool(seed % 3),
+            keeps_drafter=bool(reuse.random() < 0.7),
+            kept_rows=int(reuse.choice([0, 60, 200, 100_000])),
+            least_prefix=int(reuse.integers(1, 4)),
         ),
         lambda request: checked_strategy(request, middle_executors),
         NoText,
@@ -225,8 +233,12 @@ def run_history(seed: int, check_always: bool = False) -> int:
         if rng.random() < 0.15:
             cancelled.add(request.session)
             pipeline.cancel(request.session, start + float(rng.integers(0, 300)))
+    requests += follow_ups(pipeline, plain, requests, reuse)
     check_all = rng.random() < 0.25 or check_always
+    losing = float(reuse.choice([0.0, 0.0, 0.002, 0.01]))
     while pipeline.step():
+        if reuse.random() < losing:
+            lose_kept(node, stages, reuse)
         if check_all:
             check_invariants(node, stages, TARGET)
             for route, middle in enumerate(middles, start=1):
@@ -235,22 +247,80 @@ def run_history(seed: int, check_always: bool = False) -> int:
     for request in requests:
         outputs = [t.output for t in pipeline.outputs if t.output.session == request.session]
         assert not any(isinstance(o, Failed) for o in outputs), (seed, outputs[-1])
-        got = [token for o in outputs if isinstance(o, Tokens) for token in o.token_ids]
-        want = plain.generate(request.prompt, request.max_new_tokens, request.eos)
-        if request.session in cancelled and not isinstance(outputs[-1] if outputs else None, Finished):
-            assert got == want[: len(got)], seed
-        else:
-            assert isinstance(outputs[-1], Finished), seed
-            used = min(len(middles), int(request.strategy_options.get("models", 2)) - 2)
-            finished = outputs[-1]
-            assert len(finished.reports) == num_stages + 1, "a fault ended a session that had finished"
-            assert len(finished.side_reports) == used
-            assert got == want, (seed, request.strategy, got, want)
-        compared += len(got)
-        fed = head.fed.get(request.session, [])
-        assert fed == plain.features[: len(fed)], (seed, "the drafter was given other features")
+        compared += check_outputs(
+            request, outputs, plain, (num_stages, len(middles)), request.session in cancelled
+        )
+        check_fed(request, head, plain)
+    node.target.forget(node.target.names)
+    pipeline.cancel("nothing")  # has the draft node send what it has to send
+    pipeline.run()
     check_clean(node, [*stages, *middles], [*executors, *middle_executors], head)
     return compared
+
+
+def check_outputs(
+    request: Request, outputs: list[Output], plain: PlainModel, devices: tuple[int, int], cancelled: bool
+) -> int:
+    """Hold what came out against the model alone; return the number of tokens.
+
+    devices: number of the stages, and of the middle models.
+    """
+    got = [token for o in outputs if isinstance(o, Tokens) for token in o.token_ids]
+    want = plain.generate(request.prompt, request.max_new_tokens, request.eos)
+    if cancelled and not isinstance(outputs[-1] if outputs else None, Finished):
+        assert got == want[: len(got)]
+        return len(got)
+    assert isinstance(outputs[-1], Finished)
+    finished, used = outputs[-1], min(devices[1], int(request.strategy_options.get("models", 2)) - 2)
+    assert len(finished.reports) == devices[0] + 1, "a fault ended a session that had finished"
+    assert len(finished.side_reports) == used
+    assert got == want, (request.strategy, got, want)
+    return len(got)
+
+
+def check_fed(request: Request, head: ExactHead, plain: PlainModel) -> None:
+    """Hold the true rows that the drafter was given for a request against the model alone."""
+    # Rows beyond the end of the answer may be verified together with its last.
+    text = [*request.prompt, *plain.generate(request.prompt, request.max_new_tokens + BEYOND)]
+    fed, told = head.fed.get(request.session, []), head.told.get(request.session, [])
+    assert fed == plain.features[: len(fed)], "the drafter was given other features"
+    assert told == text[1 : 1 + len(told)], "the drafter was given other tokens"
+
+
+def follow_ups(
+    pipeline: VirtualPipeline, plain: PlainModel, requests: list[Request], rng: np.random.Generator
+) -> list[Request]:
+    """Start requests whose prompts begin as the texts of others do: later turns, and shared beginnings."""
+    later: list[Request] = []
+    for i in range(int(rng.integers(0, 5))):
+        source = [*requests, *later][int(rng.integers(0, len(requests) + len(later)))]
+        answer = plain.generate(source.prompt, source.max_new_tokens, source.eos)
+        text = (*source.prompt, *answer)
+        shared = text[: int(rng.integers(1, len(text) + 1))] if rng.random() < 0.5 else text
+        added = tuple(int(t) for t in rng.integers(0, plain.vocab, size=int(rng.integers(0, 5))))
+        name, options = random_strategy(rng)
+        request = Request(
+            session=f"f{i}",
+            prompt=(*shared, *added),
+            sampling=SamplingParams(),
+            max_new_tokens=int(rng.integers(1, 12)),
+            strategy=name,
+            strategy_options=options,
+            reuses_prefix=bool(rng.random() < 0.9),
+        )
+        later.append(request)
+        pipeline.start(request, float(rng.integers(0, 60) * rng.choice([1, 10, 100, 300])))
+    return later
+
+
+def lose_kept(node: DraftNode, stages: list[Stage], rng: np.random.Generator) -> None:
+    """Have the draft node forget a kept session, or a stage lose one that the draft node relies on."""
+    if rng.random() < 0.5:
+        node.target.forget(node.target.oldest(1))
+        return
+    stage = stages[int(rng.integers(0, len(stages)))]
+    for name in kept_by(stage)[:1]:
+        stage.receive(Forget(name), express=False)
 
 
 def random_middles(
@@ -305,6 +375,7 @@ def check_clean(node: DraftNode, stages: list[Stage], executors, head: ExactHead
     """Nothing is left of any session."""
     assert is_empty(node)
     assert not head.open
+    assert not head.kept
     for stage, executor in zip(stages, executors, strict=True):
         assert is_empty(stage), "a session, a message or a tombstone stays"
         assert not executor.caches

@@ -9,7 +9,7 @@ from flowedge.core.messages import StageTime
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.protocol.pipeline_ledger import PipelineTrip

@@ -46,7 +46,7 @@ def chains(draw):
     and of each prune the naive form: a dict from old row to new row, and the context after it.
     """
     sequence = RowSequence("s")
-    sequence.commit(draw(st.integers(0, 4)))
+    sequence.commit([0] * draw(st.integers(0, 4)))
     segments = []
     for number in range(draw(st.integers(1, 5))):
         first, parents = sequence.length, []

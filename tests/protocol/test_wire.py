@@ -17,9 +17,11 @@ from flowedge.core.messages import (
     Credit,
     Drawing,
     Fault,
+    Forget,
     Heartbeat,
     Message,
     Open,
+    Prefix,
     Prune,
     Segment,
     SegmentBatch,
@@ -97,13 +99,17 @@ DRAWINGS = st.builds(
     INDICES,
     st.frozensets(INDICES, max_size=4),
 )
+PREFIXES = st.builds(Prefix, SESSIONS, INDICES)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Open, SESSIONS, INDICES, st.none() | DRAWINGS, st.booleans(), st.booleans()),
+    st.builds(
+        Open, SESSIONS, INDICES, st.none() | DRAWINGS, st.booleans(), st.booleans(), st.none() | PREFIXES
+    ),
     segments(),
     batches(),
     st.builds(lambda of: Tapped(of.session, of.first_row, of.payload), segments()),
     prunes(),
-    st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple)),
+    st.builds(Close, SESSIONS, st.lists(REPORTS, max_size=4).map(tuple), INDICES),
+    st.builds(Forget, SESSIONS),
     st.builds(Credit, SESSIONS),
     st.builds(Fault, SESSIONS, TEXTS, TEXTS, TEXTS),
     st.builds(Heartbeat, INDICES),

@@ -38,7 +38,7 @@ class Script:
     ) -> None:
         self.strategy = strategy
         self.sequence = RowSequence("s")
-        self.sequence.commit(context)
+        self.sequence.commit([0] * context)
         self.credits = granted
         self.sends: list[Send] = []
         self.prunes: list[AcceptPath] = []
@@ -126,7 +126,7 @@ class Script:
         assert self.credits > 0, "a segment without a credit"
         assert self.sequence.length == self.sequence.context, "a committed row behind draft rows"
         self.credits -= 1
-        self.sequence.commit(1)
+        self.sequence.commit([append.token])
         self.in_flight.append([self.sequence.context - 1])
         self.appended.append(append.token)
 

@@ -34,6 +34,11 @@ def stage_sessions(stage: Stage) -> dict[str, StageSession]:
     return stage._sessions
 
 
+def kept_by(stage: Stage) -> list[str]:
+    """Return the ended sessions of which a stage keeps caches; see `stage_sessions`."""
+    return list(stage._kept._caches)
+
+
 def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
     """Return the sessions of a draft node; see `stage_sessions`."""
     return node._sessions
@@ -57,7 +62,7 @@ def has_tombstones(stage: Stage) -> bool:
 def is_empty(machine: Stage | DraftNode) -> bool:
     """Return whether nothing of any session is left; see `has_tombstones`."""
     if isinstance(machine, Stage):
-        queued = machine._inbox or len(machine._outbox)
+        queued = machine._inbox or len(machine._outbox) or machine.num_kept
         return not (machine._sessions or machine._closed or queued)
     return not (machine._sessions or machine._closing or machine._reports)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.core.errors import FlowEdgeError, NonFiniteError, ProtocolError
+from flowedge.core.errors import FlowEdgeError, NonFiniteError, PrefixLostError, ProtocolError
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
     Batch,
@@ -205,12 +205,28 @@ class BlockExecutor:
     def _run(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
         match job:
             case OpenCache():
-                self._caches[job.session] = self.block.new_cache(job.capacity)
+                self._caches[job.session] = self._new_cache(job)
             case DropCache():
                 self._drop(job.session)
             case Forward():
                 return self._compute(self._prepare(job))
         return None
+
+    @torch.inference_mode()
+    def _new_cache(self, job: OpenCache) -> SessionCache:
+        """Allocate a cache, with the rows that it begins with.
+
+        Raises:
+            PrefixLostError: when these rows are not held any more.
+        """
+        copied = job.copied
+        source = None if copied is None else self._caches.get(copied.session)
+        if copied is not None and source is None:
+            raise PrefixLostError(f"no rows of session {copied.session} are held here")
+        cache = self.block.new_cache(job.capacity)
+        if copied is not None and source is not None:
+            cache.copy(source, copied.slots)
+        return cache
 
     def _prepare(self, job: Forward) -> _PreparedForward:
         """Return the rows of a forward, whose cache has been gathered for them."""

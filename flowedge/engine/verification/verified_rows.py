@@ -16,15 +16,20 @@ class VerifiedRows:
 
     Draft rows may come without the values that stages keep (see Open.keeps_taps). These follow when a prune
     has accepted the rows, from each stage in the order of the rows.
+
+    Attributes:
+        taken: number of rows that the drafter has been given.
     """
 
-    def __init__(self, width: int, dtype: str, kept: Sequence[tuple[int, int]]) -> None:
-        """Begin without rows.
+    def __init__(self, width: int, dtype: str, kept: Sequence[tuple[int, int]], taken: int = 0) -> None:
+        """Begin without rows that wait.
 
         Args:
             width: values of a whole row; dtype: their numpy name.
             kept: for each stage that keeps some of them, the first and the one behind the last.
+            taken: rows that the drafter has already.
         """
+        self.taken = taken
         self._width = width
         self._dtype = dtype
         self._kept = dict(kept)
@@ -81,6 +86,7 @@ class VerifiedRows:
     def take(self) -> tuple[Payload | None, IntArray]:
         """Return all rows, which must be complete, and forget them; no features if none were added."""
         tokens = np.concatenate(self._tokens)
+        self.taken += len(tokens)
         features = self._whole() if self._features else None
         self._tokens.clear()
         self._features.clear()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import torch
 
 from flowedge.core.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 KvFormat = Literal["native", "int8"]
 NATIVE: KvFormat = "native"
@@ -107,6 +110,9 @@ class KeyValueStore(Protocol):
     def move(self, start: int, slots: torch.Tensor) -> None:
         """Copy the slots of an index to the slots from `start` on, in all layers."""
 
+    def copy(self, source: Self, start: int, slots: torch.Tensor | slice) -> None:
+        """Copy slots of another store of the same layers to the slots from `start` on, in all layers."""
+
 
 class NativeStore:
     """Keys and values in the dtype of the block."""
@@ -159,6 +165,9 @@ class NativeStore:
     def move(self, start: int, slots: torch.Tensor) -> None:
         # index_select copies the rows that move, so that overlapping moves are right.
         self.kv[:, :, :, start : start + len(slots)] = self.kv.index_select(3, slots)
+
+    def copy(self, source: NativeStore, start: int, slots: torch.Tensor | slice) -> None:
+        _copy_slots(source.kv, self.kv, start, slots)
 
 
 class Int8Store:
@@ -214,6 +223,15 @@ class Int8Store:
     def move(self, start: int, slots: torch.Tensor) -> None:
         for stored in (self.kv, self.scale):
             stored[:, :, :, start : start + len(slots)] = stored.index_select(3, slots)
+
+    def copy(self, source: Int8Store, start: int, slots: torch.Tensor | slice) -> None:
+        _copy_slots(source.kv, self.kv, start, slots)
+        _copy_slots(source.scale, self.scale, start, slots)
+
+
+def _copy_slots(source: torch.Tensor, stored: torch.Tensor, start: int, slots: torch.Tensor | slice) -> None:
+    copied = source[:, :, :, slots] if isinstance(slots, slice) else source.index_select(3, slots)
+    stored[:, :, :, start : start + copied.shape[3]] = copied
 
 
 def _encoded(keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -131,6 +131,28 @@ class SessionCache:
         """The keys and values [1, kv_heads, context, head_size] for a layer's attention with a mask."""
         return self._reader.views(layer, self._stop)
 
+    def copy(self, source: SessionCache, slots: npt.NDArray[np.int64]) -> None:
+        """Make rows of another session's cache on the same block the first rows, in all layers.
+
+        Args:
+            slots: int64 [n], where the rows are in `source`.
+
+        Raises:
+            CapacityError: when the rows do not fit.
+            ProtocolError: when a slot is not one of the source.
+        """
+        rows = slots.size
+        if rows > self.capacity:
+            raise CapacityError(f"{rows} rows do not fit the session's cache of {self.capacity} rows")
+        if rows and not (slots.min() >= 0 and slots.max() < source.capacity):
+            raise ProtocolError(f"copied slots must lie within [0, {source.capacity})")
+        moved = slots != np.arange(rows)
+        in_place = int(moved.argmax()) if moved.any() else rows
+        self.store.copy(source.store, 0, slice(0, in_place))
+        if in_place < rows:
+            (index,) = to_device(self.kv.device, slots[in_place:])
+            self.store.copy(source.store, in_place, index)
+
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
         """Move row slots[i] to row base + i, in all layers.
 

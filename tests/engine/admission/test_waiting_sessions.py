@@ -9,7 +9,7 @@ from flowedge.core.errors import CapacityError, DeviceLostError
 from flowedge.core.messages import Close, Open
 from flowedge.core.request import Failed, Finished, Opened, Tokens, Waiting
 from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.engine.draft_session import DraftNodeSpec
+from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage_session import StageSpec
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import machine_pipeline

@@ -1,0 +1,1 @@
+"""Caches that a stage keeps of sessions that have ended."""

@@ -1,0 +1,1 @@
+"""What the sessions of a draft node have in common."""
