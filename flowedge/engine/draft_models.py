@@ -231,7 +231,7 @@ def draft_node_spec(
         verification=verification,
         kept_taps=kept_taps,
         drafter_name=drafter_name,
-        keeps_drafter=False,
+        keeps_drafter=drafter is not None,
         **limits,
     )
 

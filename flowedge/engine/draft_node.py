@@ -187,7 +187,7 @@ class DraftNode:
     def receive(self, message: Message, route: int = TARGET, sender: str = "the last stage") -> None:
         """Take in a message from the last stage of a route, a credit from the first, or a fault.
 
-        sender: the name of the device that sent it, for messages.
+        sender: the name of the device that sent it, for messages; "" for what has not come in-band.
         """
         name = getattr(message, "session", "")
         try:
@@ -205,13 +205,14 @@ class DraftNode:
                 case Close():
                     self._receive_close(message, route)
                 case Fault():
-                    self._receive_fault(message, route)
+                    error = error_from_code(message.code, message.device, message.reason)
+                    self._fail(name, error, route, in_band=bool(sender))
                 case Open() | Forget() | Heartbeat():
                     pass
-        except ProtocolError as error:
-            self.fail_session(name, error)
-        except NonFiniteError as error:
-            self.fail_session(name, self._named(error))
+        except ProtocolError as broken:
+            self.fail_session(name, broken)
+        except NonFiniteError as damaged:
+            self.fail_session(name, self._named(damaged))
 
     def next_job(self) -> DraftWork | None:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
@@ -246,7 +247,14 @@ class DraftNode:
     def fail(self, job: DraftWork, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with the error."""
         for name in sessions_of(job):
-            self.fail_session(name, self._named(error) if isinstance(error, NonFiniteError) else error)
+            self._fail(name, self._named(error) if isinstance(error, NonFiniteError) else error)
+
+    def _fail(self, name: str, error: FlowEdgeError, route: int = TARGET, *, in_band: bool = True) -> None:
+        """End a session with an error, unless it is begun again (see TargetSessions.begin_again)."""
+        session = self._sessions.get(name) if route == TARGET else None
+        if session is None or not self.target.begin_again(session, error, in_band=in_band):
+            self.target.forget([name])
+            self.fail_session(name, error)
 
     def _named(self, error: NonFiniteError) -> FlowEdgeError:
         """Return the error with the name of this device before it."""
@@ -341,12 +349,6 @@ class DraftNode:
             self._carry_out(session, session.strategy.handle(event))
             self._grant(session, *session.side_routes)
 
-    def _receive_fault(self, fault: Fault, route: int) -> None:
-        session = self._sessions.get(fault.session)
-        if session is None or route != TARGET or not self.target.begin_again(session, fault):
-            self.target.forget([fault.session])
-            self.fail_session(fault.session, error_from_code(fault.code, fault.device, fault.reason))
-
     def _receive_close(self, close: Close, route: int) -> None:
         if route == TARGET:
             self.target.take_close(close)
@@ -369,8 +371,7 @@ class DraftNode:
             match command:
                 case Emit():
                     if self._emit(session, command):
-                        accepts = (c.accepted for c in commands if isinstance(c, AcceptPath))
-                        self._close(session, next(accepts, ()))
+                        self._close(session, [c for c in commands if isinstance(c, AcceptPath)])
                         return
                 case AcceptPath():
                     self._outgoing[TARGET].prune(session.prune(command))
@@ -400,12 +401,12 @@ class DraftNode:
         session.finish_reason = accepted.reason
         return True
 
-    def _close(self, session: DraftSession, accepted: Sequence[int] = (), *, keep: bool = True) -> None:
-        """End a session; `accepted` and `keep` are as for TargetSessions.end."""
+    def _close(self, session: DraftSession, last: Sequence[AcceptPath] = (), *, keep: bool = True) -> None:
+        """End a session; `last` and `keep` are as for TargetSessions.end."""
         name = session.name
         self._closing[name] = self._sessions.pop(name)
         session.strategy.end()
-        self.target.end(session, accepted, keep=keep)
+        self.target.end(session, last, keep=keep)
         for route in session.side_routes:
             self._outgoing[route].close(name)
         # Each device hears of this end before it hears of the next session, so the room is free already.

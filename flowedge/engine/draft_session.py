@@ -49,6 +49,7 @@ class DraftSession:
         side_routes: its parts on the routes beside the target's, by route.
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         needs_features: whether its drafter is given the target's hidden states.
+        keeps_drafter: whether other sessions may copy true rows of its drafter.
         prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
         prefilled: whether the first token is drawn; finish_reason: why the generation ended.
         latest_job: time of the latest job.
@@ -75,6 +76,7 @@ class DraftSession:
         draft_rows = 0 if request.rows_only else strategy.max_draft_rows
         self.capacity = session_capacity(spec.sequence_rows(request), draft_rows, spec.max_positions)
         self.needs_features = features = strategy.needs_drafter and spec.needs_features
+        self.keeps_drafter = strategy.needs_drafter and spec.keeps_drafter
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
         self._kept_taps = spec.kept_taps if features and not request.rows_only else ()
         self.output = OutputText(request, text)
@@ -119,7 +121,7 @@ class DraftSession:
     @property
     def draft_rows(self) -> int:
         """The number of true rows that the drafter has been given and that other sessions may copy."""
-        return self._true_rows.taken if self._spec.keeps_drafter else 0
+        return self._true_rows.taken if self.keeps_drafter else 0
 
     def last_extension(self) -> ExtendDraft | None:
         """Return the job that gives the drafter the true rows that it lacks at the end, if they are here."""

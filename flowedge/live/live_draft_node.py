@@ -136,7 +136,12 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
     def draft_with(self, *, needs_features: bool) -> None:
         """Let requests that are prepared from now on draft: the executor has been given a drafter."""
         with self._lock:
-            self._machine.spec = replace(self._machine.spec, has_drafter=True, needs_features=needs_features)
+            machine = self._machine
+            machine.spec = replace(
+                machine.spec, has_drafter=True, needs_features=needs_features, keeps_drafter=True
+            )
+            machine.target.forget(machine.target.names)  # with the true rows of the drafter before
+        self._changed()
 
     def verify_at(self, place: VerificationPlace) -> None:
         """Have the tokens of requests that are prepared from now on drawn at a place."""
@@ -336,6 +341,8 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
                     self._machine.admit()
                 self._changed()
             for running in list(self._running.values()):
+                if self._machine.target.waits(running.session):
+                    running.progressed = now  # it waits for a session that makes progress or ends
                 if not running.waiting and now - running.progressed > self._progress_s:
                     self._give_up(running)
 

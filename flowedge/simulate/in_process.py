@@ -62,6 +62,7 @@ def virtual_pipeline(
     side_models: Sequence[LanguageModel] = (),
     verification: VerificationPlace = DRAFT_NODE,
     keeps_taps: bool = False,
+    kept_rows: int = DraftNodeSpec.kept_rows,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
@@ -69,6 +70,7 @@ def virtual_pipeline(
         blocks: the loaded blocks of the stages, of one dtype; without them they are loaded in fp32.
         side_models: the models between drafter and target of a hierarchy, the smallest first.
         keeps_taps: whether stages keep what they tap of draft rows until these are accepted.
+        kept_rows: most cache rows of ended sessions that stages keep for later prompts.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -90,6 +92,7 @@ def virtual_pipeline(
         prefill_rows=prefill_rows,
         num_stages=len(executors),
         num_routes=1 + len(side_executors),
+        kept_rows=kept_rows,
     )
     return machine_pipeline(
         spec,

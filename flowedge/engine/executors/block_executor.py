@@ -212,7 +212,6 @@ class BlockExecutor:
                 return self._compute(self._prepare(job))
         return None
 
-    @torch.inference_mode()
     def _new_cache(self, job: OpenCache) -> SessionCache:
         """Allocate a cache, with the rows that it begins with.
 

@@ -6,7 +6,7 @@ from typing import overload
 
 import numpy as np
 
-from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, PrefixLostError, ProtocolError
 from flowedge.drafting.drafter import Drafter, Frontier, GrowRequest
 from flowedge.engine.executors.in_turn import run_in_turn
 from flowedge.engine.jobs import (
@@ -90,8 +90,7 @@ class HeadExecutor:
                     raise walked
                 return walked
             case OpenDraft():
-                if self.drafter is not None:
-                    self.drafter.open(job.session, job.capacity, job.first_token, job.noise, job.prefix)
+                self._open(job)
             case KeepDraft():
                 if self.drafter is not None:
                     self.drafter.keep(job.session)
@@ -106,6 +105,21 @@ class HeadExecutor:
                     drafter.extend(job.session, job.features, job.next_tokens)
                 return drafter.grow(job.session, job.growth, _frontier(job), job.width)
         return None
+
+    def _open(self, job: OpenDraft) -> None:
+        """Begin a session of the drafter, if there is one.
+
+        Raises:
+            PrefixLostError: when the drafter does not hold the true rows that the session begins with.
+        """
+        if self.drafter is None:
+            return
+        try:
+            self.drafter.open(job.session, job.capacity, job.first_token, job.noise, job.prefix)
+        except ValueError as error:
+            if job.prefix is None:
+                raise
+            raise PrefixLostError(f"session {job.session} cannot begin: {error}") from error
 
     def _compute_together(self, batch: DraftBatch) -> list[DraftOutcome]:
         verified = [_tree(job) for job in batch.jobs if isinstance(job, Verify)]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from flowedge.core.arrays import IntArray
-from flowedge.core.errors import CapacityError, PrefixLostError
-from flowedge.core.messages import Close, Fault, Forget, Prefix
+from flowedge.core.errors import CapacityError, FlowEdgeError, PrefixLostError
+from flowedge.core.messages import Close, Forget, Prefix
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftJob, DropCache, KeepDraft, OpenDraft
 from flowedge.engine.prefix.kept_sessions import KeptRows, KeptSessions, KnownRows, common_tokens
@@ -81,22 +81,27 @@ class TargetSessions:
         for session in list(self._waiting.values()):
             self.begin(session, sessions)
 
-    def begin_again(self, session: DraftSession, fault: Fault) -> bool:
-        """Open a session without rows of others if that mends a fault; return whether it does.
+    def begin_again(self, session: DraftSession, error: FlowEdgeError, *, in_band: bool) -> bool:
+        """Open a session without rows of others if that mends an error; return whether it does.
 
-        It does where a stage does not hold the rows, and where kept sessions take the room of this one. No
+        It does where a device does not hold the rows, and where kept sessions take the room of this one. No
         row of the session has come back then, so that nothing of it is lost.
+
+        in_band: whether the error has come in-band, so that no message of the session is behind it. A stage
+            may report it by another way as well; that report is ignored.
         """
         name, prefix = session.name, session.prefix
         rows = 0 if prefix is None else prefix.rows
+        lost, full = isinstance(error, PrefixLostError), isinstance(error, CapacityError)
+        if not in_band and (lost or full) and name in self._begun_again:
+            return True
         if name in self._begun_again or len(cached_tokens(session)) > rows:
             return False
-        if fault.code == PrefixLostError.code and prefix is not None:
-            self.forget([prefix.session])
-        elif fault.code == CapacityError.code and len(self._kept):
-            self.forget(self._kept.names)
-        else:
+        if not (lost and prefix is not None) and not (full and len(self._kept)):
             return False
+        if not in_band:
+            return True
+        self.forget([prefix.session] if lost and prefix is not None else self._kept.names)
         self._begun_again.add(name)
         # In-band alone: an express Close could be there after the second Open.
         self._outbox.in_band.drop_segments(name)
@@ -107,11 +112,11 @@ class TargetSessions:
         self._open(session)
         return True
 
-    def end(self, session: DraftSession, accepted: Sequence[int], *, keep: bool) -> None:
+    def end(self, session: DraftSession, last: Sequence[AcceptPath], *, keep: bool) -> None:
         """End a session, which no list of sessions has any more.
 
         Args:
-            accepted: rows that become context at the end; keep: whether its rows may be kept.
+            last: the rows that become context at the end, if any; keep: whether its rows may be kept.
         """
         name, waited = session.name, self._waiting.pop(session.name, None) is not None
         self._begun_again.discard(name)
@@ -121,7 +126,8 @@ class TargetSessions:
         if keep:
             extension = session.last_extension() if session.draft_rows else None
             if len(session.ledger(TARGET).sequence.tokens):
-                self._outbox.prune(session.prune(AcceptPath(tuple(accepted), None, ends_round=False)))
+                accepted = last[0].accepted if last else ()
+                self._outbox.prune(session.prune(AcceptPath(accepted, None, ends_round=False)))
             self._outbox.keep(name, len(cached_tokens(session)))
         else:
             self._outbox.close(name)
@@ -187,7 +193,7 @@ class TargetSessions:
         for other in sessions:
             if not other.prefilled and self._may_copy(other, session):
                 shared = common_tokens(prompt, np.array(other.request.prompt, dtype=np.int64))
-                of_drafter = shared if other.strategy.needs_drafter and self._spec.keeps_drafter else 0
+                of_drafter = shared if other.keeps_drafter else 0
                 coming = max(coming, usable_rows(session, shared, of_drafter)[0])
         return best, best_draft_rows, coming
 

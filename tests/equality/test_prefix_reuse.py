@@ -1,0 +1,161 @@
+"""Sessions that begin with rows of others put out the plain model's tokens, on the bundled models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from flowedge.core.request import DecodeCounters, Finished
+from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.virtual_pipeline import ExpressDelay, VirtualPipeline
+from flowedge.strategies.registry import STRATEGIES
+from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
+from tests.equality.test_exact import exact_blocks, exact_head
+from tests.equality.test_virtual import reordered
+from tests.support.breadth import dealt_diagonally
+
+pytestmark = pytest.mark.slow
+SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.9, seed=13)}
+STRATEGY_NAMES = tuple(name for name in STRATEGIES if name != "pipespec")
+DRAFTERS = ("bundled", "bundled-small", "bundled-eagle3", "ngram", "bundled+ngram")  # joined by "+"
+PLACES: tuple[VerificationPlace, ...] = (DRAFT_NODE, LAST_STAGE)
+KEPT_ROWS = 20_000
+TURNS, TOKENS, ADDED = 3, 20, 9
+SYSTEM = 150  # tokens that several requests begin with
+
+
+@cache
+def drafter_of(names: str, pair: Pair) -> Drafter:
+    drafter = load_drafter(
+        names.split("+"), TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32)
+    )
+    assert drafter is not None
+    return drafter
+
+
+def pipeline(
+    pair: Pair,
+    names: str = "bundled",
+    place: VerificationPlace = DRAFT_NODE,
+    precision: str = "",
+    kept_rows: int = KEPT_ROWS,
+    express_fault: ExpressDelay | None = None,
+) -> VirtualPipeline:
+    """Return a pipeline of two stages; in fp32 if no precision of exact blocks is given."""
+    return virtual_pipeline(
+        pair.checkpoint,
+        [3, 5],
+        FixedCosts(),
+        drafter=drafter_of(names, pair),
+        head=exact_head(precision) if precision else pair.head,
+        make_text=lambda: StreamDecoder(pair.tokenizer),
+        blocks=exact_blocks(precision) if precision else bundled_blocks((3, 5)),
+        verification=place,
+        keeps_taps=True,
+        kept_rows=kept_rows,
+        express_fault=express_fault,
+        prefill_rows=32,
+    )
+
+
+def chat(
+    pair: Pair, served: VirtualPipeline, strategy: str, sampling: SamplingParams, name: str = "turn"
+) -> tuple[list[tuple[int, ...]], list[DecodeCounters]]:
+    """Return the answers of a chat's turns, whose prompts are all that was said, and their counters."""
+    prompt, answers, counters = pair.prompt(60), [], []
+    for turn in range(TURNS):
+        outputs = served.generate(request(prompt, sampling, TOKENS, strategy, session=f"{name}{turn}"))
+        assert isinstance(outputs[-1].output, Finished)
+        counters.append(outputs[-1].output.counters)
+        answers.append(token_ids(outputs))
+        prompt = (*prompt, *answers[-1], *pair.prompt(ADDED))
+    return answers, counters
+
+
+def wanted_chat(pair: Pair, sampling: SamplingParams) -> list[tuple[int, ...]]:
+    """Return the answers of the plain model to the turns of `chat`."""
+    prompt, answers = pair.prompt(60), []
+    for _ in range(TURNS):
+        answers.append(expected(prompt, sampling, TOKENS, "none"))
+        prompt = (*prompt, *answers[-1], *pair.prompt(ADDED))
+    return answers
+
+
+CHATS = [
+    *dealt_diagonally(STRATEGY_NAMES, ["bundled"], list(SAMPLINGS), PLACES, one_in=4),
+    *dealt_diagonally(("flowspec", "auto"), DRAFTERS[1:], list(SAMPLINGS), PLACES, one_in=4),
+]
+
+
+@pytest.mark.parametrize(("strategy", "names", "sampling_name", "place"), CHATS)
+def test_a_chat(pair: Pair, strategy: str, names: str, sampling_name: str, place: VerificationPlace) -> None:
+    sampling = SAMPLINGS[sampling_name]
+    answers, counters = chat(pair, pipeline(pair, names, place), strategy, sampling)
+    assert answers == wanted_chat(pair, sampling)
+    assert counters[0].reused_rows == 0
+    before = 60
+    for turn in counters[1:]:
+        assert turn.reused_rows >= before, "the prompt of the turn before is not computed again"
+        before += TOKENS + ADDED
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("sampling_name", SAMPLINGS)
+def test_a_shared_system_prompt_at_once_and_later(
+    pair: Pair, sampling_name: str, place: VerificationPlace
+) -> None:
+    served, sampling = pipeline(pair, place=place), SAMPLINGS[sampling_name]
+    system, prompts = pair.prompt(SYSTEM), {}
+    for number, start in enumerate((0.0, 0.0, 0.1, 50.0)):
+        name = f"s{number}"
+        prompts[name] = (*system, *pair.prompt(10 + number))
+        served.start(request(prompts[name], sampling, TOKENS, "auto", session=name), start)
+    served.run()
+    reused = []
+    for name, prompt in prompts.items():
+        own = [timed for timed in served.outputs if timed.output.session == name]
+        assert token_ids(own) == expected(prompt, sampling, TOKENS, "none")
+        assert isinstance(own[-1].output, Finished)
+        reused.append(own[-1].output.counters.reused_rows)
+    assert reused[0] == 0
+    assert min(reused[1:3]) >= SYSTEM - 2 * 32 - 2, "they wait for the first, as long as that is worth it"
+    assert reused[3] >= SYSTEM - 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-kv8"])
+@pytest.mark.parametrize("strategy", ["autoregressive", "flowspec", "auto"])
+def test_exact_blocks(pair: Pair, precision: str, strategy: str) -> None:
+    """With rows of half the precision, and with a KV cache in 8 bits, reuse changes no token."""
+    sampling = SAMPLINGS["T1"]
+    computed, none = chat(pair, pipeline(pair, precision=precision, kept_rows=0), strategy, sampling)
+    reused, some = chat(pair, pipeline(pair, precision=precision), strategy, sampling)
+    assert reused == computed
+    assert [each.reused_rows for each in none] == [0] * TURNS
+    assert all(each.reused_rows for each in some[1:])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_without_reliable_express_messages(pair: Pair, seed: int) -> None:
+    served = pipeline(pair, express_fault=reordered(seed))
+    answers, counters = chat(pair, served, "auto", SAMPLINGS["T1"])
+    assert answers == wanted_chat(pair, SAMPLINGS["T1"])
+    assert all(each.reused_rows for each in counters[1:])
+
+
+def test_a_request_may_refuse(pair: Pair) -> None:
+    served, prompt = pipeline(pair), pair.prompt(60)
+    wanted = request(prompt, SamplingParams(), TOKENS, "auto", session="a")
+    for name, reuses, reused in (("a", True, 0), ("b", False, 0), ("c", True, 59)):
+        outputs = served.generate(replace(wanted, session=name, reuses_prefix=reuses))
+        assert isinstance(outputs[-1].output, Finished)
+        assert outputs[-1].output.counters.reused_rows == reused
+        assert token_ids(outputs) == expected(prompt, SamplingParams(), TOKENS, "none")
