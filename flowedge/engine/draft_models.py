@@ -174,8 +174,12 @@ class DraftModels:
         *,
         num_routes: int = DraftNodeSpec.num_routes,
         limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
+        kept_rows: int = DraftNodeSpec.kept_rows,
     ) -> DraftNode:
-        """Return the state machine of a draft node with these models, in front of stages with these taps."""
+        """Return the state machine of a draft node with these models, in front of stages with these taps.
+
+        The other arguments are fields of DraftNodeSpec.
+        """
         spec = draft_node_spec(
             self.config,
             self.executor.drafter,
@@ -185,6 +189,7 @@ class DraftModels:
             prefill_rows=PREFILL_ROWS,
             num_stages=num_stages,
             num_routes=num_routes,
+            kept_rows=kept_rows,
         )
         return DraftNode(
             device,

@@ -137,6 +137,7 @@ class DraftNode:
         session.tell_time(self._now)
         self._sessions[name] = session
         self._reports[name] = StageReport(self.device)
+        self.target.forget_oldest(self.admission.rows_over(self.target.kept_rows))
         self.target.begin(session, self._sessions.values())
         for route in session.side_routes:
             self._outgoing[route].put(session.opening(route))

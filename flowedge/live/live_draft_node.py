@@ -101,6 +101,10 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         return self._machine.admission.num_waiting
 
     @property
+    def num_kept(self) -> int:
+        return self._machine.target.num_kept
+
+    @property
     def is_drained(self) -> bool:
         return not self._running and (self.lost is not None or not self._machine.num_sessions)
 

@@ -88,6 +88,11 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         return self._machine.num_sessions
 
     @property
+    @abstractmethod
+    def num_kept(self) -> int:
+        """Ended sessions of which caches are kept."""
+
+    @property
     def queue_length(self) -> int:
         return 0
 

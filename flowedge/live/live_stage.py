@@ -17,6 +17,7 @@ from flowedge.core.log_fields import about
 from flowedge.core.messages import (
     Close,
     Fault,
+    Forget,
     Message,
     Open,
     Prune,
@@ -129,6 +130,7 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         self._on_ended = on_ended
         self._sender_down = self._sender(self._next_outbound)
         self._owners: dict[str, InStream] = {}
+        self._kept: dict[str, InStream] = {}  # of ended sessions whose caches may be kept
         self._in_band: set[InStream] = set()
         self._express: InStream | None = None
         self._drained: DrainingError | None = None
@@ -142,6 +144,10 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
     def in_use(self) -> bool:
         """Whether a peer has a stream open."""
         return self.ended is None and bool(self._in_band or self._express)
+
+    @property
+    def num_kept(self) -> int:
+        return self._machine.num_kept
 
     @property
     def queue_length(self) -> int:
@@ -203,6 +209,9 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             for session in [name for name, owner in self._owners.items() if owner is stream]:
                 del self._owners[session]
                 self._machine.receive(Close(session), express=False)
+            for session in [name for name, owner in self._kept.items() if owner is stream]:
+                del self._kept[session]
+                self._machine.receive(Forget(session), express=False)
         self._changed()
 
     def _segment_bytes(self) -> int:
@@ -247,6 +256,12 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             return
         session = getattr(message, "session", "")
         owner = self._owners.get(session)
+        if isinstance(message, Forget):
+            owner = self._kept.pop(session, stream)
+        source = message.prefix.session if isinstance(message, Open) and message.prefix is not None else ""
+        holder = self._owners.get(source, self._kept.get(source, stream))
+        if holder is not stream:
+            raise ProtocolError(f"session {source} was not opened on this stream")
         if owner is None and isinstance(message, Open):
             self._owners[session] = stream
         elif owner is None and isinstance(message, Fault | Close):
@@ -255,6 +270,8 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             raise ProtocolError(f"session {session} was not opened on this stream")
         elif isinstance(message, Close):
             del self._owners[session]
+            if message.kept:
+                self._kept[session] = stream
 
     def _hand_out(self) -> None:
         self._sender_down.send_all()
@@ -319,6 +336,7 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             self.ended = reason
             self._log.dropped(self._owners, reason)
             self._owners.clear()
+            self._kept.clear()
             self._machine.drop_all()
             self._count()
         fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)

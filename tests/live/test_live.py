@@ -84,6 +84,7 @@ async def live_pipeline(
     progress_s: float = 60.0,
     at_forward: Callable[[], None] = lambda: None,
     total_rows: int = UNLIMITED_ROWS,
+    kept_rows: int = 0,
 ) -> AsyncIterator[tuple[LiveDraftNode, list[LiveStage]]]:
     """The draft node and its stages, each with a server and a compute thread of its own.
 
@@ -109,7 +110,7 @@ async def live_pipeline(
             stages.append(LiveStage(machine, executor, timing(name), lambda reason: None))
             await serve(name, stages[-1])
         node = LiveDraftNode(
-            models.draft.make_machine("d0", STAGES, models.taps),
+            models.draft.make_machine("d0", STAGES, models.taps, kept_rows=kept_rows),
             models.draft.executor,
             timing("d0"),
             progress_s=progress_s,

@@ -12,13 +12,14 @@ import pytest
 
 from flowedge.agent.roles.coordinator import StageReady
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.core.messages import Segment
+from flowedge.core.messages import Forget, Segment
 from flowedge.core.tree import DraftTree
 from flowedge.engine.batching.computing_segments import ComputingSegment
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSession
+from flowedge.live.live_stage import LiveStage
 from flowedge.models.chat_template.renderer import TemplateRenderer
 from flowedge.security import process
 from flowedge.security.process import Security
@@ -37,6 +38,12 @@ def stage_sessions(stage: Stage) -> dict[str, StageSession]:
 def kept_by(stage: Stage) -> list[str]:
     """Return the ended sessions of which a stage keeps caches; see `stage_sessions`."""
     return list(stage._kept._caches)
+
+
+def lose_kept(stage: LiveStage, session: str) -> None:
+    """Have a live stage lose what it keeps of a session: no message of a draft node has this effect."""
+    with stage._lock:
+        stage._machine.receive(Forget(session), express=False)
 
 
 def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:

@@ -191,6 +191,13 @@ class AgentLimits(MessageLimit, CallLimits):
         le=1 << 20,
     )
     segment_rows: Limit = setting(4096, "Maximum number of rows in a segment.")
+    kept_rows: int = setting(
+        8192,
+        "Maximum number of cache rows, on each stage, that a draft node has kept of ended requests, so that "
+        "prompts which begin alike are not computed again; 0 keeps none.",
+        ge=0,
+        le=1 << 30,
+    )
     queued_segments: Limit = setting(4096, "Maximum number of segments waiting for a stage's computation.")
     prompt_bytes: Limit = setting(
         1 << 18,

@@ -56,6 +56,7 @@ class AgentMetrics(LiveObserver):
         )
         self._link = counter("flowedge_link_bytes", "Bytes of frames on links.", ["lane", "direction"])
         self._tokens = counter("flowedge_tokens", "Tokens put out to clients.")
+        self._reused = counter("flowedge_reused_rows", "Tokens of prompts that were not computed again.")
         self._acceptance = histogram(
             "flowedge_acceptance_length",
             "Tokens put out after each segment that came back with live rows.",
@@ -104,6 +105,7 @@ class AgentMetrics(LiveObserver):
         return self._link.labels(link, "sent").inc, self._link.labels(link, "received").inc
 
     def decoded(self, counters: DecodeCounters) -> None:
+        self._reused.inc(counters.reused_rows)
         for length in counters.accepted_per_segment:
             self._acceptance.observe(length)
 
@@ -127,6 +129,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_role_ready": ("1 when the role is loaded and its pipeline whole.", ()),
     "flowedge_sessions": ("Sessions that are open.", ()),
     "flowedge_queue_requests": ("Requests that wait to be opened by a draft node.", ()),
+    "flowedge_kept_sessions": ("Ended sessions of which caches are kept.", ()),
     "flowedge_queue_segments": ("Segments that wait for the compute thread of a stage.", ()),
     "flowedge_weight_bytes": ("Weights in memory.", ()),
     "flowedge_kv_cache_bytes": ("KV caches allocated on a stage.", ()),
@@ -186,6 +189,7 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
         yield InfoMetricFamily("flowedge_role", _INFOS["flowedge_role"], about)
     yield _single("flowedge_role_ready", float(role.ready))
     yield _single("flowedge_sessions", role.num_sessions)
+    yield _single("flowedge_kept_sessions", role.num_kept)
     yield _single("flowedge_weight_bytes", device.weight_bytes)
     if not device.layer_stop:  # a draft node
         yield _single("flowedge_queue_requests", role.num_waiting)

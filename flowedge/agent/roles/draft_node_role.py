@@ -272,6 +272,7 @@ class DraftNodeRole(PipelineRole):
                 len(self._routes[TARGET].stages),
                 self._taps or (),
                 num_routes=len(self._routes),
+                kept_rows=agent.config.limits.kept_rows,
             ),
             models.executor,
             agent.instruments.make_timing(agent.compute),

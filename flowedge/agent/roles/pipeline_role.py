@@ -61,6 +61,11 @@ class PipelineRole(ABC):
         return 0 if self._live is None else self._live.num_sessions
 
     @property
+    def num_kept(self) -> int:
+        """Ended sessions of which caches are kept."""
+        return 0 if self._live is None else self._live.num_kept
+
+    @property
     def queue_length(self) -> int:
         """Segments that wait to be computed; 0 on a draft node."""
         return 0 if self._live is None else self._live.queue_length

@@ -96,6 +96,8 @@ def _line(answer: PromptAnswer) -> str:
         parts.append(f"{fmean(counters.accepted_per_segment or [0]):.2f} a segment")
     if counters.rollbacks:
         parts.append(f"rolled back {'+'.join(map(str, counters.rollbacks))} times")
+    if counters.reused_rows:
+        parts.append(f"{counters.reused_rows} of {statistics.prompt_tokens} prompt tokens reused")
     parts.append(f"seed {answer.seed}")
     return ", ".join(parts)
 

@@ -84,6 +84,15 @@ class CacheBudget:
         self.drafter_rows -= claim.drafter_rows
         return True
 
+    def rows_over(self, kept_rows: int, limits: AdmissionLimits) -> int:
+        """Return by how many cache rows open and kept sessions are beyond the room; 0 if they are not.
+
+        kept_rows: of sessions that have ended, whose rows count on stages and in the drafter alike.
+        """
+        over_stages = self.rows + kept_rows - limits.total_rows
+        over_drafter = self.drafter_rows + kept_rows - limits.drafter_rows
+        return max(over_stages, over_drafter, 0)
+
     def fits(self, claim: CacheClaim, limits: AdmissionLimits) -> bool:
         """Return whether there is room for another session now."""
         return (

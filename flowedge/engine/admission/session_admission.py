@@ -54,6 +54,10 @@ class SessionAdmission:
         """Cache rows that open sessions hold on every stage."""
         return self._budget.rows
 
+    def rows_over(self, kept_rows: int) -> int:
+        """Return by how many cache rows open and kept sessions are beyond the room (see CacheBudget)."""
+        return self._budget.rows_over(kept_rows, self.limits)
+
     @property
     def next_deadline(self) -> float | None:
         """When the next waiting session is refused, unless it is opened before; None if none waits."""

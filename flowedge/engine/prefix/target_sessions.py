@@ -143,6 +143,12 @@ class TargetSessions:
         """Return the kept sessions to forget for `rows` cache rows, the least recently used first."""
         return self._kept.oldest(rows)
 
+    def forget_oldest(self, rows: int) -> int:
+        """Forget kept sessions for `rows` cache rows, as `oldest` returns them; return their cache rows."""
+        before = self.kept_rows
+        self.forget(self.oldest(rows))
+        return before - self.kept_rows
+
     def forget(self, names: Iterable[str]) -> None:
         """Keep the rows of ended sessions no more; other names are ignored."""
         for name in names:
