@@ -187,9 +187,12 @@ class Stage:
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with a Fault."""
-        self._computing.give_up(job)
+        ended = self._computing.give_up(job)
         for session in sessions_of(job):
-            self._fail_session(session, error)
+            if session in ended:
+                self._forget(session)
+            else:
+                self._fail_session(session, error)
 
     def next_outbound(self) -> Message | None:
         """Return the next message for the in-band link, which must be ready to take it."""

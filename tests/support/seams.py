@@ -40,6 +40,11 @@ def kept_by(stage: Stage) -> list[str]:
     return list(stage._kept._caches)
 
 
+def begins_again(node: DraftNode, session: str) -> bool:
+    """Return whether a session was opened a second time; see `stage_sessions`."""
+    return session in node.target._begun_again
+
+
 def lose_kept(stage: LiveStage, session: str) -> None:
     """Have a live stage lose what it keeps of a session: no message of a draft node has this effect."""
     with stage._lock:

@@ -20,11 +20,13 @@ class ComputingSegment:
 
     Attributes:
         segment: its live rows; offsets: int64 [n], theirs in the forward.
+        ended: whether its session has ended since. A session of the same name may be open again.
     """
 
     forward: Forward
     segment: Segment
     offsets: IntArray
+    ended: bool = False
 
     def live(self, computed: Payload) -> Payload:
         """Return the live rows of the rows that were computed."""
@@ -67,25 +69,31 @@ class ComputingSegments:
             computing.forward.dead = computing.segment.num_rows == 0
 
     def kill(self, session: str) -> None:
-        """Note that no row of a session lives any more."""
+        """Note that a session has ended, so that none of its rows lives any more."""
         for computing in self._of(session):
-            computing.forward.dead = True
+            computing.forward.dead = computing.ended = True
 
     def take(
         self, job: StageJob, output: StageResult
     ) -> list[tuple[ComputingSegment, ForwardResult | FlowEdgeError]]:
-        """Remove and return the segments of a finished job with their results; none if it is another job."""
+        """Remove the segments of a finished job; return those of open sessions with their results.
+
+        None are returned if it is another job.
+        """
         if job is not self._job:
             return []
         segments, self._job, self._segments = self._segments, None, []
         results: Sequence[ForwardResult | FlowEdgeError]
         results = output if isinstance(output, list) else [output] * len(segments)
-        return list(zip(segments, results, strict=True))
+        return [each for each in zip(segments, results, strict=True) if not each[0].ended]
 
-    def give_up(self, job: StageJob) -> None:
-        """Forget the segments of a job that could not be run."""
-        if job is self._job:
-            self._job, self._segments = None, []
+    def give_up(self, job: StageJob) -> set[str]:
+        """Forget the segments of a job that could not be run; return their sessions that have ended."""
+        if job is not self._job:
+            return set()
+        ended = {computing.forward.session for computing in self._segments if computing.ended}
+        self._job, self._segments = None, []
+        return ended
 
     def _of(self, session: str) -> list[ComputingSegment]:
         return [computing for computing in self._segments if computing.forward.session == session]

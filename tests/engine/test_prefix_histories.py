@@ -1,0 +1,103 @@
+"""Random histories meet every way to begin with rows of others, and notice bugs in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from flowedge.core.errors import FlowEdgeError
+from flowedge.core.messages import Close
+from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.prefix import target_sessions
+from flowedge.engine.prefix.target_sessions import TargetSessions
+from flowedge.protocol.pipeline_ledger import PipelineLedger
+from tests.engine.histories import run_history
+from tests.engine.test_histories import Bug, Patch, injection_failed, replaced, wrapped
+
+FIRST_SEEDS = 300  # a bug has to show within these
+CASES = 200  # histories that meet every case
+
+
+@pytest.mark.slow
+def test_the_first_histories_meet_every_case(monkeypatch: Patch) -> None:
+    met: Counter[str] = Counter()
+
+    def begun(original, self: TargetSessions, session: DraftSession, sessions) -> None:
+        original(self, session, sessions)
+        met["waits"] += self.waits(session.name)
+        if session.prefix is not None:
+            met["kept" if session.prefix.session in self.names else "open"] += 1
+            met["drafter"] += session.draft_prefix is not None
+            met["tokens"] += session.draft_prefix is None and session.strategy.needs_drafter
+
+    def again(original, self: TargetSessions, session, error: FlowEdgeError, *, in_band: bool) -> bool:
+        begun = bool(original(self, session, error, in_band=in_band))
+        met[error.code] += begun
+        return begun
+
+    wrapped(TargetSessions, "begin", begun)(monkeypatch)
+    wrapped(TargetSessions, "begin_again", again)(monkeypatch)
+    for seed in range(CASES):
+        run_history(seed)
+    assert min(met[case] for case in ("waits", "open", "kept", "drafter", "tokens", "prefix_lost")) > 1, met
+
+
+# ------------------------------------------------------------------------------------------ deliberate bugs
+
+
+def more_rows_copied(session: DraftSession, common: int, draft_rows: int) -> tuple[int, int]:
+    """A row behind the common ones is copied as well."""
+    rows, drafted = exact_usable(session, common, draft_rows)
+    return rows + 2, drafted
+
+
+def one_true_row_more(session: DraftSession, common: int, draft_rows: int) -> tuple[int, int]:
+    """The last common row is taken for a true row, although another token follows it."""
+    rows, drafted = exact_usable(session, common, draft_rows)
+    return (rows, drafted) if session.needs_features or not drafted else (rows, min(common, draft_rows))
+
+
+def begun_again_express_too(original, self: TargetSessions, session, error, *, in_band: bool) -> bool:
+    """What is begun again was closed express as well, which may come after the second Open."""
+    begun = original(self, session, error, in_band=in_band)
+    if begun:
+        self._outbox.express.append(Close(session.name))
+    return bool(begun)
+
+
+def rows_in_flight_too(ledger: PipelineLedger):
+    """Rows that were sent are taken for computed."""
+    return np.array(ledger.sequence.context_tokens, dtype=np.int64)
+
+
+def stages_never_told(original, self: TargetSessions, names) -> None:
+    for name in names:
+        self._kept.pop(name)
+
+
+exact_usable = target_sessions.usable_rows
+
+BUGS: dict[str, Bug] = {
+    "a row is copied that is not common": replaced(target_sessions, "usable_rows", more_rows_copied),
+    "a true row is copied that is not common": replaced(target_sessions, "usable_rows", one_true_row_more),
+    "a session begun again is closed express": wrapped(
+        TargetSessions, "begin_again", begun_again_express_too
+    ),
+    "rows in flight are copied": replaced(PipelineLedger, "cached_tokens", property(rows_in_flight_too)),
+    "no stage is told to forget": wrapped(TargetSessions, "forget", stages_never_told),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_noticed(bug: str, monkeypatch: Patch) -> None:
+    BUGS[bug](monkeypatch)
+    for seed in range(FIRST_SEEDS):
+        try:
+            run_history(seed)
+        except Exception as error:  # noqa: BLE001 - a bug may show as anything
+            assert not injection_failed(error), f"the bug does not fit the code any more: {error!r}"
+            return
+    pytest.fail(f"{FIRST_SEEDS} histories have not noticed: {bug}")
