@@ -235,7 +235,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             pipeline.cancel(request.session, start + float(rng.integers(0, 300)))
     requests += follow_ups(pipeline, plain, requests, reuse)
     check_all = rng.random() < 0.25 or check_always
-    losing = float(reuse.choice([0.0, 0.0, 0.002, 0.01]))
+    losing = float(reuse.choice([0.0, 0.0, 0.005, 0.05]))
     while pipeline.step():
         if reuse.random() < losing:
             lose_kept(node, stages, reuse)

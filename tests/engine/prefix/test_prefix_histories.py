@@ -41,7 +41,7 @@ def test_the_first_histories_meet_every_case(monkeypatch: Patch) -> None:
     wrapped(TargetSessions, "begin_again", again)(monkeypatch)
     for seed in range(CASES):
         run_history(seed)
-    assert min(met[case] for case in ("waits", "open", "kept", "drafter", "tokens", "prefix_lost")) > 1, met
+    assert min(met[case] for case in ("waits", "open", "kept", "drafter", "tokens", "prefix_lost")) > 0, met
 
 
 # ------------------------------------------------------------------------------------------ deliberate bugs
