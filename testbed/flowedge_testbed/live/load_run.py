@@ -58,6 +58,7 @@ def run_live_load(
         number, statistics = answer.arrival.number, answer.statistics
         timelines = fetch_timelines([draft_node, *stages], answer.session)
         arrived = arrival_of(timelines) - began
+        opened = arrived + statistics.queue_s
         part = trace_of(timelines, statistics.link_bytes.get("express", 0), began, number)
         whole.intervals += part.intervals
         whole.prunes += part.prunes
@@ -68,8 +69,9 @@ def run_live_load(
             Arrival(number, arrived - waited, arrived),
             statistics.prompt_tokens,
             list(answer.tokens),
-            list(accumulate(statistics.itl_s, initial=arrived + statistics.ttft_s)),
+            list(accumulate(statistics.itl_s, initial=opened + statistics.ttft_s)),
             arrived + statistics.total_s,
+            opened,
         )
     places = range(DRAFT_NODE, len(stages))
     return load_record(answers, load.counted, whole, places), whole

@@ -15,7 +15,7 @@ class LoadAnswer:
     Attributes:
         token_s: when each token came out; tokens of one event have the same time.
         ended_s: when the answer was complete for its client; None while it is not.
-        admitted_s: when a queue let the request into the pipeline, if a queue told so.
+        admitted_s: when there was room for the request, if it waited for room; None if it did not.
     """
 
     arrival: Arrival

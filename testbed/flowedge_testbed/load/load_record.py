@@ -23,7 +23,7 @@ class ServedRequest:
         asked_s: when its client asked it, since the load began.
         ttft_s, latency_s: from then to the first token, and to the last.
         queued_s: from then until the first stage began to compute its prompt.
-        admitted_s: from then until a queue let it into the pipeline; None where no queue told so.
+        admitted_s: from then until it was begun: when its batch began, and there was room for it.
         itl_s: times between tokens. Tokens that come out together are 0 apart.
         row_share: stage rows that it got over an equal share (see row_shares); None if it did not decode.
     """
@@ -36,7 +36,7 @@ class ServedRequest:
     ttft_s: float
     latency_s: float
     queued_s: float
-    admitted_s: float | None
+    admitted_s: float
     itl_s: tuple[float, ...]
     row_share: float | None
 
@@ -140,6 +140,7 @@ def _first_rows(intervals: Sequence[Interval]) -> dict[int, float]:
 
 def _served(answer: LoadAnswer, first_rows: float | None, row_share: float | None) -> ServedRequest:
     asked, times = answer.arrival.asked, answer.token_s
+    admitted = answer.arrival.begins if answer.admitted_s is None else answer.admitted_s
     if first_rows is None:
         raise DeadlineError(f"no stage computed a row of request {answer.arrival.number}")
     return ServedRequest(
@@ -151,7 +152,7 @@ def _served(answer: LoadAnswer, first_rows: float | None, row_share: float | Non
         ttft_s=times[0] - asked,
         latency_s=times[-1] - asked,
         queued_s=max(first_rows - asked, 0.0),  # two devices' clocks are matched to a fraction of a ms
-        admitted_s=None if answer.admitted_s is None else answer.admitted_s - asked,
+        admitted_s=admitted - asked,
         itl_s=tuple(after - before for before, after in pairwise(times)),
         row_share=row_share,
     )

@@ -59,7 +59,6 @@ def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
     per_token = [
         request.decode_s / (request.new_tokens - 1) for request in requests if request.new_tokens > 1
     ]
-    admitted = [request.admitted_s for request in requests if request.admitted_s is not None]
     fairness = Fairness.of(record)
     return {
         "method": cell.method,
@@ -87,7 +86,7 @@ def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
         **dict(_quantiles("per_token", per_token)),
         **dict(_quantiles("queued", [request.queued_s for request in requests])),
         "queued_mean_ms": 1e3 * fmean(request.queued_s for request in requests),
-        "admitted_mean_ms": 1e3 * fmean(admitted) if admitted else None,
+        "admitted_mean_ms": 1e3 * fmean(request.admitted_s for request in requests),
         "slowest_share": fairness.speed,
         "least_row_share": fairness.rows,
         "rows_a_forward": {

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from flowedge.core.errors import DeadlineError
-from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.request import Failed, Finished, Opened, Request, Tokens
 from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualPipeline
 from flowedge_testbed.load.answers import LoadAnswer
 from flowedge_testbed.load.arrivals import Arrival, Arrivals
@@ -68,6 +68,8 @@ class VirtualLoad:
         match output:
             case Failed():
                 raise output.error
+            case Opened():
+                self.answers[number].admitted_s = timed.time
             case Tokens():
                 self.answers[number].take(output.token_ids, timed.time)
             case Finished():

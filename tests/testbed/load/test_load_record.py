@@ -54,7 +54,7 @@ def test_the_times_of_an_answer() -> None:
     assert served.queued_s == 1.5, "until the first stage began its prompt"
     assert served.itl_s == (3.0, 0.0, 3.0), "two tokens of one event are 0 apart"
     assert served.tokens_per_s == pytest.approx(3 / 6)
-    assert served.admitted_s is None
+    assert served.admitted_s == 0.5, "when its batch began"
 
 
 def test_tokens_count_while_the_counted_requests_are_served() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,16 @@ def test_requests_arrive_at_their_time_whatever_is_open(pipeline: VirtualPipelin
         assert answers[number].arrival == arrival
         assert answers[number].token_s[0] > arrival.begins
         (arrival,) = arrivals.begun(arrival)
+
+
+def test_the_time_in_the_draft_node_s_queue_is_told(pipeline: VirtualPipeline) -> None:
+    """With room for one session, the second of two clients waits until the first is answered."""
+    admission = pipeline.draft_node.admission
+    admission.limits = replace(admission.limits, sessions=1)
+    answers = answered(pipeline, ClosedLoop(REQUESTS, 2, 0.0), range(2))
+    assert answers[0].admitted_s is None, "it did not wait"
+    assert answers[1].admitted_s == answers[0].token_s[-1], "when the first has its last token"
+    assert answers[1].token_s[0] > answers[0].token_s[-1]
 
 
 def test_a_request_that_fails_ends_the_load(pipeline: VirtualPipeline) -> None:
