@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.live.test_live import TOKENS, Models, live_pipeline, models, request, result_of, run, until
-from tests.support.seams import lose_kept
+from tests.support.seams import forget_kept, lose_kept
 
 __all__ = ["models"]  # the fixture
 
@@ -34,7 +34,7 @@ def test_turns_of_a_chat_and_a_stage_that_loses_what_it_kept(models: Models) -> 
             assert again == expected, "it was computed from the start"
             assert finished.counters.reused_rows == 0
             await until(lambda: not any(stage.num_sessions for stage in stages))
-            assert node.forget_kept(KEPT_ROWS) > 0
+            assert forget_kept(node, KEPT_ROWS) > 0
             await until(lambda: not any(stage.num_kept for stage in stages))
             assert node.num_kept == 0
             assert [stage.is_drained for stage in stages] == [True] * len(stages)

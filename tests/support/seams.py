@@ -19,6 +19,7 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSession
+from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.models.chat_template.renderer import TemplateRenderer
 from flowedge.security import process
@@ -77,6 +78,14 @@ def is_empty(machine: Stage | DraftNode) -> bool:
         queued = machine._inbox or len(machine._outbox) or machine.num_kept
         return not (machine._sessions or machine._closed or queued)
     return not (machine._sessions or machine._closing or machine._reports)
+
+
+def forget_kept(node: LiveDraftNode, rows: int) -> int:
+    """Have a draft node forget ended sessions, as it does by itself when a request needs their room."""
+    with node._lock:
+        forgotten = node._machine.target.forget_oldest(rows)
+    node._changed()
+    return forgotten
 
 
 def waits_for_thread(session: DraftSession) -> tuple[bool, bool]:

@@ -78,7 +78,7 @@ def await_that(holds: Callable[[], bool]) -> None:
 def started(sessions: int, **deadlines: float) -> Iterator[Cluster]:
     settings = {"deadlines": {**PATIENT, "read_s": 3.0, **deadlines}}
     last = {**settings, "limits": {"sessions": sessions}}
-    of_draft_node = {**settings, "limits": {"queued_requests": 3}}
+    of_draft_node = {**settings, "limits": {"queued_requests": 3, "kept_rows": 0}}
     made = [
         AgentProcess(name, "--no-advertise", settings=of_agent)
         for name, of_agent in (("d0", of_draft_node), ("v1", settings), ("v2", last))

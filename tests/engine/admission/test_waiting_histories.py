@@ -39,10 +39,10 @@ def test_sessions_wait_in_these_histories(monkeypatch: pytest.MonkeyPatch) -> No
 def opened_before_the_end_of_the_other(patch: pytest.MonkeyPatch) -> None:
     close: Callable[..., None] = vars(DraftNode)["_close"]
 
-    def close_late(self: DraftNode, session: DraftSession) -> None:
+    def close_late(self: DraftNode, session: DraftSession, *last: Any, **how: Any) -> None:
         self.admission.release(session.name, 0.0)
         self.admit()
-        close(self, session)
+        close(self, session, *last, **how)
 
     patch.setattr(DraftNode, "_close", close_late)
 
