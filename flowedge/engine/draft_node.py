@@ -41,6 +41,7 @@ from flowedge.engine.activity import job_activity
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.admission.session_admission import SessionAdmission
 from flowedge.engine.batching.draft_jobs import next_draft_job
+from flowedge.engine.batching.prefill_turns import PrefillTurns
 from flowedge.engine.draft_session import DraftSession, JobTime
 from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import (
@@ -90,7 +91,8 @@ class DraftNode:
         self._outputs: deque[Output] = deque()
         self._reports: dict[str, StageReport] = {}
         self._now = 0.0
-        self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs)
+        self._prefill = PrefillTurns(spec.prefill_rows, self._outgoing[TARGET])
+        self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
 
     @property
     def num_sessions(self) -> int:
@@ -300,7 +302,10 @@ class DraftNode:
         if session is None:
             return
         session.ledger(route).grant()
-        self._send_prompt(session, route)
+        if route == TARGET:
+            self._prefill.taken_up(name)
+        else:
+            self._send_prompt(session, route)
         self._grant(session, route)
 
     def _grant(self, session: DraftSession, *routes: int) -> None:
@@ -315,6 +320,7 @@ class DraftNode:
         if session is None:
             return
         if route == TARGET:
+            self._prefill.observe(segment)
             session.take_result(segment, sender)
             if session.request.rows_only:
                 self._put_out_rows(session)

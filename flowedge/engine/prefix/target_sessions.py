@@ -14,6 +14,7 @@ import numpy as np
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CapacityError, FlowEdgeError, PrefixLostError
 from flowedge.core.messages import Close, Forget, Prefix
+from flowedge.engine.batching.prefill_turns import PrefillTurns
 from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.jobs import DraftJob, DropCache, KeepDraft, OpenDraft
 from flowedge.engine.prefix.kept_sessions import KeptRows, KeptSessions, KnownRows, common_tokens
@@ -30,11 +31,18 @@ class TargetSessions:
     rows than the pipeline holds at once. With fewer, its own rows would be through as soon.
     """
 
-    def __init__(self, spec: DraftNodeSpec, outbox: DraftNodeOutbox, jobs: deque[DraftJob]) -> None:
+    def __init__(
+        self,
+        spec: DraftNodeSpec,
+        outbox: DraftNodeOutbox,
+        jobs: deque[DraftJob],
+        prefill: PrefillTurns,
+    ) -> None:
         """outbox: of the target's route; jobs: those that go before all others of the draft node."""
         self._spec = spec
         self._outbox = outbox
         self._jobs = jobs
+        self._prefill = prefill
         self._kept = KeptSessions(spec.kept_rows)
         self._waiting: dict[str, DraftSession] = {}
         self._begun_again: set[str] = set()
@@ -108,6 +116,7 @@ class TargetSessions:
         self._outbox.in_band.put(Close(name))
         if session.strategy.needs_drafter:
             self._jobs.append(DropCache(name))
+        self._prefill.leave(name)
         session.begin(None)
         self._open(session)
         return True
@@ -119,6 +128,7 @@ class TargetSessions:
             last: the rows that become context at the end, if any; keep: whether its rows may be kept.
         """
         name, waited = session.name, self._waiting.pop(session.name, None) is not None
+        self._prefill.leave(name)
         self._begun_again.discard(name)
         request = session.request
         keep = keep and session.prefilled and request.reuses_prefix and self._kept.fits(session.capacity)
@@ -176,9 +186,7 @@ class TargetSessions:
                 )
             )
         self._outbox.put(session.opening(TARGET))
-        segment = session.ledger(TARGET).next_prompt_segment(self._spec.prefill_rows)
-        assert segment is not None
-        self._outbox.put(segment)
+        self._prefill.join(session)
 
     def _best(
         self, session: DraftSession, sessions: Iterable[DraftSession]
