@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,17 +18,22 @@ from flowedge.core.tree import DraftTree
 from flowedge.engine.batching.computing_segments import ComputingSegment
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.models.chat_template.renderer import TemplateRenderer
+from flowedge.models.layers.cache import SessionCache
 from flowedge.security import process
 from flowedge.security.process import Security
+from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.strategies.registry import session_strategy
 from flowedge.v1 import agent_pb2 as pb
 
 
@@ -143,3 +149,19 @@ def close_template_link(renderer: TemplateRenderer) -> None:
     assert renderer._link is not None
     renderer._link.close()
     renderer._link = None
+
+
+def share_measurements(node: DraftNode, measured: MeasuredPipeline) -> None:
+    """Have sessions use what others have measured, as a live draft node does; virtual pipelines do not."""
+    node._make_strategy = partial(session_strategy, measured=measured)
+
+
+def stage_executors(pipeline: VirtualPipeline) -> list[BlockExecutor]:
+    """Return the executors of the stages: what they hold shows in no message, nor how they come to fail."""
+    executors: Any = pipeline._stage_executors.values()
+    return list(executors)
+
+
+def caches_of(executor: BlockExecutor) -> dict[str, SessionCache]:
+    """Return the caches of a stage by session; see `stage_executors`."""
+    return executor._caches

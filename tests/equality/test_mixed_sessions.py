@@ -1,0 +1,156 @@
+"""Sessions of all kinds that share a pipeline put out the tokens that each puts out alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.request import Request
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.engine.jobs import Batch, DraftBatch, DraftWork, StageJob
+from flowedge.models.checkpoint.tokenizer import StreamDecoder
+from flowedge.simulate.fixed_costs import FixedCosts
+from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.simulate.virtual_pipeline import Costs, VirtualObserver, VirtualPipeline
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from tests.engine.histories import RandomCosts, express_fault
+from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
+from tests.equality.test_exact import exact_blocks, exact_head
+from tests.support.mixed_sessions import MixedSession, mixed_sessions
+from tests.support.seams import caches_of, is_empty, share_measurements, stage_executors
+
+pytestmark = pytest.mark.slow
+SPLITS = ([8], [3, 5], [2, 2, 4], [2, 2, 2, 2])
+SHARDS = 16
+TESTED = 4  # shards of `make test`, one for each split; `make proof` runs the others
+TOKENS = 20
+SPAN_S = 4.0  # of virtual time
+
+
+class Together(VirtualObserver):
+    """Counts the jobs that were for several sessions, by their kind."""
+
+    def __init__(self) -> None:
+        self.jobs: Counter[str] = Counter()
+        self.most = 0  # sessions of a forward
+
+    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
+        if isinstance(job, Batch):
+            self.jobs["forward"] += 1
+            self.most = max(self.most, len(job.forwards))
+        elif isinstance(job, DraftBatch):
+            self.jobs["verify" if job.verifies else "draft"] += 1
+
+
+def run_together(pipeline: VirtualPipeline, sessions: list[MixedSession]) -> None:
+    share_measurements(pipeline.draft_node, MeasuredPipeline())
+    for session in sessions:
+        pipeline.start(session.request, session.start)
+        if session.cancel_after is not None:
+            pipeline.cancel(session.request.session, session.start + session.cancel_after)
+    pipeline.run()
+
+
+def check_answers(
+    pipeline: VirtualPipeline, sessions: list[MixedSession], alone: Callable[[Request], tuple[int, ...]]
+) -> None:
+    """Check the tokens of all sessions, and that nothing is left of them."""
+    for session in sessions:
+        name = session.request.session
+        outputs = [timed.output for timed in pipeline.outputs if timed.output.session == name]
+        session.check(outputs, alone(session.request))
+    assert is_empty(pipeline.draft_node)
+    assert all(is_empty(stage) for stage in pipeline.stages)
+    assert not any(caches_of(executor) for executor in stage_executors(pipeline))
+
+
+def plain(asked: Request) -> tuple[int, ...]:
+    return expected(asked.prompt, asked.sampling, asked.max_new_tokens, "none")
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        pytest.param(shard, id=f"shard{shard}", marks=() if shard < TESTED else pytest.mark.proof)
+        for shard in range(SHARDS)
+    ],
+)
+def test_random_histories_of_mixed_sessions(pair: Pair, shard: int) -> None:
+    rng = np.random.default_rng(shard)
+    split = SPLITS[shard % len(SPLITS)]
+    place = LAST_STAGE if shard // len(SPLITS) % 2 != shard % 2 else DRAFT_NODE
+    taps_are_kept = shard % 3 == 1
+    fixed = shard % 4 > 0
+    costs: Costs = FixedCosts() if fixed else RandomCosts(rng)
+    together = Together()
+    pipeline = virtual_pipeline(
+        pair.checkpoint,
+        split,
+        costs,
+        drafter=eagle3(pair) if taps_are_kept else pair.drafter,
+        head=pair.head,
+        make_text=lambda: StreamDecoder(pair.tokenizer),
+        express_fault=express_fault(rng),
+        observer=together,
+        blocks=bundled_blocks(tuple(split)),
+        verification=place,
+        keeps_taps=taps_are_kept,
+    )
+    sessions = mixed_sessions(rng, pair.prompt, TOKENS, SPAN_S if fixed else 40.0)
+    run_together(pipeline, sessions)
+    check_answers(pipeline, sessions, plain)
+    if fixed:  # at random times all jobs may be so short that none waits for another
+        assert together.most > 2
+        assert {"forward", "draft"} <= set(together.jobs)
+
+
+_eagle3: list[Drafter] = []
+
+
+def eagle3(pair: Pair) -> Drafter:
+    """Return the bundled EAGLE-3 drafter, loaded once; no session of it is open."""
+    if not _eagle3:
+        target = TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32)
+        drafter = load_drafter(("bundled-eagle3",), target)
+        assert drafter is not None
+        _eagle3.append(drafter)
+    return _eagle3[0]
+
+
+def exact_pipeline(pair: Pair, precision: str, observer: VirtualObserver | None = None) -> VirtualPipeline:
+    return virtual_pipeline(
+        pair.checkpoint,
+        [3, 5],
+        FixedCosts(),
+        drafter=pair.drafter,
+        head=exact_head(precision),
+        make_text=lambda: StreamDecoder(pair.tokenizer),
+        observer=observer,
+        blocks=exact_blocks(precision),
+    )
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["bf16", pytest.param("int8", marks=pytest.mark.proof), pytest.param("int4", marks=pytest.mark.proof)],
+)
+def test_mixed_sessions_of_exact_pipelines(pair: Pair, precision: str) -> None:
+    """Each session has the bits of the same pipeline's plain decoding of it alone."""
+    rng = np.random.default_rng(5)
+    together = Together()
+    pipeline = exact_pipeline(pair, precision, together)
+    sessions = mixed_sessions(rng, pair.prompt, 16, SPAN_S)
+    run_together(pipeline, sessions)
+
+    def alone(asked: Request) -> tuple[int, ...]:
+        plainly = request(asked.prompt, asked.sampling, asked.max_new_tokens, "autoregressive")
+        return token_ids(exact_pipeline(pair, precision).generate(plainly))
+
+    check_answers(pipeline, sessions, alone)
+    assert set(together.jobs) == {"forward", "draft", "verify"}
