@@ -55,8 +55,6 @@ class FixedCosts:
             case DraftBatch():
                 return self.verify_s if job.verifies else self.draft_s
             # The root layer is read off the forward that extends the drafter's cache.
-            case DraftBatch():
-                return self.draft_job(job.jobs[0])
             case GrowDraft() | ExtendDraft():
                 return self.draft_s
             case Verify():
