@@ -49,12 +49,14 @@ class Together(VirtualObserver):
 
 
 def run_together(pipeline: VirtualPipeline, sessions: list[MixedSession]) -> None:
-    share_measurements(pipeline.draft_node, MeasuredPipeline())
+    measured = MeasuredPipeline()
+    share_measurements(pipeline.draft_node, measured)
     for session in sessions:
         pipeline.start(session.request, session.start)
         if session.cancel_after is not None:
             pipeline.cancel(session.request.session, session.start + session.cancel_after)
     pipeline.run()
+    assert measured.load.sessions == 0, "a session that has ended still has a share of the batches"
 
 
 def check_answers(
