@@ -16,7 +16,7 @@ from flowedge.engine.jobs import Batch, StageJob
 from flowedge.models.layers.session_rows import SessionRows
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from tests.equality.conftest import Pair, expected, request, token_ids
-from tests.support.seams import caches_of, is_empty, stage_executors
+from tests.support.seams import caches_of, is_empty, open_drafts, stage_executors
 
 pytestmark = pytest.mark.slow
 BAD = "s1"
@@ -78,6 +78,7 @@ def check(pipeline: VirtualPipeline, alone: dict[str, tuple[int, ...]], *failed:
             assert token_ids(own) == tokens
     assert is_empty(pipeline.draft_node)
     assert all(is_empty(stage) for stage in pipeline.stages)
+    assert not open_drafts(pipeline)
     assert not any(caches_of(executor) for executor in stage_executors(pipeline))
     return errors
 

@@ -23,7 +23,7 @@ from tests.engine.histories import RandomCosts, express_fault
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.equality.test_exact import exact_blocks, exact_head
 from tests.support.mixed_sessions import MixedSession, mixed_sessions
-from tests.support.seams import caches_of, is_empty, share_measurements, stage_executors
+from tests.support.seams import caches_of, is_empty, open_drafts, share_measurements, stage_executors
 
 pytestmark = pytest.mark.slow
 SPLITS = ([8], [3, 5], [2, 2, 4], [2, 2, 2, 2])
@@ -69,6 +69,7 @@ def check_answers(
         session.check(outputs, alone(session.request))
     assert is_empty(pipeline.draft_node)
     assert all(is_empty(stage) for stage in pipeline.stages)
+    assert not open_drafts(pipeline)
     assert not any(caches_of(executor) for executor in stage_executors(pipeline))
 
 

@@ -165,3 +165,9 @@ def stage_executors(pipeline: VirtualPipeline) -> list[BlockExecutor]:
 def caches_of(executor: BlockExecutor) -> dict[str, SessionCache]:
     """Return the caches of a stage by session; see `stage_executors`."""
     return executor._caches
+
+
+def open_drafts(pipeline: VirtualPipeline) -> list[str]:
+    """Return the sessions that the drafter of a pipeline has open: its caches show in no counter."""
+    executor: Any = pipeline._draft_executor
+    return list(executor.drafter._sessions)
