@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import DraftLayer, Frontier
+from flowedge.drafting.drafter import DraftLayer, DraftPrefix, Frontier, GrowRequest
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
@@ -37,20 +38,40 @@ class RandomDrafter:
         self.rng = rng
 
     def open(
-        self, session: str, capacity: int, first_token: int, noise: SamplingParams | None = None
+        self,
+        session: str,
+        capacity: int,
+        first_token: int,
+        noise: SamplingParams | None = None,
+        prefix: DraftPrefix | None = None,
     ) -> None:
         pass
 
     def close(self, session: str) -> None:
         pass
 
-    def extend(self, session: str, features: Payload, next_tokens: IntArray) -> None:
+    def free_idle(self) -> None:
+        pass
+
+    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
+        assert features is not None
         assert len(features) == len(next_tokens)
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
         drafted = np.array([self.rng.permutation(VOCAB)[:width] for _ in frontier.nodes], dtype=np.int64)
         weights = np.sort(self.rng.choice([0.1, 0.3, 0.3, 0.6], size=drafted.shape))[:, ::-1]
         return DraftLayer(drafted, np.log(weights))
+
+    def check_request(self, request: GrowRequest) -> None:
+        pass
+
+    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        layers = []
+        for request in requests:
+            if request.next_tokens is not None:
+                self.extend(request.session, request.features, request.next_tokens)
+            layers.append(self.grow(request.session, request.growth, request.frontier, request.width))
+        return layers
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +127,7 @@ def test_random_histories_on_torch(checkpoint: Checkpoint, shard: int) -> None:
             blocks=blocks(*split),
         )
         requests = []
-        for i in range(int(rng.integers(1, 3))):
+        for i in range(int(rng.integers(1, 9))):
             strategy, options = random_strategy(rng)
             request = Request(
                 session=f"s{i}",
