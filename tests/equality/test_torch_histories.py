@@ -33,6 +33,8 @@ class RandomDrafter:
 
     needs_features = True
     taps = ()
+    weight_bytes = 0
+    fingerprint = "random"
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -47,7 +49,16 @@ class RandomDrafter:
     ) -> None:
         pass
 
+    def keep(self, session: str) -> None:
+        pass
+
     def close(self, session: str) -> None:
+        pass
+
+    def session_bytes(self, capacity: int) -> int:
+        return 0
+
+    def rewind(self, session: str, rows: int) -> None:
         pass
 
     def free_idle(self) -> None:
@@ -58,7 +69,8 @@ class RandomDrafter:
         assert len(features) == len(next_tokens)
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        drafted = np.array([self.rng.permutation(VOCAB)[:width] for _ in frontier.nodes], dtype=np.int64)
+        rows = [self.rng.permutation(VOCAB)[:width] for _ in frontier.nodes]
+        drafted = np.array(rows, dtype=np.int64).reshape(len(rows), min(width, VOCAB))
         weights = np.sort(self.rng.choice([0.1, 0.3, 0.3, 0.6], size=drafted.shape))[:, ::-1]
         return DraftLayer(drafted, np.log(weights))
 
@@ -97,7 +109,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def random_split(rng: np.random.Generator) -> list[int]:
     stages = int(rng.integers(1, LAYERS + 1))
     cuts = sorted(rng.choice(np.arange(1, LAYERS), size=stages - 1, replace=False).tolist())
-    return np.diff([0, *cuts, LAYERS]).tolist()
+    return [int(layers) for layers in np.diff([0, *cuts, LAYERS])]
 
 
 @pytest.mark.slow
