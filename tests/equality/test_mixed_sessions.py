@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flowedge.core.request import Request
+from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -157,3 +158,24 @@ def test_mixed_sessions_of_exact_pipelines(pair: Pair, precision: str) -> None:
 
     check_answers(pipeline, sessions, alone)
     assert set(together.jobs) == {"forward", "draft", "verify"}
+
+
+def test_auto_sessions_may_differ_in_the_rows_of_a_segment(pair: Pair) -> None:
+    pipeline = pair.pipeline([3, 5])
+    sessions = [
+        MixedSession(
+            Request(
+                session=f"s{rows}",
+                prompt=pair.prompt(20 + rows),
+                sampling=SamplingParams(),
+                max_new_tokens=TOKENS,
+                strategy="auto",
+                strategy_options={"segment_rows": rows},
+            ),
+            start=0.0,
+            cancel_after=None,
+        )
+        for rows in (1, 2, 16)
+    ]
+    run_together(pipeline, sessions)
+    check_answers(pipeline, sessions, plain)

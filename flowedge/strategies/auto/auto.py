@@ -233,13 +233,15 @@ class Auto(Strategy):
 
     def _replan(self) -> None:
         segments, times, own = self._most_in_flight, self._times, self._settings.segment_rows
-        most = max(min(own * self._load.sessions, _BATCH_ROWS), own)
+        probabilities = self._load.probabilities()
+        # Other sessions may have smaller segments, so that fewer nodes compete for a place.
+        most = max(min(own * self._load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
         trips, verify_s = times.trips(most), times.verifications.curve(most)
         returned = np.maximum(trips.trip + verify_s, 1e-9)
         self._returned = float(returned[0])
         self._forward_s = times.forwards(self._settings.draft_nodes)
         plan = plan_rows(
-            self._load.probabilities(),
+            probabilities,
             segments,
             np.maximum(returned, segments * trips.interval),
             verify_s + self._forward_s[0],
