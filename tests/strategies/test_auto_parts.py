@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.messages import StageTime
+from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
+from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.candidate_tree import CandidateTree
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.events import Layer
+from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import path, paths
+from tests.strategies.script import Script
 
 
 def shares(acceptance: ProposalAcceptance, *probs: float) -> list[float]:
@@ -144,3 +150,12 @@ def random_walk(tree: CandidateTree, rng: np.random.Generator, vocab: int) -> tu
         walked = (*walked, int(rng.integers(vocab)))
         if walked not in there or rng.random() < 0.5:
             return walked
+
+
+def test_sessions_of_one_pipeline_may_have_different_options():
+    measured, trip = MeasuredPipeline(), PipelineTrip(40, 3.0, (StageTime(40, 1.0),) * 3)
+    for rows in (1, 16, 4):
+        strategy = Auto(AutoSettings(segment_rows=rows), measured)
+        script = Script(strategy, granted=9, stages=3, trips=(trip,))
+        script.layer([[1, 2]], [[0.6, 0.4]])
+        assert script.sends
