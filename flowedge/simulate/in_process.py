@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import torch
@@ -27,7 +28,8 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import kept_places
 from flowedge.models.layers.tensors import payload_dtype
 from flowedge.simulate.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
-from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.registry import session_strategy
 
 
 def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none") -> list[LayerBlock]:
@@ -129,7 +131,7 @@ def machine_pipeline(
     node = DraftNode(
         "d0",
         spec,
-        lambda request: make_strategy(request.strategy, request.strategy_options),
+        partial(session_strategy, measured=MeasuredPipeline()),
         make_text,
         limits,
     )
