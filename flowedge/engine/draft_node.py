@@ -42,6 +42,7 @@ from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.admission.session_admission import SessionAdmission
 from flowedge.engine.batching.draft_jobs import next_draft_job
 from flowedge.engine.batching.prefill_turns import PrefillTurns
+from flowedge.engine.batching.step_segments import next_steps
 from flowedge.engine.draft_session import DraftSession, JobTime
 from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import (
@@ -221,6 +222,7 @@ class DraftNode:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
+        self._send_steps()
         return next_draft_job(self._sessions, self.fail_session)
 
     def finish(self, job: DraftJob, result: DraftOutcome) -> None:
@@ -265,6 +267,7 @@ class DraftNode:
 
     def next_outbound(self, route: int = TARGET) -> Message | None:
         """Return the next message for the link to a route's first stage, which must be ready to take it."""
+        self._send_steps()
         return self._outgoing[route].in_band.pop()
 
     def next_express(self, route: int = TARGET) -> Message | None:
@@ -291,6 +294,10 @@ class DraftNode:
         if name in self._reports:
             report = self._reports[name]
             self._reports[name] = replace(report, bytes_sent=report.bytes_sent + num_bytes)
+
+    def _send_steps(self) -> None:
+        for segments in next_steps(self._sessions.values()):
+            self._outgoing[TARGET].in_band.put_together(segments)
 
     def _send_prompt(self, session: DraftSession, route: int) -> None:
         segment = session.ledger(route).next_prompt_segment(self.spec.prefill_rows)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from flowedge.strategies.commands import Command
+from flowedge.strategies.commands import Command, Grow, Send
 from flowedge.strategies.events import Predicted, StrategyEvent
 from flowedge.strategies.row_bounds import check_draft_rows
 
@@ -50,6 +50,14 @@ class Strategy(ABC):
     @abstractmethod
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         """Take in an event and return the commands that answer it."""
+
+    def send_step(self) -> Sequence[Send | Grow]:
+        """Return what a step of the pipeline, which several sessions share, takes from this session.
+
+        It is asked for after every event of any session. Segments that sessions give at the same time travel
+        as one message.
+        """
+        return ()
 
     def end(self) -> None:  # noqa: B027 (few strategies have something to give back)
         """Take note that the session has ended, however it ended."""

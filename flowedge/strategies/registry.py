@@ -17,6 +17,7 @@ from flowedge.strategies.flowspec.naive_pp import NaivePP
 from flowedge.strategies.flowspec.pruned_pp import PrunedPP
 from flowedge.strategies.levels.pipedec import PipeDec
 from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
+from flowedge.strategies.levels.specpipe_db import SpecPipeDB
 from flowedge.strategies.pipeinfer import PipeInfer
 from flowedge.strategies.pipespec.pipespec import PipeSpec
 from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
@@ -46,6 +47,7 @@ _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     Auto.name: lambda options: Auto(AutoSettings.from_options(options)),
     PipeDec.name: lambda options: PipeDec(LevelSettings.from_options(options)),
     SpecPipe.name: lambda options: SpecPipe(SpecPipeSettings.from_options(options)),
+    SpecPipeDB.name: lambda options: SpecPipeDB(SpecPipeSettings.from_options(options)),
     PipeInfer.name: lambda options: PipeInfer(MicroBatchSettings.from_options(options)),
     PipeSpec.name: lambda options: PipeSpec(HierarchySettings.from_options(options)),
     PipeSpecSync.name: lambda options: PipeSpecSync(LookaheadSettings.from_options(options)),
@@ -65,12 +67,18 @@ def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
 
 
 def session_strategy(request: Request, measured: MeasuredPipeline) -> Strategy:
-    """Return a new strategy for a session of a pipeline that others have measured.
+    """Return a new strategy for a session of a pipeline, whose sessions share `measured`.
 
     Raises:
         BadRequestError: as make_strategy does.
     """
-    if request.strategy != Auto.name:
-        return make_strategy(request.strategy, request.strategy_options)
-    settings = AutoSettings.from_options(request.strategy_options)
-    return Auto(settings, measured, greedy=request.sampling.temperature == 0)
+    options = request.strategy_options
+    match request.strategy:
+        case Auto.name:
+            return Auto(
+                AutoSettings.from_options(options), measured, greedy=request.sampling.temperature == 0
+            )
+        case SpecPipeDB.name:
+            return SpecPipeDB(SpecPipeSettings.from_options(options), measured.steps)
+        case name:
+            return make_strategy(name, options)

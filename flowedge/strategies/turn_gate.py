@@ -24,6 +24,16 @@ class TurnGate:
         return self._in_flight < self._width
 
     @property
+    def idle(self) -> bool:
+        """Whether no segment of this round is in flight."""
+        return not self._in_flight
+
+    @property
+    def oldest_lives(self) -> bool:
+        """Whether the next segment to return belongs to this round."""
+        return not self._dead
+
+    @property
     def may_send(self) -> bool:
         """Whether a turn is free and there is a credit."""
         return self.open and self._credits > 0

@@ -14,9 +14,10 @@ from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.events import TARGET
-from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.registry import session_strategy
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
@@ -79,19 +80,20 @@ NO_WAIT = 64  # sessions: more than there are requests
 FOR_EVER = 1e9
 TREES = ("flowspec", "naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
 LEVELS = ("pipedec", "specpipe")
+STEPPING = ("specpipe_db",) * 3  # which share steps, so that several are to meet
 OTHERS = ("autoregressive", "pipeinfer", "pipespec_sync")
 HIERARCHY = ("pipespec",) * 3
 ASYNCHRONOUS = ("auto", "flowspec") * 3  # those with the most freedom are drawn the most often
 
 
 def random_strategy(rng: np.random.Generator):
-    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *OTHERS, *HIERARCHY]))
+    name = str(rng.choice([*ASYNCHRONOUS, *TREES, *LEVELS, *STEPPING, *OTHERS, *HIERARCHY]))
     return name, random_options(name, rng)
 
 
 def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
     """Small sizes, so that few tokens meet many cases."""
-    if name in LEVELS:
+    if name in (*LEVELS, *STEPPING):
         return {
             "width": int(rng.integers(1, 6)),
             "children": int(rng.integers(1, 4)),
@@ -182,6 +184,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
     ]
     executors = [ExactStage(i, vocab, taps=i in taps) for i in range(num_stages)]
     middles, middle_executors = random_middles(num_stages, vocab, rng, room)
+    measured = MeasuredPipeline()
     head = ExactHead(vocab, rng)
     node = DraftNode(
         "d0",
@@ -199,7 +202,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             kept_rows=int(reuse.choice([0, 60, 200, 100_000])),
             least_prefix=int(reuse.integers(1, 4)),
         ),
-        lambda request: checked_strategy(request, middle_executors),
+        lambda request: checked_strategy(request, middle_executors, measured),
         NoText,
         AdmissionLimits(sessions=room, queue_s=FOR_EVER),
     )
@@ -334,10 +337,10 @@ def random_middles(
     return stages, [ExactMiddle(num_stages, vocab, doubt) for doubt in doubts]
 
 
-def checked_strategy(request: Request, middles: list[ExactMiddle]) -> Strategy:
+def checked_strategy(request: Request, middles: list[ExactMiddle], measured: MeasuredPipeline) -> Strategy:
     """Return a strategy whose segments are computed with those of other sessions, more often than not."""
     if request.strategy != CheckedPipeSpec.name:
-        strategy = make_strategy(request.strategy, request.strategy_options)
+        strategy = session_strategy(request, measured)
     else:
         settings = HierarchySettings.from_options(request.strategy_options)
         strategy = CheckedPipeSpec(settings, request.prompt, middles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 
 from flowedge.core.request import Failed, Finished, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.engine.jobs import Batch
 from flowedge.models.check.judging import Tolerance
+from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
 from tests.support.breadth import dealt, dealt_diagonally
@@ -147,6 +151,40 @@ def test_sessions_do_not_see_each_other(pair: Pair) -> None:
     for session, tokens in wanted.items():
         own = [timed for timed in pipeline.outputs if timed.output.session == session]
         assert token_ids(own) == tokens
+
+
+class Together(VirtualObserver):
+    """Counts the forwards of stages by how many sessions they have rows of."""
+
+    def __init__(self) -> None:
+        self.forwards: Counter[int] = Counter()
+
+    def computed(self, place: int, job: object, start: float, end: float) -> None:
+        if isinstance(job, Batch):
+            self.forwards[len(job.forwards)] += 1
+
+
+@pytest.mark.parametrize(("sessions", "verification"), [(1, DRAFT_NODE), (3, LAST_STAGE), (6, DRAFT_NODE)])
+def test_sessions_that_step_together_beside_others(
+    pair: Pair, sessions: int, verification: VerificationPlace
+) -> None:
+    together = Together()
+    pipeline = pair.pipeline([2, 2, 2, 2], observer=together, verification=verification)
+    wanted = {}
+    for i in range(sessions):
+        strategy = ["specpipe_db", "specpipe_db", "auto", "specpipe_db", "naive_pp", "specpipe"][i]
+        prompt, sampling = pair.prompt(30 + i), SamplingParams(temperature=float(i % 2), seed=i)
+        pipeline.start(request(prompt, sampling, 16, strategy, session=f"s{i}"), time=0.05 * i)
+        wanted[f"s{i}"] = expected(prompt, sampling, 16, "none")
+    if sessions == 6:
+        leaving = request(pair.prompt(40), SamplingParams(), 64, "specpipe_db", session="leaving")
+        pipeline.start(leaving)
+        pipeline.cancel("leaving", 1.5)
+    pipeline.run()
+    for session, tokens in wanted.items():
+        own = [timed for timed in pipeline.outputs if timed.output.session == session]
+        assert token_ids(own) == tokens
+    assert bool(together.forwards) == (sessions > 1), "levels of several sessions are computed in one forward"
 
 
 def test_a_run_repeats_exactly(pair: Pair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from typing import Any
 
 import numpy as np
 
@@ -81,13 +82,19 @@ class Script:
         assert self.in_flight.pop(0) == []
         return self._event(Returned(now=self.now))
 
+    def step(self) -> list[object]:
+        """The session is asked for its part of a step."""
+        return self._carry_out(list(self.strategy.send_step()))
+
     def row_of(self, parent: int, token: int) -> int | None:
         """The draft row that carries `token` below the row `parent`."""
         offsets = np.flatnonzero((self.sequence.parents == parent) & (self.sequence.tokens == token))
         return int(offsets[0]) + self.sequence.context if len(offsets) else None
 
     def _event(self, event: StrategyEvent) -> list[object]:
-        commands = list(self.strategy.handle(event))
+        return self._carry_out(list(self.strategy.handle(event)), event)
+
+    def _carry_out(self, commands: list[Any], event: StrategyEvent | None = None) -> list[object]:
         for place, command in enumerate(commands):
             match command:
                 case Emit():
@@ -130,7 +137,7 @@ class Script:
         self.in_flight.append([self.sequence.context - 1])
         self.appended.append(append.token)
 
-    def _prune(self, prune: AcceptPath, event: StrategyEvent) -> None:
+    def _prune(self, prune: AcceptPath, event: StrategyEvent | None) -> None:
         assert isinstance(event, Verified)
         assert prune.accepted == event.accepted
         known = self.row_of(event.accepted[-1], event.token)

@@ -62,7 +62,7 @@ def generate(
         typer.Option(
             help="auto, or a method to compare with: autoregressive, naive_pp, pruned_pp, "
             "flowspec_no_sbd, flowspec_paper, "
-            "flowspec, pipedec, specpipe, pipeinfer, pipespec, pipespec_sync."
+            "flowspec, pipedec, specpipe, specpipe_db, pipeinfer, pipespec, pipespec_sync."
         ),
     ] = "auto",
     middle: Annotated[

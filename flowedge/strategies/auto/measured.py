@@ -1,4 +1,4 @@
-"""What the sessions of a pipeline have measured, for the sessions after them."""
+"""What the sessions of a pipeline share: what they have measured, and the steps that they take together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from flowedge.strategies.auto.load import PipelineLoad
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.auto.trial import DecodingTrial
+from flowedge.strategies.levels.pipeline_steps import PipelineSteps
 
 
 class MeasuredPipeline:
@@ -16,6 +17,7 @@ class MeasuredPipeline:
         times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
             devices that share a processor do not slow each other down.
         load: the sessions that decode at present.
+        steps: of the sessions that send together, one level each (specpipe_db).
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 
@@ -23,4 +25,5 @@ class MeasuredPipeline:
         self.times = StepTimes()
         self.alone = StepTimes()
         self.load = PipelineLoad()
+        self.steps = PipelineSteps()
         self.trials: defaultdict[bool, DecodingTrial] = defaultdict(DecodingTrial)

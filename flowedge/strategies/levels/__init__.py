@@ -1,1 +1,1 @@
-"""PipeDec and SpecPipe, which send a speculative tree through the pipeline level by level."""
+"""PipeDec, SpecPipe and SpecPipe-DB, which send a speculative tree through the pipeline level by level."""

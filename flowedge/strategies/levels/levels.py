@@ -36,7 +36,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.commands import Command, Emit
+from flowedge.strategies.commands import Command, Emit, Grow, Send
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import LevelSettings
@@ -86,20 +86,29 @@ class LevelByLevel(Strategy):
 
     def _proceed(self) -> list[Command]:
         """Send levels while turns are free, and have the next level drafted."""
-        drafts = self._drafts
         commands: list[Command] = []
-        while self._gate.may_send:
-            room = self._settings.max_draft_rows - drafts.tree.num_sent
-            level = (drafts.unsent() or self._append_level())[: max(room, 0)]
-            if not level:
-                break
-            self._gate.send()
-            commands.append(send_nodes(drafts.tree, level))
+        while self._gate.may_send and (send := self._send_level()) is not None:
+            commands.append(send)
+        return [*commands, *self._draft()]
+
+    def _send_level(self) -> Send | None:
+        """Return the command that sends the next level, if its nodes are known and there is room for it."""
+        drafts = self._drafts
+        room = self._settings.max_draft_rows - drafts.tree.num_sent
+        level = (drafts.unsent() or self._append_level())[: max(room, 0)]
+        if not level:
+            return None
+        self._gate.send()
+        return send_nodes(drafts.tree, level)
+
+    def _draft(self) -> list[Grow]:
+        """Have the candidates below the deepest level drafted, unless they are known or being drafted."""
+        drafts = self._drafts
         uncomputed = [node for node in drafts.deepest() if not drafts.computed[node]]
-        if uncomputed and not self._drafting:
-            self._drafting = True
-            commands.append(drafts.grow(uncomputed))
-        return commands
+        if not uncomputed or self._drafting:
+            return []
+        self._drafting = True
+        return [drafts.grow(uncomputed)]
 
     def _append_level(self) -> list[int]:
         """Add the level below the deepest level, once all its candidates are known; returns its nodes.

@@ -24,8 +24,8 @@ class SpecPipe(LevelByLevel):
       from the profile (flowedge_testbed/costs/specpipe_width.py).
     - Children (4.1): our copy of the text has lost the number; 16 is PipeDec's choice (pipedec, 4.3.1).
     - Token source (3.3.1): the session's drafter, in place of a large draft model on a device of its own.
-    - Not built: several levels a step, which the paper found slower, and the dynamic batching of several
-      requests, SpecPipe-DB (3.4).
+    - Several requests (4.4): they take turns ("iteration-based scheduling"); `specpipe_db` batches them.
+    - Not built: several levels a step, which the paper found slower (3.4).
     """
 
     name: ClassVar[str] = "specpipe"
