@@ -15,6 +15,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.levels.specpipe import SpecPipe
+from flowedge.strategies.levels.specpipe_db import SpecPipeDB
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.costs.fitted_options import level_width
 from flowedge_testbed.costs.tap_choice import with_kept_taps
@@ -214,7 +215,7 @@ def make_plan(
 def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
     """Return the options of a method in a case. An option of the sweep goes to every strategy that has it.
 
-    SpecPipe's width follows from the case unless it is given.
+    The width of SpecPipe, with and without batches, follows from the case unless it is given.
     """
     strategy, fixed = scenario.method(method)
     for name, value in case.options:
@@ -223,7 +224,8 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
         except BadRequestError:
             continue
         fixed[name] = value
-    if strategy == SpecPipe.name and hit_rates is not None and isinstance(case.setup, Emulation):
+    fitted = strategy in (SpecPipe.name, SpecPipeDB.name)
+    if fitted and hit_rates is not None and isinstance(case.setup, Emulation):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
     return tuple(sorted(fixed.items()))
 

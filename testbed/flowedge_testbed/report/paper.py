@@ -1,4 +1,4 @@
-"""The figures of the FlowSpec paper that reports show beside ours (reference/paper_results.json)."""
+"""The figures of papers, FlowSpec's first, that reports show beside ours (reference/paper_results.json)."""
 
 from __future__ import annotations
 

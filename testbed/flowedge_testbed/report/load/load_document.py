@@ -9,6 +9,7 @@ from typing import Any
 from flowedge.drafting.choice import drafter_label
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_groups import load_places
+from flowedge_testbed.report.load.load_paper import paper_gains
 from flowedge_testbed.report.load.load_summary import draft_node_lines
 from flowedge_testbed.report.load.load_tables import speed_table, use_table
 from flowedge_testbed.report.pictures import Picture
@@ -44,6 +45,8 @@ def write_load_report(
     parts += ["## Speed and times", _COLUMNS]
     for place in places:
         parts += [place.label, speed_table(place)]
+    if gains := paper_gains(entries):
+        parts += ["## Beside SpecPipe-DB's paper", gains]
     parts += ["## Use of the pipeline", _USE]
     for place in places:
         parts += [place.label, use_table(place)]

@@ -27,8 +27,9 @@ _COLOURS = {
     "pipeinfer": "#BFA500",
     "pipespec": "#661100",
     "pipespec_sync": "#AA4499",
+    "specpipe_db": "#332288",
 }
-_MARKERS = "osD^vP*X<>hp"
+_MARKERS = "osD^vP*X<>hp8"
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 
 TITLE_SIZE = 11.0  # points, as all sizes of texts

@@ -15,6 +15,7 @@ from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_gantt import SESSION_COLOURS, draw_load_gantt
 from flowedge_testbed.report.load.load_groups import load_places
 from flowedge_testbed.report.load.load_lines import draw_load_lines
+from flowedge_testbed.report.load.load_paper import paper_gains
 from flowedge_testbed.report.load.load_summary import draft_node_lines
 from flowedge_testbed.report.load.load_tables import speed_table, use_table
 from flowedge_testbed.report.plots.style import Heading
@@ -72,6 +73,19 @@ def test_tables_have_a_row_for_each_load_point_and_method() -> None:
     used = use_table(place).splitlines()
     assert len({row.count("|") for row in used}) == 1
     assert "| 12.3 | 16 | 128 | 1.50 | 50% | 90% / 70% | V1 | 1% | 20% | 3% |" in used[2]
+
+
+def test_specpipe_dbs_gains_stand_beside_its_papers() -> None:
+    entries = [
+        entry("specpipe_db", 4.0, 3.0, per_token_p50_ms=50.0),
+        entry("autoregressive", 4.0, 2.0, per_token_p50_ms=60.0),
+        entry("specpipe_db", 8.0, 5.0),
+    ]
+    told = paper_gains(entries)
+    assert "| the paper, over vLLM |  | 1.64 to 2.08x | 1.61 to 2.06x |" in told
+    assert "| boards, temperature 0 | 4 clients | 1.50x | 1.20x |" in told
+    assert "8 clients" not in told, "there is nothing to compare it with"
+    assert paper_gains(entries[:1]) == ""
 
 
 def test_places_temperatures_and_kinds_of_load_are_apart() -> None:
