@@ -218,9 +218,10 @@ def test_sessions_at_once_are_apart(models: Models) -> None:
     async def test() -> None:
         async with live_pipeline(models) as (node, _):
             expected, _ = await result_of(node, request("alone"))
-            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(("flowspec", "auto") * 2)]
+            strategies = ("flowspec", "auto", "specpipe_db") * 2
+            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(strategies)]
             results = await asyncio.gather(*(result_of(node, each) for each in asked))
-            assert [tokens for tokens, _ in results] == [expected] * 4
+            assert [tokens for tokens, _ in results] == [expected] * 6
 
     run(test)
 
