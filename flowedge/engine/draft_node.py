@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from flowedge.core.errors import (
     BadRequestError,
@@ -31,7 +30,6 @@ from flowedge.core.messages import (
     Open,
     Prune,
     Segment,
-    StageReport,
     Tapped,
 )
 from flowedge.core.request import Failed, Output, Request, Rows, Tokens
@@ -39,23 +37,26 @@ from flowedge.core.sampling import Walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
 from flowedge.engine.admission.cache_budget import AdmissionLimits
+from flowedge.engine.admission.preparing import prepared_session
 from flowedge.engine.admission.session_admission import SessionAdmission
 from flowedge.engine.batching.draft_jobs import next_draft_job
 from flowedge.engine.batching.prefill_turns import PrefillTurns
-from flowedge.engine.batching.step_segments import next_steps
-from flowedge.engine.draft_session import DraftSession, JobTime
+from flowedge.engine.batching.step_segments import send_steps
+from flowedge.engine.draft_session import DraftSession
 from flowedge.engine.finite import are_scores
 from flowedge.engine.jobs import (
     DraftJob,
     DraftOutcome,
     DraftWork,
     GrowDraft,
+    JobTime,
     Verify,
     sessions_of,
     shares_of,
 )
 from flowedge.engine.prefix.target_sessions import TargetSessions
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
+from flowedge.engine.sessions.work_reports import WorkReports
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
@@ -90,7 +91,7 @@ class DraftNode:
         self._cache_jobs: deque[DraftJob] = deque()
         self._outgoing = [DraftNodeOutbox() for _ in self.routes]
         self._outputs: deque[Output] = deque()
-        self._reports: dict[str, StageReport] = {}
+        self._reports = WorkReports(device)
         self._now = 0.0
         self._prefill = PrefillTurns(spec.prefill_rows, self._outgoing[TARGET])
         self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
@@ -104,25 +105,13 @@ class DraftNode:
         return range(self.spec.num_routes)
 
     def prepare(self, request: Request) -> DraftSession:
-        """Return a session for a request, which is not open yet; its `capacity` is the cache rows it needs.
-
-        Raises:
-            BadRequestError: when the request cannot be served by this pipeline.
-            CapacityError: when its sequence is longer than the model takes.
-        """
-        strategy = self._make_strategy(request)
-        if strategy.needs_drafter and not self.spec.has_drafter:
-            raise BadRequestError(
-                f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
-            )
-        return DraftSession(request, strategy, self._make_text(), self.spec, self._side_routes(strategy))
+        """Return a session for a request, which is not open yet. Raises what `prepared_session` raises."""
+        return prepared_session(request, self._make_strategy(request), self._make_text(), self.spec)
 
     def start(self, session: DraftSession) -> None:
         """Open a prepared session, at once or when there is room for it.
 
-        Raises:
-            BadRequestError: when a session of its name is open.
-            CapacityError: when it can never fit, or too many wait.
+        Raises what SessionAdmission.arrive raises, and BadRequestError when a session of its name is open.
         """
         if session.name in self._sessions or session.name in self._closing:
             raise BadRequestError(f"session {session.name} exists already")
@@ -139,18 +128,12 @@ class DraftNode:
         name = session.name
         session.tell_time(self._now)
         self._sessions[name] = session
-        self._reports[name] = StageReport(self.device)
+        self._reports.begin(name)
         self.target.forget_oldest(self.admission.rows_over(self.target.kept_rows))
         self.target.begin(session, self._sessions.values())
         for route in session.side_routes:
             self._outgoing[route].put(session.opening(route))
             self._send_prompt(session, route)
-
-    def _side_routes(self, strategy: Strategy) -> range:
-        """Return the last routes, as many as the strategy uses beside the target's."""
-        if not isinstance(strategy, HierarchicalStrategy):
-            return range(0)
-        return self.routes[1:][max(self.spec.num_routes - 1 - strategy.max_side_routes, 0) :]
 
     def tell_time(self, now: float) -> None:
         """Set the time, in seconds of a steady clock, of the calls that follow."""
@@ -213,16 +196,14 @@ class DraftNode:
                     self._fail(name, error, route, in_band=bool(sender))
                 case Open() | Forget() | Heartbeat():
                     pass
-        except ProtocolError as broken:
-            self.fail_session(name, broken)
-        except NonFiniteError as damaged:
-            self.fail_session(name, self._named(damaged))
+        except (ProtocolError, NonFiniteError) as broken:
+            self.fail_session(name, self._named(broken))
 
     def next_job(self) -> DraftWork | None:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
         if self._cache_jobs:
             return self._cache_jobs.popleft()
-        self._send_steps()
+        send_steps(self._sessions.values(), self._outgoing[TARGET])
         return next_draft_job(self._sessions, self.fail_session)
 
     def finish(self, job: DraftJob, result: DraftOutcome) -> None:
@@ -252,7 +233,7 @@ class DraftNode:
     def fail(self, job: DraftWork, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with the error."""
         for name in sessions_of(job):
-            self._fail(name, self._named(error) if isinstance(error, NonFiniteError) else error)
+            self._fail(name, self._named(error))
 
     def _fail(self, name: str, error: FlowEdgeError, route: int = TARGET, *, in_band: bool = True) -> None:
         """End a session with an error, unless it is begun again (see TargetSessions.begin_again)."""
@@ -261,13 +242,14 @@ class DraftNode:
             self.target.forget([name])
             self.fail_session(name, error)
 
-    def _named(self, error: NonFiniteError) -> FlowEdgeError:
-        """Return the error with the name of this device before it."""
-        return error_from_code(error.code, self.device, str(error))
+    def _named(self, error: FlowEdgeError) -> FlowEdgeError:
+        """Return an error, one of numbers with the name of this device before it."""
+        damaged = isinstance(error, NonFiniteError)
+        return error_from_code(error.code, self.device, str(error)) if damaged else error
 
     def next_outbound(self, route: int = TARGET) -> Message | None:
         """Return the next message for the link to a route's first stage, which must be ready to take it."""
-        self._send_steps()
+        send_steps(self._sessions.values(), self._outgoing[TARGET])
         return self._outgoing[route].in_band.pop()
 
     def next_express(self, route: int = TARGET) -> Message | None:
@@ -283,21 +265,13 @@ class DraftNode:
         """Add the time of a job to the reports of its sessions; called before the job is finished."""
         rows = job_activity(job)[1]
         for name, share in shares_of(job).items():
+            self._reports.add(name, busy_s=seconds * share)
             if name in self._sessions:
                 self._sessions[name].latest_job = JobTime(rows, seconds)
-            if name in self._reports:
-                report = self._reports[name]
-                self._reports[name] = replace(report, busy_s=report.busy_s + seconds * share)
 
     def record_sent(self, name: str, num_bytes: int) -> None:
         """Add bytes sent to the first stages to a session's report."""
-        if name in self._reports:
-            report = self._reports[name]
-            self._reports[name] = replace(report, bytes_sent=report.bytes_sent + num_bytes)
-
-    def _send_steps(self) -> None:
-        for segments in next_steps(self._sessions.values()):
-            self._outgoing[TARGET].in_band.put_together(segments)
+        self._reports.add(name, num_bytes=num_bytes)
 
     def _send_prompt(self, session: DraftSession, route: int) -> None:
         segment = session.ledger(route).next_prompt_segment(self.spec.prefill_rows)
@@ -348,10 +322,7 @@ class DraftNode:
             self._close(session)
 
     def _report_results(self, session: DraftSession) -> None:
-        """Tell the strategy of each returned segment that takes no job, when its turn has come.
-
-        These are segments without live rows, and those whose tokens the last stage has drawn.
-        """
+        """Tell the strategy of returned segments that take no job: without live rows, or drawn elsewhere."""
         while session.name in self._sessions:
             try:
                 event = session.take_empty() or session.take_drawn()
@@ -376,7 +347,7 @@ class DraftNode:
 
     def _finished(self, session: DraftSession) -> None:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
-        own = self._reports.pop(session.name, StageReport(self.device))
+        own = self._reports.take(session.name)
         if session.finish_reason is not None:
             self._outputs.append(session.finished(own))
 

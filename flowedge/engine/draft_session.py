@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from flowedge.core.tree import ROOT
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.finite import check_finite
-from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, Verify
+from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, JobTime, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.statistics import DecodeCounts
@@ -31,13 +30,6 @@ from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import AcceptPath, Grow, Send
 from flowedge.strategies.events import TARGET, Layer, Prefilled, Returned, Verified
 from flowedge.strategies.row_bounds import session_capacity
-
-
-class JobTime(NamedTuple):
-    """What a job took: its rows, those of other sessions in it included, and seconds."""
-
-    rows: int
-    seconds: float
 
 
 class DraftSession:

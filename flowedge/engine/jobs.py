@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, overload
+from typing import NamedTuple, Protocol, TypeAlias, overload
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
@@ -201,6 +201,13 @@ class DraftBatch:
     @property
     def verifies(self) -> bool:
         return any(isinstance(job, Verify) for job in self.jobs)
+
+
+class JobTime(NamedTuple):
+    """What a job took: its rows, those of other sessions in it included, and seconds."""
+
+    rows: int
+    seconds: float
 
 
 Computation: TypeAlias = Forward | Batch

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Request
 from flowedge.strategies.auto.auto import Auto
+from flowedge.strategies.auto.load import PRIORITY_WEIGHTS
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
@@ -76,7 +77,10 @@ def session_strategy(request: Request, measured: MeasuredPipeline) -> Strategy:
     match request.strategy:
         case Auto.name:
             return Auto(
-                AutoSettings.from_options(options), measured, greedy=request.sampling.temperature == 0
+                AutoSettings.from_options(options),
+                measured,
+                greedy=request.sampling.temperature == 0,
+                weight=PRIORITY_WEIGHTS[request.priority],
             )
         case SpecPipeDB.name:
             return SpecPipeDB(SpecPipeSettings.from_options(options), measured.steps)

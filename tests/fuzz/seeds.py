@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,10 +16,13 @@ from flowedge.core.messages import (
     Credit,
     Drawing,
     Fault,
+    Forget,
     Heartbeat,
     Open,
+    Prefix,
     Prune,
     Segment,
+    SegmentBatch,
     StageReport,
     StageTime,
     Tapped,
@@ -63,7 +66,25 @@ def session_frames(session: str, width: int | None) -> list[SeedFrame]:
         Heartbeat(9),
         Close(session, (StageReport("v0", 3, 6, 1, 1, 0, 0.5, 99),)),
     ]
-    return [*_frames(messages), *_frames(_drawing(messages, first=width is None))]
+    return [
+        *_frames(messages),
+        *_frames(_drawing(messages, first=width is None)),
+        *_frames(_beside_another(session, payload)),
+    ]
+
+
+def _beside_another(session: str, payload: Callable[[int], np.ndarray]) -> Iterable[core.Message]:
+    """Return messages of a session and another one, which begins with its rows and outlives it."""
+    other, prompt = f"{session}-2", np.arange(3, dtype=np.int64)
+    yield Open(session, 64, takes_turns=True)
+    yield Segment(session, 0, 0, True, 0, prompt, prompt - 1, payload(3))
+    yield Open(other, 64, prefix=Prefix(session, 2))
+    rows = np.array([3]), np.array([2])
+    of_other = Segment(other, 0, 0, True, 2, np.array([2]), np.array([1]), payload(1), padding=5)
+    yield SegmentBatch((Segment(session, 1, 0, True, 3, *rows, payload(1), padding=3), of_other))
+    yield Close(session, kept=4)
+    yield Forget(session)
+    yield Close(other)
 
 
 def _drawing(messages: list[core.Message], *, first: bool) -> Iterable[core.Message]:

@@ -6,11 +6,18 @@ from collections.abc import Collection, Iterator
 
 from flowedge.core.messages import BATCH_SEGMENTS, SEGMENT_ROWS, Segment
 from flowedge.engine.draft_session import DraftSession
+from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.commands import Send
 
 
-def next_steps(sessions: Collection[DraftSession]) -> Iterator[list[Segment]]:
-    """Yield the segments that sessions send with the next steps, in lists that are one message each."""
+def send_steps(sessions: Collection[DraftSession], outbox: DraftNodeOutbox) -> None:
+    """Send the segments that sessions have for the next steps."""
+    for segments in _next_steps(sessions):
+        outbox.in_band.put_together(segments)
+
+
+def _next_steps(sessions: Collection[DraftSession]) -> Iterator[list[Segment]]:
+    """Yield the segments of the next steps, in lists that are one message each."""
     while step := list(_next_step(sessions)):
         together: list[Segment] = []
         rows = 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
+from flowedge.core.request import Priority
 from flowedge.strategies.auto.speed import Speed
 
+# By how much a token of a request counts, beside one of a request with the default priority.
+PRIORITY_WEIGHTS: Mapping[Priority, float] = {"interactive": 2.0, "normal": 1.0, "batch": 0.5}
 _LEAST_SHARE = 0.5  # of an equal share of the rows of a batch, which a session may always send
 
 

@@ -35,7 +35,7 @@ class SpecPipeDB(LevelByLevel):
     - A stage leaves some of the levels of a step to its next forward where that gives more levels per time
       (engine/batching/forward_times.py); the paper's stages compute all levels of a step together. Levels
       left behind still count for their step, which ends with the last of them.
-    - Prompts (4, implementation: new requests go first, as in vLLM): prompts go in chunks that delay levels by
+    - Prompts (4, implementation: new requests go first, as in vLLM): they go in chunks that delay levels by
       a bounded time (engine/batching/prefill_turns.py).
     - Memory is not paged (4, implementation): each session has a cache of its own.
     """
