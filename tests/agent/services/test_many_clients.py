@@ -53,7 +53,7 @@ for chunk in Client(sys.argv[1], timeout_s=200).generate("Tell me of a journey."
 def cluster() -> Iterator[list[AgentProcess]]:
     """A draft node and two stages, patient with each other and not with callers that read nothing."""
     deadlines = {"silence_s": 100.0, "upstream_silence_s": 100.0, "progress_s": 100.0, "send_s": 100.0}
-    settings = {"deadlines": {**deadlines, "read_s": 3.0}}
+    settings = {"deadlines": {**deadlines, "read_s": 3.0}, "limits": {"kept_rows": 0}}
     with agents(["many-d0", "many-v1", "many-v2"], settings=settings) as made:
         addresses = [agent.address for agent in made]
         spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), dtype="float32")
