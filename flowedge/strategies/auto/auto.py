@@ -98,6 +98,7 @@ class Auto(Strategy):
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
+        self._alone = True  # whether no other session has decoded beside it
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
@@ -143,7 +144,8 @@ class Auto(Strategy):
         prior = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._demand = Demand(prior, Speed(0.0, self._now), self._weight)
         self._load.join(self._demand)
-        if not self._load.shared:
+        self._alone = not self._load.shared
+        if self._alone:
             self._trial.begin(event.stages)
             self._mode = self._trial.mode
         for times in (self._measured.times, self._measured.alone):
@@ -214,9 +216,11 @@ class Auto(Strategy):
 
     def _decide(self, tokens: int) -> None:
         plain, speed = 1 / self._returned, self._demand.speed
-        if not self._load.shared:
+        # What is measured beside others says nothing of a session alone.
+        self._alone = self._alone and not self._load.shared
+        if self._alone:
             self._trial.decide(tokens, self._plan.tokens_per_s, speed.tokens_per_s, plain)
-        mode = Mode.ALL if self._load.shared else self._trial.mode
+        mode = self._trial.mode if self._alone else Mode.ALL
         if self._mode is not mode:
             self._mode = mode
             speed.restart()
