@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DrainingError,
         FlowEdgeError,
         PeerRefusedError,
+        PrefixLostError,
         ProtocolError,
     )
 
@@ -38,6 +39,7 @@ __all__ = [
     "FlowEdgeError",
     "NonFiniteError",
     "PeerRefusedError",
+    "PrefixLostError",
     "ProtocolError",
     "__version__",
 ]

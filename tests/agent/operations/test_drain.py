@@ -25,6 +25,7 @@ WAIT_S = 60.0
 TOKENS = 120  # enough to be still running when the draining agent has refused a request
 PROMPT = "Tell me a long story about the sea."
 OPTIONS: dict[str, Any] = {"max_new_tokens": TOKENS, "ignore_eos": True, "seed": 1, "temperature": 0.5}
+EMPTY_AFTERWARDS = {"deadlines": {"drain_s": 120.0}, "limits": {"kept_rows": 0}}
 
 
 def begun(client: Client, tokens: int = TOKENS) -> tuple[Generation, Iterator[Any]]:
@@ -106,7 +107,7 @@ def expect_refusal(address: str, device: str) -> None:
 
 
 def test_running_requests_end_whole() -> None:
-    with agents(["d0", "v1", "v2"], settings={"deadlines": {"drain_s": 120.0}}) as (d0, v1, v2):
+    with agents(["d0", "v1", "v2"], settings=EMPTY_AFTERWARDS) as (d0, v1, v2):
         assert [health(v1, service) for service in ("", AGENT, MEASURE)] == ["SERVING"] * 3
         assert health(v1, PIPELINE) == health(d0, GENERATION) == "NOT_SERVING"
         become_pipeline([d0, v1, v2])
