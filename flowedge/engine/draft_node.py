@@ -144,7 +144,7 @@ class DraftNode:
     def cancel(self, name: str) -> None:
         """End a session without a result, unless it has ended."""
         if name in self._sessions:
-            self._close(self._sessions[name])
+            self._close(self._sessions[name], keep=False)
         elif self.admission.withdraw(name):
             self.admit()
 
