@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.config.agent_config import AgentConfig, AgentLimits, DeviceSettings
 from flowedge.agent.main import serve
 from flowedge.agent.roles.agent import Instruments
 from flowedge.cli.orphan import stop_when_input_closes
@@ -42,7 +42,8 @@ def main() -> None:
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
     device = DeviceSettings(host=arguments.host, name=arguments.name, advertise=False)
     serve(
-        AgentConfig(agent=device, security=security),
+        # Methods are compared on the same prompts: none of them begins with the rows of another.
+        AgentConfig(agent=device, security=security, limits=AgentLimits(kept_rows=0)),
         Instruments(make_timing, parse_express_fault(arguments.express_fault)),
     )
 
