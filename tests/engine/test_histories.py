@@ -36,7 +36,7 @@ from tests.support.seams import being_computed
 
 HISTORIES, PROVED = 250, 10_000  # in `make test` and in `make proof`
 SHARD = 250
-FIRST_SEEDS = 150  # a bug has to show within these
+FIRST_SEEDS = 300  # a bug has to show within these
 
 
 def shards(number: int, *marks: pytest.MarkDecorator) -> list:
