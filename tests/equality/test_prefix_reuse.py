@@ -91,7 +91,7 @@ def wanted_chat(pair: Pair, sampling: SamplingParams) -> list[tuple[int, ...]]:
 
 
 CHATS = [
-    *dealt_diagonally(STRATEGY_NAMES, ["bundled"], list(SAMPLINGS), PLACES, one_in=4),
+    *dealt_diagonally(STRATEGY_NAMES, ["bundled"], list(SAMPLINGS), PLACES, one_in=3),
     *dealt_diagonally(("flowspec", "auto"), DRAFTERS[1:], list(SAMPLINGS), PLACES, one_in=4),
 ]
 
