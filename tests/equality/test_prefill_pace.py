@@ -18,11 +18,11 @@ from tests.support.breadth import dealt_diagonally
 
 pytestmark = pytest.mark.slow
 ANSWERING = ("s0", "s1", "s2")
-TOKENS = {"autoregressive": 30, "naive_pp": 60, "auto": 60}  # of an answer that lasts longer than the prompt
+TOKENS = {"autoregressive": 60, "naive_pp": 90, "auto": 90}  # of an answer that lasts longer than the prompt
 SETTLED_S = 2.0  # all of them answer
 ARRIVAL_S = 3.0  # of the long prompt
 LONG_PROMPT = 1500
-ROW_S = (0.0001, 0.0005)  # a chunk of 128 rows takes as long as 1.2 and as 1.9 forwards of one row
+ROW_S = (0.0005, 0.001, 0.002)  # a chunk of 128 rows takes as long as 1.9, 2.8 and 4.7 forwards of one row
 MOST_FACTOR = 3.0
 
 
@@ -56,7 +56,7 @@ def gaps(pipeline: VirtualPipeline, start: float, stop: float) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("strategy", "row_s"), dealt_diagonally(list(TOKENS), ROW_S, one_in=2))
+@pytest.mark.parametrize(("strategy", "row_s"), dealt_diagonally(list(TOKENS), ROW_S, one_in=3))
 def test_answers_go_on_while_a_long_prompt_is_computed(pair: Pair, strategy: str, row_s: float) -> None:
     """No gap between two outputs is longer than three times the p99 without the prompt."""
     undisturbed, disturbed = (paced(pair, row_s) for _ in range(2))
