@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import (
-    Batch,
     DraftBatch,
     DraftWork,
     ExtendDraft,
     Forward,
+    ForwardBatch,
     GrowDraft,
     StageJob,
     Verify,
@@ -38,7 +38,7 @@ def job_activity(job: StageJob | DraftWork) -> tuple[str, int]:
         case DraftBatch():
             parts = [job_activity(part) for part in job.jobs]
             return parts[0][0], sum(rows for _, rows in parts)
-        case Forward() | Batch():
+        case Forward() | ForwardBatch():
             prefills = all(each.committed and each.num_rows > 1 for each in forwards_of(job))
             return (ABORTED if job.dead else PREFILL if prefills else FORWARD), job.num_rows
         case GrowDraft():

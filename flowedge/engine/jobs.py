@@ -103,7 +103,7 @@ class Forward:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class ForwardBatch:
     """Compute rows of several sessions together.
 
     Result: None when aborted, or a list: for each forward its result, or the error that ends its session.
@@ -210,7 +210,7 @@ class JobTime(NamedTuple):
     seconds: float
 
 
-Computation: TypeAlias = Forward | Batch
+Computation: TypeAlias = Forward | ForwardBatch
 StageJob: TypeAlias = OpenCache | DropCache | Computation
 ForwardResult: TypeAlias = Payload | DrawnRows | None
 StageResult: TypeAlias = ForwardResult | list[ForwardResult | FlowEdgeError]
@@ -225,7 +225,7 @@ Part: TypeAlias = OpenCache | Forward | DraftJob
 def parts_of(job: StageJob | DraftWork) -> tuple[Part, ...]:
     """Return the jobs of single sessions that a job consists of."""
     match job:
-        case Batch():
+        case ForwardBatch():
             return job.forwards
         case DraftBatch():
             return tuple(job.jobs)
@@ -244,7 +244,7 @@ def outcomes_of(job: DraftWork, result: DraftWorkResult) -> list[tuple[DraftJob,
 
 def forwards_of(job: StageJob) -> tuple[Forward, ...]:
     """Return the forwards that a stage computes in a job; none for a job about a cache."""
-    if isinstance(job, Batch):
+    if isinstance(job, ForwardBatch):
         return job.forwards
     return (job,) if isinstance(job, Forward) else ()
 
@@ -256,7 +256,7 @@ def sessions_of(job: StageJob | DraftWork) -> tuple[str, ...]:
 
 def shares_of(job: StageJob | DraftWork) -> dict[str, float]:
     """Return each session's share of the time of a job: that of its rows where it has any."""
-    if isinstance(job, Batch):
+    if isinstance(job, ForwardBatch):
         return {forward.session: forward.num_rows / job.num_rows for forward in job.forwards}
     parts = parts_of(job)
     return {part.session: 1 / len(parts) for part in parts}

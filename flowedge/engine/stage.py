@@ -34,9 +34,9 @@ from flowedge.engine.batching.forward_times import ForwardTimes
 from flowedge.engine.batching.waiting_segments import WaitingSegments
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
-    Batch,
     DropCache,
     Forward,
+    ForwardBatch,
     ForwardResult,
     OpenCache,
     StageJob,
@@ -218,7 +218,7 @@ class Stage:
     def record_busy(self, job: StageJob, seconds: float) -> None:
         """Add the compute time of a job that is about to be taken back to the reports of its sessions."""
         self._computing.seconds = seconds
-        if isinstance(job, Forward | Batch) and not job.dead:
+        if isinstance(job, Forward | ForwardBatch) and not job.dead:
             self._times.observe(job.num_rows, seconds)
         for name, share in shares_of(job).items():
             if name in self._sessions:

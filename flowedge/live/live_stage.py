@@ -234,20 +234,20 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
                 self._receive_part(stream, part)
 
     def _receive_part(self, stream: InStream, message: SessionMessage) -> None:
+        """Take in a message of one session; called with the lock."""
         express = stream.kind is LinkKind.EXPRESS
-        with self._lock:
-            if self.ended is not None or (stream is not self._express and stream not in self._in_band):
-                return
-            try:
-                self._check_sender(stream, message)
-            except ProtocolError as error:
-                session = getattr(message, "session", "?")
-                stream.reply(Fault(session, self.device, error.code, str(error)))
-                return
-            if express and isinstance(message, Prune) and message.session in self._owners:
-                now = time.monotonic()
-                self.timeline.add(message.session, PRUNE, now, now)
-            self._machine.receive(message, express=express)
+        if self.ended is not None or (stream is not self._express and stream not in self._in_band):
+            return
+        try:
+            self._check_sender(stream, message)
+        except ProtocolError as error:
+            session = getattr(message, "session", "?")
+            stream.reply(Fault(session, self.device, error.code, str(error)))
+            return
+        if express and isinstance(message, Prune) and message.session in self._owners:
+            now = time.monotonic()
+            self.timeline.add(message.session, PRUNE, now, now)
+        self._machine.receive(message, express=express)
 
     def _check_sender(self, stream: InStream, message: SessionMessage) -> None:
         if stream.kind is LinkKind.EXPRESS:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from flowedge.core.arrays import Payload
 from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped
 from flowedge.engine.jobs import (
-    Batch,
     Computation,
     DraftBatch,
     DraftWork,
     ExtendDraft,
     Forward,
+    ForwardBatch,
     GrowDraft,
     StageJob,
     Verify,
@@ -41,7 +41,7 @@ class FixedCosts:
     latency_s: float = 0.001
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        if not isinstance(job, Forward | Batch):
+        if not isinstance(job, Forward | ForwardBatch):
             return 0.0
         draws = any(each.draw is not None and len(each.draw.visitable) > 0 for each in forwards_of(job))
         return self.layers * self.layer(stage, job) + (self.verify_s if draws else 0.0)

@@ -17,11 +17,11 @@ from flowedge.core.messages import Message, session_messages, shared_bytes
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.jobs import (
-    Batch,
     Computation,
     DraftExecutor,
     DraftWork,
     Forward,
+    ForwardBatch,
     StageExecutor,
     StageJob,
     outcomes_of,
@@ -219,7 +219,7 @@ class VirtualPipeline:
         if not slot.busy and (job := stage.next_job()) is not None:
             cost = self._costs.stage_job(index, job)
             self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
-        if isinstance(slot.job, Forward | Batch) and slot.job.dead and slot.busy:
+        if isinstance(slot.job, Forward | ForwardBatch) and slot.job.dead and slot.busy:
             self._end_early(index, slot.job)
         while (message := stage.next_upstream()) is not None:
             delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)

@@ -15,7 +15,7 @@ from typing import Any
 
 from flowedge_testbed.bounds.run_bounds import RunBounds, bound_together
 from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.plan import Cell
+from flowedge_testbed.plan import Case, Cell, Options
 from flowedge_testbed.record import DeviceUsage, RunRecord
 
 DIGITS = 9  # significant digits of a printed number
@@ -78,18 +78,9 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     tokens = sum(run.new_tokens for run in runs)
     varied = [run for run in runs if not run.loops]
     devices = [run.devices for run in runs]
-    setup = cell.case.setup
     each = len(runs) // max(cell.seeds, 1)
     entry: dict[str, Any] = {
-        "method": cell.method,
-        "options": dict(cell.options),
-        "profile": cell.case.profile,
-        "emulated": isinstance(setup, Emulation),
-        "model": setup.title,
-        "quant": setup.quant,
-        "stages": setup.num_stages,
-        "mbps": setup.mbps,
-        "point": dict(cell.case.point),
+        **method_and_place(cell.method, cell.options, cell.case),
         "dataset": cell.dataset,
         "temperature": cell.temperature,
         "noise": cell.noise,
@@ -183,6 +174,22 @@ def _energy(devices: Iterable[Sequence[DeviceUsage]], tokens: int) -> float | No
 
 def _mean(values: Sequence[int]) -> float | None:
     return fmean(values) if values else None
+
+
+def method_and_place(method: str, options: Options, case: Case) -> dict[str, Any]:
+    """Return the fields of an entry that say which method ran where."""
+    setup = case.setup
+    return {
+        "method": method,
+        "options": dict(options),
+        "profile": case.profile,
+        "emulated": isinstance(setup, Emulation),
+        "model": setup.title,
+        "quant": setup.quant,
+        "stages": setup.num_stages,
+        "mbps": setup.mbps,
+        "point": dict(case.point),
+    }
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from flowedge.core.arrays import Payload
-from flowedge.engine.jobs import Batch, Forward, StageJob, StageResult
+from flowedge.engine.jobs import Forward, ForwardBatch, StageJob, StageResult
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.pipespec.pipespec import PipeSpec
@@ -33,7 +33,7 @@ class ExactMiddle:
         return [name for layer in self.layers for name in layer.caches]
 
     def run(self, job: StageJob) -> StageResult:
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             return [self._run_forward(forward) for forward in job.forwards]
         if isinstance(job, Forward):
             return self._run_forward(job)

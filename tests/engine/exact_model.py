@@ -18,12 +18,12 @@ from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import (
-    Batch,
     DraftJob,
     DraftResult,
     DropCache,
     ExtendDraft,
     Forward,
+    ForwardBatch,
     ForwardResult,
     GrowDraft,
     KeepDraft,
@@ -118,7 +118,7 @@ class ExactStage:
             case DropCache():
                 del self.caches[job.session]
                 return None
-            case Batch():
+            case ForwardBatch():
                 sessions = [forward.session for forward in job.forwards]
                 assert 1 < len(sessions) == len(set(sessions))
                 return [self._run_forward(forward) for forward in job.forwards]

@@ -17,7 +17,7 @@ from flowedge.engine import draft_session, stage_session
 from flowedge.engine.batching import computing_segments
 from flowedge.engine.batching.computing_segments import ComputingSegments
 from flowedge.engine.batching.waiting_segments import WaitingSegments
-from flowedge.engine.jobs import Batch, Forward
+from flowedge.engine.jobs import Forward, ForwardBatch
 from flowedge.engine.stage import Stage
 from flowedge.protocol import cached_rows as tail
 from flowedge.protocol import epochs
@@ -79,7 +79,7 @@ def test_the_first_histories_are_exact_and_meet_every_case(monkeypatch):
     batches = []
 
     def computed_together(self: exact_model.ExactStage, job):
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             batches.append(job)
         return run(self, job)
 

@@ -12,7 +12,7 @@ from flowedge.core.errors import CapacityError, FlowEdgeError, NonFiniteError, P
 from flowedge.core.request import Failed, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import Batch, StageJob
+from flowedge.engine.jobs import ForwardBatch, StageJob
 from flowedge.models.layers.session_rows import SessionRows
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from tests.equality.conftest import Pair, expected, request, token_ids
@@ -43,7 +43,7 @@ def at_large_batch(executor: BlockExecutor, breaks: Break, patch: pytest.MonkeyP
     run, sizes = executor.run, list[int]()
 
     def run_broken(job: StageJob) -> Any:
-        forwards = job.forwards if isinstance(job, Batch) and not sizes else ()
+        forwards = job.forwards if isinstance(job, ForwardBatch) and not sizes else ()
         if len(forwards) > 2 and any(each.session == BAD and each.cached for each in forwards):
             sizes.append(len(forwards))
             breaks(executor)

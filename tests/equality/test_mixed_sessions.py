@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.jobs import Batch, DraftBatch, DraftWork, StageJob
+from flowedge.engine.jobs import DraftBatch, DraftWork, ForwardBatch, StageJob
 from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
@@ -42,7 +42,7 @@ class Together(VirtualObserver):
         self.most = 0  # sessions of a forward
 
     def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             self.jobs["forward"] += 1
             self.most = max(self.most, len(job.forwards))
         elif isinstance(job, DraftBatch):

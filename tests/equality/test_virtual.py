@@ -13,7 +13,7 @@ from flowedge.core.request import Failed, Finished, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.jobs import Batch
+from flowedge.engine.jobs import ForwardBatch
 from flowedge.models.check.judging import Tolerance
 from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
@@ -160,7 +160,7 @@ class Together(VirtualObserver):
         self.forwards: Counter[int] = Counter()
 
     def computed(self, place: int, job: object, start: float, end: float) -> None:
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             self.forwards[len(job.forwards)] += 1
 
 

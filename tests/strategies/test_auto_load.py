@@ -8,18 +8,18 @@ import pytest
 from flowedge.core.request import PRIORITIES, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.auto.auto import Auto
-from flowedge.strategies.auto.load import PRIORITY_WEIGHTS, Demand, PipelineLoad
+from flowedge.strategies.auto.load import PRIORITY_WEIGHTS, PipelineLoad, RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.events import Prefilled
 from flowedge.strategies.registry import session_strategy
 
 
-def demand(*probabilities: float, weight: float = 1.0, tokens_per_s: float = 1.0) -> Demand:
-    return Demand(np.array(probabilities), Speed(tokens_per_s, 0.0), weight)
+def demand(*probabilities: float, weight: float = 1.0, tokens_per_s: float = 1.0) -> RowDemand:
+    return RowDemand(np.array(probabilities), Speed(tokens_per_s, 0.0), weight)
 
 
-def load_of(*demands: Demand) -> PipelineLoad:
+def load_of(*demands: RowDemand) -> PipelineLoad:
     load = PipelineLoad()
     for each in demands:
         load.join(each)
@@ -31,7 +31,7 @@ def test_a_session_alone_has_every_row():
     load = load_of(own)
     assert not load.shared
     assert load.probabilities() is own.probabilities
-    share = load.share_of(own, 7, 3)
+    share = load.share_of(own, load.probabilities(), 7, 3)
     assert (share.rows, share.others, share.least) == (7, 0, 0)
 
 
@@ -41,7 +41,10 @@ def test_the_likeliest_nodes_of_all_sessions_compete():
     assert load.shared
     assert load.probabilities().tolist() == [1.0, 1.0, 0.9, 0.8, 0.7, 0.3, 0.1, 0.05]
     assert load.tokens_per_s == 2.0
-    five = load.share_of(sure, 5, 1), load.share_of(doubtful, 5, 1)
+    five = (
+        load.share_of(sure, load.probabilities(), 5, 1),
+        load.share_of(doubtful, load.probabilities(), 5, 1),
+    )
     assert [(share.rows, share.others) for share in five] == [(4, 1), (2, 3)], "half a share is two rows"
 
 
@@ -49,15 +52,18 @@ def test_no_session_gets_less_than_half_of_an_equal_share():
     hopeless = demand(1.0, *[0.001] * 63)
     others = [demand(1.0, *[0.9] * 63) for _ in range(3)]
     load = load_of(hopeless, *others)
-    share = load.share_of(hopeless, 64, 1)
+    share = load.share_of(hopeless, load.probabilities(), 64, 1)
     assert share.least == share.rows == 8
-    assert load.share_of(others[0], 64, 1).rows > 16
+    assert load.share_of(others[0], load.probabilities(), 64, 1).rows > 16
 
 
 def test_weights_shift_rows_and_the_least_share():
     urgent, patient = demand(*[0.5] * 8, weight=2.0), demand(*[0.5] * 8, weight=0.5)
     load = load_of(urgent, patient)
-    shares = load.share_of(urgent, 8, 1), load.share_of(patient, 8, 1)
+    shares = (
+        load.share_of(urgent, load.probabilities(), 8, 1),
+        load.share_of(patient, load.probabilities(), 8, 1),
+    )
     assert shares[0].rows == 8
     assert shares[1].rows == shares[1].least == 1
     assert shares[0].least == 4
@@ -66,7 +72,7 @@ def test_weights_shift_rows_and_the_least_share():
 def test_segments_in_flight_divide_a_share():
     own, other = demand(*[0.9] * 8), demand(*[0.1] * 8)
     load = load_of(own, other)
-    assert load.share_of(own, 2, 4).rows == 2
+    assert load.share_of(own, load.probabilities(), 2, 4).rows == 2
 
 
 def test_who_leaves_is_forgotten():

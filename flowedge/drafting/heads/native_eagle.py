@@ -13,7 +13,7 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.checkpoint.config_support import fixed_rope_length
-from flowedge.models.native.kernel_run import CachedRows, KernelRun
+from flowedge.models.native.kernel_run import KernelRows, KernelRun
 from flowedge.models.native.native_block import MOST_ROWS
 from flowedge.models.native.native_layer import ATTENTION, MLP
 from flowedge.models.native.paths import RowPaths
@@ -76,7 +76,7 @@ class NativeEagle:
             parts: the rows of each session in this order, and their store.
         """
         hidden = product(self._fc.structure, torch.cat((embedded, states), dim=-1)).to(self._dtype)
-        together: list[CachedRows] = []
+        together: list[KernelRows] = []
         first = stop = 0
         for rows, store in parts:
             paths = rows.slots_read
@@ -85,12 +85,12 @@ class NativeEagle:
                 if stop + part.stop - part.start > first + MOST_ROWS:
                     self._compute(hidden[first:stop], together)
                     first, together = stop, []
-                together.append(CachedRows(_part_of(paths, part), rows.first + start, self._caches(store)))
+                together.append(KernelRows(_part_of(paths, part), rows.first + start, self._caches(store)))
                 stop += part.stop - part.start
         self._compute(hidden[first:stop], together)
         return hidden
 
-    def _compute(self, hidden: torch.Tensor, sessions: Sequence[CachedRows]) -> None:
+    def _compute(self, hidden: torch.Tensor, sessions: Sequence[KernelRows]) -> None:
         """Compute the layer for rows [n, hidden], in place."""
         run = KernelRun(self._layers, self._rotations, hidden, sessions)
         run.compute(0, 1, ATTENTION | MLP)

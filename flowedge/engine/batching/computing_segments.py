@@ -10,7 +10,7 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.messages import Prune, Segment
-from flowedge.engine.jobs import Batch, Computation, Forward, ForwardResult, StageJob, StageResult
+from flowedge.engine.jobs import Computation, Forward, ForwardBatch, ForwardResult, StageJob, StageResult
 from flowedge.protocol.epochs import map_segment
 
 
@@ -58,7 +58,7 @@ class ComputingSegments:
         """Return the job of the segments that were added; None if there are none."""
         forwards = tuple(computing.forward for computing in self._segments)
         if forwards:
-            self._job = forwards[0] if len(forwards) == 1 else Batch(forwards)
+            self._job = forwards[0] if len(forwards) == 1 else ForwardBatch(forwards)
         return self._job
 
     def prune(self, prune: Prune) -> None:

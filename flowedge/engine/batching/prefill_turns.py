@@ -68,6 +68,8 @@ class PrefillTurns:
 
     def send(self) -> None:
         """Send chunks of prompts, as many as may wait in front of the first stage."""
+        if all(session.prefilled for session in self._sessions.values()):
+            return
         most = self._chunk_rows()
         for name, session in self._sessions.items():
             room = most - sum(self._ahead.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -14,9 +15,9 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import FlowEdgeError, NonFiniteError, PrefixLostError, ProtocolError
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
-    Batch,
     DropCache,
     Forward,
+    ForwardBatch,
     ForwardResult,
     OpenCache,
     StageJob,
@@ -131,16 +132,16 @@ class BlockExecutor:
             FlowEdgeError: when the job contradicts the session. Of a batch nothing is raised: such an error
                 is the result of the one forward.
         """
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             return self._run_batch(job)
         return self._run_alone(job)
 
-    def _run_batch(self, batch: Batch) -> StageResult:
+    def _run_batch(self, batch: ForwardBatch) -> StageResult:
         results: dict[str, ForwardResult | FlowEdgeError] = {}
         prepared: list[_PreparedForward] = []
         for forward in batch.forwards:
             try:
-                prepared.append(self._within_memory(forward, lambda: self._prepare(forward)))  # noqa: B023
+                prepared.append(self._within_memory(forward, partial(self._prepare, forward)))
             except FlowEdgeError as error:
                 results[forward.session] = error
         for each, computed in zip(prepared, self._compute_together(prepared, batch), strict=True):
@@ -148,7 +149,7 @@ class BlockExecutor:
         return [results[forward.session] for forward in batch.forwards]
 
     def _compute_together(
-        self, prepared: list[_PreparedForward], batch: Batch
+        self, prepared: list[_PreparedForward], batch: ForwardBatch
     ) -> list[ForwardResult | FlowEdgeError]:
         """Return the results of forwards, which are computed one after the other if that fails together."""
         live = [each for each in prepared if not each.job.dead]

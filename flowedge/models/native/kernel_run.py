@@ -16,7 +16,7 @@ from flowedge.native.library import library
 
 
 @dataclass(frozen=True, eq=False)
-class CachedRows:
+class KernelRows:
     """Consecutive rows of a session.
 
     Attributes:
@@ -37,7 +37,7 @@ class KernelRun:
     """Computes layers: products over the rows of all sessions, attention over the cache of each."""
 
     def __init__(
-        self, layers: Any, rotations: RotationTable, hidden: torch.Tensor, sessions: Sequence[CachedRows]
+        self, layers: Any, rotations: RotationTable, hidden: torch.Tensor, sessions: Sequence[KernelRows]
     ) -> None:
         """Prepare the calls of a forward.
 
@@ -72,7 +72,7 @@ class KernelRun:
         )
 
 
-def _fields(rows: CachedRows) -> SessionRowsFields:
+def _fields(rows: KernelRows) -> SessionRowsFields:
     paths = rows.paths
     return SessionRowsFields(
         rows.count,

@@ -12,7 +12,7 @@ from torch import nn
 
 from flowedge.models.kv.store import Int8Store, KeyValueStore
 from flowedge.models.lean.lean_layer import LeanLayer
-from flowedge.models.native.kernel_run import CachedRows, KernelRun
+from flowedge.models.native.kernel_run import KernelRows, KernelRun
 from flowedge.models.native.mixture import NativeMixture
 from flowedge.models.native.native_layer import ATTENTION, MLP, NativeLayer
 from flowedge.models.native.native_norm import NativeNorm
@@ -66,7 +66,7 @@ class NativeBlock:
     def forward(
         self,
         hidden: torch.Tensor,
-        sessions: Sequence[CachedRows],
+        sessions: Sequence[KernelRows],
         should_abort: Callable[[], bool],
         taps: Sequence[int] = (),
     ) -> torch.Tensor | None:
@@ -107,11 +107,11 @@ class NativeBlock:
             read += layer.weight_bytes
         return [*pieces, (start, len(self._native))]
 
-    def cached_rows(self, paths: RowPaths, slot: int, store: KeyValueStore) -> CachedRows:
+    def cached_rows(self, paths: RowPaths, slot: int, store: KeyValueStore) -> KernelRows:
         """A session's rows, which are stored from `slot` on; the caller keeps the store."""
         if store not in self._known:
             self._known[store] = _caches(store, len(self._native))
-        return CachedRows(paths, slot, self._known[store])
+        return KernelRows(paths, slot, self._known[store])
 
 
 def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[CacheFields]:

@@ -32,7 +32,7 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
-from flowedge.strategies.auto.load import Demand, Share
+from flowedge.strategies.auto.load import RowDemand, Share
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
@@ -64,7 +64,6 @@ class Auto(Strategy):
 
     # Known when the prompt has passed the pipeline.
     _stages: int
-    _demand: Demand  # the probabilities of which are a mean over trees
     _share: Share
     _plan: RowPlan
     _trips: TripTimes
@@ -94,7 +93,8 @@ class Auto(Strategy):
         )
         self._measured = pipeline
         self._load = pipeline.load
-        self._weight = weight
+        # Joins the load when the prompt has passed the pipeline.
+        self._demand = RowDemand(np.ones(1), Speed(0.0, 0.0), weight)
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
@@ -135,14 +135,13 @@ class Auto(Strategy):
                 return self._proceed()
 
     def end(self) -> None:
-        if hasattr(self, "_demand"):
-            self._load.leave(self._demand)
+        self._load.leave(self._demand)
 
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
         size = event.stages * self._settings.segment_rows
         prior = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
-        self._demand = Demand(prior, Speed(0.0, self._now), self._weight)
+        self._demand.probabilities = prior
         self._load.join(self._demand)
         self._alone = not self._load.shared
         if self._alone:
@@ -252,7 +251,7 @@ class Auto(Strategy):
             self._hit,
             self._settings.row_price,
         )
-        self._share = self._load.share_of(self._demand, plan.rows, segments)
+        self._share = self._load.share_of(self._demand, probabilities, plan.rows, segments)
         behind = slice(min(self._share.others, most - own), None)
         self._plan = RowPlan(self._share.rows, plan.tokens_per_s, plan.thresholds[behind][:own])
         self._trips = TripTimes(*(times[behind][:own] for times in (trips.trip, trips.first, trips.interval)))

@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.5  # of an equal share of the rows of a batch, which a session 
 
 
 @dataclass(eq=False)
-class Demand:
+class RowDemand:
     """What one session would send.
 
     Attributes:
@@ -53,7 +53,7 @@ class PipelineLoad:
     """
 
     def __init__(self) -> None:
-        self._demands: list[Demand] = []
+        self._demands: list[RowDemand] = []
 
     @property
     def shared(self) -> bool:
@@ -69,11 +69,11 @@ class PipelineLoad:
         """The speed of all sessions together."""
         return sum(demand.speed.tokens_per_s for demand in self._demands)
 
-    def join(self, demand: Demand) -> None:
+    def join(self, demand: RowDemand) -> None:
         """Take in a session that begins to decode."""
         self._demands.append(demand)
 
-    def leave(self, demand: Demand) -> None:
+    def leave(self, demand: RowDemand) -> None:
         """Forget a session that has ended, if it had begun."""
         self._demands = [other for other in self._demands if other is not demand]
 
@@ -84,14 +84,17 @@ class PipelineLoad:
         merged: FloatArray = -np.sort(-np.concatenate(self._weighted(self._demands)))
         return merged
 
-    def share_of(self, demand: Demand, rows: int, segments: int) -> Share:
+    def share_of(self, demand: RowDemand, likeliest: FloatArray, rows: int, segments: int) -> Share:
         """Return a session's share of a batch of `rows` rows, of which `segments` are in flight.
 
         No session that has rows gets less than half an equal share, by weight.
+
+        Args:
+            likeliest: as `probabilities` returns them.
         """
         if not self.shared:
             return Share(rows, 0, 0)
-        last = self.probabilities()[: rows * segments][-1]
+        last = likeliest[: rows * segments][-1]
         (own,) = self._weighted([demand])
         wanted = math.ceil(int((own >= last).sum()) / segments)
         weights = sum(other.weight for other in self._demands)
@@ -99,6 +102,6 @@ class PipelineLoad:
         own_rows = max(min(wanted, rows), least, 1)
         return Share(own_rows, max(rows - own_rows, 0), least)
 
-    def _weighted(self, demands: Sequence[Demand]) -> list[FloatArray]:
+    def _weighted(self, demands: Sequence[RowDemand]) -> list[FloatArray]:
         mean = sum(demand.weight for demand in self._demands) / len(self._demands)
         return [demand.probabilities * (demand.weight / mean) for demand in demands]

@@ -17,12 +17,12 @@ from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
 from flowedge.engine.jobs import (
-    Batch,
     Computation,
     DraftBatch,
     DraftWork,
     ExtendDraft,
     Forward,
+    ForwardBatch,
     GrowDraft,
     StageJob,
     Verify,
@@ -153,7 +153,7 @@ class ProfileCosts:
         match job:
             case DraftBatch():
                 return sum(self.conclude(place, each) for each in job.jobs)
-            case Forward() | Batch():
+            case Forward() | ForwardBatch():
                 added = self._device(place).added
                 return 0.0 if added is None else added.send_ms / 1e3
             case Verify():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from flowedge.client import Client
 from flowedge.client.statistics import typed_statistics
@@ -10,11 +11,27 @@ from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
+from flowedge_testbed.load.requests import LoadRequest
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_from
 from flowedge_testbed.trace import NO_SESSION, Interval, PruneMark, Trace
 
 ANSWER_S = 3600.0  # a whole answer; a device that falls silent is noticed within seconds
+
+
+def generate_arguments(run: Run, asked: Task | LoadRequest) -> dict[str, Any]:
+    """Return the arguments of a client's `generate` for a request by the method of a run."""
+    return {
+        "prompt_ids": asked.prompt,
+        "strategy": run.strategy,
+        "strategy_options": dict(run.options),
+        "noise": run.noise,
+        "max_new_tokens": asked.max_new_tokens,
+        "temperature": asked.sampling.temperature,
+        "top_k": asked.sampling.top_k,
+        "top_p": asked.sampling.top_p,
+        "seed": asked.sampling.seed,
+    }
 
 
 def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tuple[RunRecord, Trace]:
@@ -27,17 +44,7 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
         CapacityError: when a device has forgotten a part of the request.
     """
     with Client(draft_node, timeout_s=ANSWER_S) as client:
-        generation = client.generate(
-            prompt_ids=task.prompt,
-            strategy=run.strategy,
-            strategy_options=dict(run.options),
-            noise=run.noise,
-            max_new_tokens=task.max_new_tokens,
-            temperature=task.sampling.temperature,
-            top_k=task.sampling.top_k,
-            top_p=task.sampling.top_p,
-            seed=task.sampling.seed,
-        ).result()
+        generation = client.generate(**generate_arguments(run, task)).result()
     statistics = typed_statistics(generation.statistics)
     tokens = generation.token_ids
     if len(statistics.stages) != len(stages) or statistics.new_tokens != len(tokens):

@@ -14,7 +14,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.live.timeline import MAX_SESSIONS
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.live.live_run import ANSWER_S, arrival_of, trace_of
+from flowedge_testbed.live.live_run import ANSWER_S, arrival_of, generate_arguments, trace_of
 from flowedge_testbed.live.timelines import fetch_timelines
 from flowedge_testbed.load.answers import LoadAnswer
 from flowedge_testbed.load.arrivals import Arrival, Arrivals
@@ -122,15 +122,7 @@ class _LiveClients:
         self._waiting.discard(_own_task())
         self._start(client, self._arrivals.begun(arrival))
         asked, run = self._requests.request(arrival.number), self._load.run
-        answer = client.generate(
-            prompt_ids=asked.prompt,
-            strategy=run.strategy,
-            strategy_options=dict(run.options),
-            noise=run.noise,
-            max_new_tokens=asked.max_new_tokens,
-            temperature=asked.sampling.temperature,
-            seed=asked.sampling.seed,
-        )
+        answer = client.generate(**generate_arguments(run, asked))
         await answer.result()
         ended = time.monotonic() - self._began
         statistics = typed_statistics(answer.statistics)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.load.load_plan import LoadCell
 from flowedge_testbed.load.load_record import LoadRecord
 from flowedge_testbed.load.pipeline_use import mean_of_counts, quantile_of
-from flowedge_testbed.results import quantile, rounded
+from flowedge_testbed.results import method_and_place, quantile, rounded
 
 
 @dataclass(frozen=True)
@@ -55,21 +54,13 @@ def differing_answers(cells: Sequence[LoadCell], records: Mapping[str, LoadRecor
 
 
 def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
-    setup, load, requests, use = cell.case.setup, cell.load, record.requests, record.use
+    load, requests, use = cell.load, record.requests, record.use
     per_token = [
         request.decode_s / (request.new_tokens - 1) for request in requests if request.new_tokens > 1
     ]
     fairness = Fairness.of(record)
     return {
-        "method": cell.method,
-        "options": dict(cell.options),
-        "profile": cell.case.profile,
-        "emulated": isinstance(setup, Emulation),
-        "model": setup.title,
-        "quant": setup.quant,
-        "stages": setup.num_stages,
-        "mbps": setup.mbps,
-        "point": dict(cell.case.point),
+        **method_and_place(cell.method, cell.options, cell.case),
         "temperature": cell.temperature,
         "noise": cell.noise,
         "load": load.point.kind,

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import Batch, Computation, DraftWork, Forward, StageJob
+from flowedge.engine.jobs import Computation, DraftWork, Forward, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import FrameLink, LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
@@ -153,7 +153,7 @@ class EmulatedTime:
             self._device.ran(JobTiming(slot.seconds, computed.seconds, overrun_s, late_s))
         self._due = slot.end
         # A forward counts as aborted if it died before its slot ended, though it may have been computed.
-        aborted = isinstance(job, Forward | Batch) and job.dead
+        aborted = isinstance(job, Forward | ForwardBatch) and job.dead
         conclude(Outcome(None if aborted else result, None, slot))
 
     def send(
@@ -209,7 +209,7 @@ class EmulatedTime:
         self._event = time.monotonic() if self._due is None else self._due
         self._due = None
         running = self._running
-        if running is None or not isinstance(running.job, Forward | Batch) or not running.job.dead:
+        if running is None or not isinstance(running.job, Forward | ForwardBatch) or not running.job.dead:
             return
         end = abort_time(running.slot.start, self._event, self._device.layer(running.job))
         if end < running.slot.end:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import Batch, Computation, DraftWork, Forward, OpenCache, StageJob
+from flowedge.engine.jobs import Computation, DraftWork, Forward, ForwardBatch, OpenCache, StageJob
 from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import ProfileCosts
@@ -70,7 +70,7 @@ class DevicePacing:
         self._senders = {LinkKind.IN_BAND: before, LinkKind.EXPRESS: DRAFT_NODE, LinkKind.REPLY: after}
 
     def job(self, job: StageJob | DraftWork) -> float:
-        if isinstance(job, Forward | Batch | OpenCache):
+        if isinstance(job, Forward | ForwardBatch | OpenCache):
             return self._costs.stage_job(self._place, job)
         return self._costs.draft_job(job)
 

@@ -9,12 +9,12 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
 from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import (
-    Batch,
     DraftJob,
     DraftResult,
     DropCache,
     ExtendDraft,
     Forward,
+    ForwardBatch,
     ForwardResult,
     GrowDraft,
     OpenDraft,
@@ -41,7 +41,7 @@ class ReplayStage:
         self._taps = taps
 
     def run(self, job: StageJob) -> StageResult:
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             return None if job.dead else [self.forward(forward) for forward in job.forwards]
         return self.forward(job) if isinstance(job, Forward) and not job.dead else None
 
@@ -73,7 +73,7 @@ class ReplayStages:
         self._sessions[session] = ReplayStage(path, self._taps)
 
     def run(self, job: StageJob) -> StageResult:
-        if isinstance(job, Batch):
+        if isinstance(job, ForwardBatch):
             every = ((forward, self._sessions[forward.session]) for forward in job.forwards)
             return None if job.dead else [stage.forward(forward) for forward, stage in every]
         result = self._sessions[job.session].run(job)

@@ -12,7 +12,7 @@ import torch
 from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import CONTEXT
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import Batch, Forward, OpenCache
+from flowedge.engine.jobs import Forward, ForwardBatch, OpenCache
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.session_rows import SessionRows
@@ -52,7 +52,7 @@ def second(block: LayerBlock) -> list[Forward]:
 
 
 def run_together(executor: BlockExecutor, forwards: list[Forward]) -> list[Any]:
-    results = executor.run(Batch(tuple(forwards)))
+    results = executor.run(ForwardBatch(tuple(forwards)))
     assert isinstance(results, list)
     return results
 

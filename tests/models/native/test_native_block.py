@@ -12,7 +12,7 @@ from flowedge.models.checkpoint.config_support import layer_windows
 from flowedge.models.kv.store import new_store, store_shape
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.native import native_block
-from flowedge.models.native.kernel_run import CachedRows
+from flowedge.models.native.kernel_run import KernelRows
 from flowedge.models.native.native_block import NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.native.paths import RowPaths, row_paths
@@ -43,7 +43,7 @@ class Native:
         shape = store_shape(pair.config, stop - first, ROWS)
         self.store = new_store(shape, pair.dtype, CPU, "native")
 
-    def cached(self, paths: RowPaths, slot: int = 0) -> CachedRows:
+    def cached(self, paths: RowPaths, slot: int = 0) -> KernelRows:
         return self.block.cached_rows(paths, slot, self.store)
 
     def compute(
