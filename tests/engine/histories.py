@@ -319,7 +319,7 @@ def follow_ups(
 def lose_kept(node: DraftNode, stages: list[Stage], rng: np.random.Generator) -> None:
     """Have the draft node forget a kept session, or a stage lose one that the draft node relies on."""
     if rng.random() < 0.5:
-        node.target.forget(node.target.oldest(1))
+        node.target.forget_oldest(1)
         return
     stage = stages[int(rng.integers(0, len(stages)))]
     for name in kept_by(stage)[:1]:

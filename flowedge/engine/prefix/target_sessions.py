@@ -149,14 +149,10 @@ class TargetSessions:
             known = KnownRows(name, cached_tokens(session), session.draft_rows)
             self.forget(self._kept.add(KeptRows(known, session.capacity, in_drafter)))
 
-    def oldest(self, rows: int) -> list[str]:
-        """Return the kept sessions to forget for `rows` cache rows, the least recently used first."""
-        return self._kept.oldest(rows)
-
     def forget_oldest(self, rows: int) -> int:
-        """Forget kept sessions for `rows` cache rows, as `oldest` returns them; return their cache rows."""
+        """Forget the least recently used sessions for `rows` cache rows, or all; return their cache rows."""
         before = self.kept_rows
-        self.forget(self.oldest(rows))
+        self.forget(self._kept.oldest(rows))
         return before - self.kept_rows
 
     def forget(self, names: Iterable[str]) -> None:
