@@ -125,10 +125,10 @@ class DraftNode:
         self._outputs.extend(self.admission.take_outputs())
 
     def _open(self, session: DraftSession) -> None:
-        name = session.name
         session.tell_time(self._now)
-        self._sessions[name] = session
-        self._reports.begin(name)
+        session.strategy.opened()
+        self._sessions[session.name] = session
+        self._reports.begin(session.name)
         self.target.forget_oldest(self.admission.rows_over(self.target.kept_rows))
         self.target.begin(session, self._sessions.values())
         for route in session.side_routes:

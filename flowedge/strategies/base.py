@@ -59,6 +59,19 @@ class Strategy(ABC):
         """
         return ()
 
+    def join_draft(self, nodes: int) -> Grow | None:  # noqa: ARG002
+        """Return a layer that is worth drafting in a forward that is made for other sessions, if any.
+
+        It is asked before each such forward, while no layer of the session is wanted.
+
+        Args:
+            nodes: of other sessions in the forward, 1 or more.
+        """
+        return None
+
+    def opened(self) -> None:  # noqa: B027 (few strategies ask who else is there)
+        """Take note that the session is open and its prompt is on its way."""
+
     def end(self) -> None:  # noqa: B027 (few strategies have something to give back)
         """Take note that the session has ended, however it ended."""
 

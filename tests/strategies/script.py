@@ -36,8 +36,11 @@ class Script:
         stages: int = 1,
         trips: tuple[PipelineTrip, ...] = (),
         verify_s: float = 0.0,
+        together: bool = False,
     ) -> None:
+        """together: whether only `step` asks for its part of a step, and not each event."""
         self.strategy = strategy
+        self._together = together
         self.sequence = RowSequence("s")
         self.sequence.commit([0] * context)
         self.credits = granted
@@ -49,6 +52,7 @@ class Script:
         self.appended: list[int] = []
         self.commands: list[object] = []
         self.now = 0.0
+        strategy.opened()
         self._event(Prefilled(context, token, granted, stages, trips, verify_s=verify_s))
 
     def credit(self) -> list[object]:
@@ -92,7 +96,11 @@ class Script:
         return int(offsets[0]) + self.sequence.context if len(offsets) else None
 
     def _event(self, event: StrategyEvent) -> list[object]:
-        return self._carry_out(list(self.strategy.handle(event)), event)
+        commands = self._carry_out(list(self.strategy.handle(event)), event)
+        while not self._together and (more := self.step()):
+            commands += more
+        self.commands = commands
+        return commands
 
     def _carry_out(self, commands: list[Any], event: StrategyEvent | None = None) -> list[object]:
         for place, command in enumerate(commands):
@@ -111,7 +119,6 @@ class Script:
                     self._send(command)
                 case AcceptPath():
                     self._prune(command, event)
-        self.commands = commands
         return commands
 
     def _send(self, send: Send) -> None:

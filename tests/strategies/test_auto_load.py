@@ -8,7 +8,7 @@ import pytest
 from flowedge.core.request import PRIORITIES, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.auto.auto import Auto
-from flowedge.strategies.auto.load import PRIORITY_WEIGHTS, PipelineLoad, RowDemand
+from flowedge.strategies.auto.load import PRIORITY_WEIGHTS, PipelineLoad, RowDemand, Share
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.events import Prefilled
@@ -73,6 +73,28 @@ def test_segments_in_flight_divide_a_share():
     own, other = demand(*[0.9] * 8), demand(*[0.1] * 8)
     load = load_of(own, other)
     assert load.share_of(own, load.probabilities(), 2, 4).rows == 2
+
+
+def test_the_least_share_of_a_session_is_worth_sending_however_unlikely_it_is():
+    of_plan = np.array([0.1, 0.2, 0.3, 0.4])
+    assert Share(3, 5, 2).thresholds(of_plan, 1).tolist() == [0.0, 0.0, 0.3, 0.4]
+    assert Share(3, 5, 0).thresholds(of_plan, 1).tolist() == of_plan.tolist()
+    assert Share(3, 5, 0).thresholds(of_plan, 0).tolist() == [0.0, 0.2, 0.3, 0.4], "a session goes on"
+    assert of_plan[0] == 0.1
+
+
+def test_a_session_is_not_alone_while_the_prompt_of_another_is_on_its_way():
+    load, own, other = PipelineLoad(), demand(1.0), demand(1.0)
+    assert load.alone
+    load.open(own)
+    assert load.alone
+    load.open(other)
+    assert not load.alone
+    assert not load.shared, "neither decodes"
+    load.leave(other)
+    assert load.alone
+    load.leave(other)
+    assert load.alone
 
 
 def test_who_leaves_is_forgotten():

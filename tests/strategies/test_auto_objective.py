@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
-from flowedge.strategies.auto.objective import nodes_of_forward, plan_rows, root_goes_alone
+from flowedge.strategies.auto.objective import (
+    RowPlan,
+    nodes_beside,
+    nodes_of_forward,
+    plan_rows,
+    root_goes_alone,
+)
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
@@ -76,6 +82,32 @@ def test_a_trip_is_the_time_of_its_stages_and_of_the_links():
     times.observe_trip(PipelineTrip(1, 99.0, quick_and_slow), lone=False)
     found = times.trips(1)
     assert (found.trip[0], found.first[0], found.interval[0]) == pytest.approx((4.5, 1.0, 3.0))
+
+
+def test_without_a_trip_through_an_empty_pipeline_the_links_take_what_the_quickest_trip_leaves():
+    times = StepTimes()
+    times.begin(1)
+    stage = (StageTime(8, 1.0),)
+    for rows, seconds in ((1, 1.9), (1, 1.5), (4, 9.0), (4, 3.0)):
+        times.observe_trip(PipelineTrip(rows, seconds, stage), lone=False, beside=True)
+    assert times.trips(3).trip == pytest.approx([1.5, 2.0, 2.5], rel=0.05), "half a second, and as much a row"
+    times.observe_trip(PipelineTrip(1, 1.2, stage), lone=True)
+    assert times.trips(1).trip == pytest.approx([1.2], rel=0.05), "what an empty pipeline shows is no guess"
+
+
+def test_nodes_join_a_forward_while_they_bring_more_than_they_lengthen_it():
+    probabilities, added_s = np.array([0.5, 0.2, 0.1, 0.01]), np.array([0.1, 0.2, 0.3, 0.4])
+    assert nodes_beside(probabilities, added_s, 1.0, 1.0) == 2
+    assert nodes_beside(probabilities, added_s, 1.0, 0.0) == 4, "nothing waits"
+    assert nodes_beside(probabilities, added_s, 0.1, 1.0) == 0
+
+
+def test_a_row_that_was_not_worth_a_place_is_not_worth_a_segment_of_its_own():
+    plan = RowPlan(2, 1.0, np.array([0.0, 0.2, 0.3]))
+    assert plan.thresholds_behind(np.zeros(3, dtype=bool)).tolist() == [0.2, 0.2, 0.3]
+    assert plan.thresholds_behind(np.array([True, False, True])).tolist() == [0.0, 0.2, 0.3]
+    alone = RowPlan(1, 1.0, np.array([0.0, 0.2]))
+    assert alone.thresholds_behind(np.ones(2, dtype=bool)).tolist() == [0.0, 0.2]
 
 
 def test_a_stage_that_computed_none_of_the_rows_tells_nothing():

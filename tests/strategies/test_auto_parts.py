@@ -153,9 +153,11 @@ def random_walk(tree: CandidateTree, rng: np.random.Generator, vocab: int) -> tu
 
 
 def test_sessions_of_one_pipeline_may_have_different_options():
-    measured, trip = MeasuredPipeline(), PipelineTrip(40, 3.0, (StageTime(40, 1.0),) * 3)
+    measured, trip = MeasuredPipeline(), PipelineTrip(1, 3.0, (StageTime(1, 1.0),) * 3)
     for rows in (1, 16, 4):
         strategy = Auto(AutoSettings(segment_rows=rows), measured)
         script = Script(strategy, granted=9, stages=3, trips=(trip,))
-        script.layer([[1, 2]], [[0.6, 0.4]])
-        assert script.sends
+        if script.grow is not None:
+            script.layer([[1, 2]], [[0.6, 0.4]])
+        assert script.sends or script.appended
+        strategy.end()

@@ -1,18 +1,18 @@
-"""The steps that sessions of SpecPipe-DB share."""
+"""The steps that sessions of one pipeline share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.strategies.levels.pipeline_steps import PipelineSteps
+from flowedge.strategies.pipeline_steps import PipelineSteps
 
 
 @dataclass(eq=False)
 class Stepper:
-    """A session that has a level to send, waits for its level, or neither."""
+    """A session that has a segment to send, waits for a layer, or neither."""
 
-    may_send_level: bool = True
-    awaits_level: bool = False
+    may_send_segment: bool = True
+    awaits_layer: bool = False
 
 
 def joined(steps: PipelineSteps, count: int, stages: int) -> list[Stepper]:
@@ -24,13 +24,13 @@ def joined(steps: PipelineSteps, count: int, stages: int) -> list[Stepper]:
 
 def asked(steps: PipelineSteps, sessions: list[Stepper]) -> list[bool]:
     """Ask all sessions once."""
-    return [steps.takes_level(session) for session in sessions]
+    return [steps.joins_step(session) for session in sessions]
 
 
-def test_a_step_takes_a_level_of_every_session_that_has_one():
+def test_a_step_takes_a_segment_of_every_session_that_has_one():
     steps = PipelineSteps()
     sessions = joined(steps, 3, stages=2)
-    sessions[1].may_send_level = False
+    sessions[1].may_send_segment = False
     assert asked(steps, sessions) == [True, False, True]
     assert steps.in_flight == 1
 
@@ -40,24 +40,24 @@ def test_as_many_steps_are_in_flight_as_there_are_stages():
     sessions = joined(steps, 2, stages=2)
     assert [asked(steps, sessions) for _ in range(3)] == [[True, True], [True, True], [False, False]]
     steps.take_back(sessions[0])
-    assert asked(steps, sessions) == [False, False], "the other session's level has not returned"
+    assert asked(steps, sessions) == [False, False], "the other session's segment has not returned"
     steps.take_back(sessions[1])
     assert asked(steps, sessions) == [True, True]
 
 
-def test_a_step_waits_for_a_session_whose_level_is_drafted():
+def test_a_step_waits_for_a_session_whose_segment_is_drafted():
     steps = PipelineSteps()
     sessions = joined(steps, 2, stages=2)
-    sessions[0].may_send_level, sessions[0].awaits_level = False, True
+    sessions[0].may_send_segment, sessions[0].awaits_layer = False, True
     assert asked(steps, sessions) == [False, False]
-    sessions[0].may_send_level, sessions[0].awaits_level = True, False
+    sessions[0].may_send_segment, sessions[0].awaits_layer = True, False
     assert asked(steps, sessions) == [True, True]
 
 
 def test_a_step_does_not_wait_for_a_session_that_ends():
     steps = PipelineSteps()
     sessions = joined(steps, 2, stages=1)
-    sessions[0].awaits_level, sessions[0].may_send_level = True, False
+    sessions[0].awaits_layer, sessions[0].may_send_segment = True, False
     assert asked(steps, sessions) == [False, False]
     steps.leave(sessions[0])
     assert asked(steps, sessions[1:]) == [True]
@@ -76,9 +76,9 @@ def test_a_session_that_ends_leaves_the_steps_in_flight():
 def test_the_levels_of_a_session_that_misses_hold_no_step():
     steps = PipelineSteps()
     sessions = joined(steps, 2, stages=2)
-    sessions[1].may_send_level = False
+    sessions[1].may_send_segment = False
     asked(steps, sessions)
-    sessions[1].may_send_level = True
+    sessions[1].may_send_segment = True
     asked(steps, sessions)
     assert asked(steps, sessions) == [False, False]
     steps.flush(sessions[0])
@@ -89,11 +89,11 @@ def test_the_levels_of_a_session_that_misses_hold_no_step():
 def test_a_session_that_joins_in_a_round_sends_with_the_next_step():
     steps = PipelineSteps()
     sessions = joined(steps, 2, stages=3)
-    assert steps.takes_level(sessions[0])
+    assert steps.joins_step(sessions[0])
     late = Stepper()
     steps.join(late, 3)
-    assert not steps.takes_level(late)
-    assert steps.takes_level(sessions[1])
+    assert not steps.joins_step(late)
+    assert steps.joins_step(sessions[1])
     assert steps.in_flight == 1
     assert asked(steps, [late, *sessions]) == [True, True, True], "whatever the order"
 
@@ -101,9 +101,9 @@ def test_a_session_that_joins_in_a_round_sends_with_the_next_step():
 def test_a_level_that_is_gone_when_its_session_is_asked_leaves_no_step_behind():
     steps = PipelineSteps()
     sessions = joined(steps, 2, stages=1)
-    first = steps.takes_level(sessions[0])
+    first = steps.joins_step(sessions[0])
     steps.leave(sessions[0])
-    sessions[1].may_send_level = False
-    assert [first, steps.takes_level(sessions[1])] == [True, False]
-    sessions[1].may_send_level = True
+    sessions[1].may_send_segment = False
+    assert [first, steps.joins_step(sessions[1])] == [True, False]
+    sessions[1].may_send_segment = True
     assert asked(steps, sessions[1:]) == [True]

@@ -6,9 +6,9 @@ from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.commands import Grow, Send
-from flowedge.strategies.levels.pipeline_steps import PipelineSteps
 from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
 from flowedge.strategies.levels.specpipe_db import SpecPipeDB
+from flowedge.strategies.pipeline_steps import PipelineSteps
 from flowedge.strategies.registry import session_strategy
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND
@@ -18,7 +18,9 @@ SMALL = SpecPipeSettings(width=2, children=2)
 
 def scripts(count: int, stages: int, granted: int = 9) -> list[Script]:
     steps = PipelineSteps()
-    return [Script(SpecPipeDB(SMALL, steps), granted=granted, stages=stages) for _ in range(count)]
+    return [
+        Script(SpecPipeDB(SMALL, steps), granted=granted, stages=stages, together=True) for _ in range(count)
+    ]
 
 
 def step(*sessions: Script) -> list[int]:
@@ -114,7 +116,7 @@ def test_nothing_is_waited_for_that_a_full_budget_of_rows_rules_out():
     full = Script(
         SpecPipeDB(SpecPipeSettings(width=2, children=2, max_draft_rows=1), steps), granted=9, stages=3
     )
-    other = Script(SpecPipeDB(SMALL, steps), granted=9, stages=3)
+    other = Script(SpecPipeDB(SMALL, steps), granted=9, stages=3, together=True)
     step(full, other)
     other.layer(*FIRST)
     assert step(full, other) == [1, 2], "though the first session's layer is being drafted"
@@ -124,7 +126,7 @@ def test_sessions_of_a_pipeline_share_its_steps():
     measured = MeasuredPipeline()
     request = Request("s", (1,), SamplingParams(), 4, strategy="specpipe_db", strategy_options={"width": 2.0})
     strategies = [session_strategy(request, measured) for _ in range(2)]
-    one, two = [Script(strategy, granted=9, stages=2) for strategy in strategies]
+    one, two = [Script(strategy, granted=9, stages=2, together=True) for strategy in strategies]
     step(one, two)
     one.layer(*FIRST)
     assert step(one, two) == [1, 1]

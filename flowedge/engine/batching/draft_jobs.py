@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from flowedge.core.errors import ProtocolError
 from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.jobs import DraftBatch, DraftWork
+from flowedge.engine.jobs import DraftBatch, DraftWork, GrowDraft, sessions_of
 
 
 def next_draft_job(
@@ -15,17 +16,18 @@ def next_draft_job(
 ) -> DraftWork | None:
     """Return the jobs of all sessions that have one of the same kind; verifying goes before drafting.
 
-    The job of a session that takes turns is returned alone. Sessions that are served go to the end of
-    `sessions`, so that each comes to the front.
+    Other sessions have layers drafted in the same forward where their strategies say so. The job of a session
+    that takes turns is returned alone. Sessions that are served go to the end of `sessions`, so that each
+    comes to the front.
 
     Args:
         fail: called with a session whose next segment breaks the protocol.
     """
-    for take in (DraftSession.next_verify, DraftSession.next_draft):
-        jobs = _jobs_together(sessions, take, fail)
-        if jobs:
-            return jobs[0] if len(jobs) == 1 else DraftBatch(jobs)
-    return None
+    jobs = _jobs_together(sessions, lambda session: session.next_verify(), fail)
+    if not jobs:
+        jobs = _jobs_together(sessions, lambda session: session.next_draft(), fail)
+        jobs += _joining_layers(sessions, jobs)
+    return DraftBatch(jobs) if len(jobs) > 1 else next(iter(jobs), None)
 
 
 def _jobs_together(
@@ -50,3 +52,22 @@ def _jobs_together(
         if takes_turns:
             break
     return jobs
+
+
+def _joining_layers(sessions: dict[str, DraftSession], jobs: Sequence[DraftWork]) -> list[DraftWork]:
+    """Return the layers that sessions without a job have drafted in the forward of these jobs."""
+    served = set(chain.from_iterable(map(sessions_of, jobs)))
+    nodes = sum(len(job.nodes) for job in jobs if isinstance(job, GrowDraft))
+    if not nodes or any(sessions[name].strategy.takes_turns for name in served):
+        return []
+    joining: list[DraftWork] = []
+    for name, session in sessions.items():
+        layer = session.strategy.join_draft(nodes) if name not in served and session.prefilled else None
+        if layer is None:
+            continue
+        session.grow(layer)
+        job = session.next_draft()
+        if job is not None:
+            joining.append(job)
+            nodes += len(layer.nodes)
+    return joining

@@ -10,10 +10,13 @@
   4-bit weights of bitsandbytes, every segment may have a single row.
 - When: no more segments are in flight than the pipeline has stages. A further segment would only wait in
   front of a stage, chosen on older news than the segment that takes its place (late binding). For the same
-  reason nothing is sent while the first stage is busy for longer than the forward under way takes.
+  reason nothing is sent while the first stage is busy for longer than the forward under way takes. Sessions
+  of one pipeline send together, in steps (PipelineSteps): a stage computes what it has of several sessions
+  in one forward, and so it would find nothing to compute together were each session sent for apart.
 - Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
-  is worth more.
+  is worth more. A forward that is made for one session takes nodes of the others, which need only be worth
+  what they lengthen it by (nodes_beside).
 - A new root goes alone, unless its first layer of children is there soon enough (root_goes_alone).
 - Nothing is drafted where plain decoding is faster, and a single segment is in flight where several gain
   nothing (DecodingTrial).
@@ -32,12 +35,13 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
-from flowedge.strategies.auto.load import RowDemand, Share
+from flowedge.strategies.auto.load import RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.auto.objective import RowPlan, nodes_of_forward, plan_rows, root_goes_alone
+from flowedge.strategies.auto.objective import nodes_beside, nodes_of_forward, root_goes_alone
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
+from flowedge.strategies.auto.session_plan import SessionPlan, plan_session
 from flowedge.strategies.auto.speed import Speed
-from flowedge.strategies.auto.step_times import StepTimes, TripTimes
+from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
@@ -52,7 +56,6 @@ _PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node 
 _ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
 _PLANS_AT_FIRST = 16  # verifications, in a session, after each of which rows are planned anew
 _PLANS_APART = 4  # verifications after that
-_BATCH_ROWS = 512  # most rows of a batch that a plan considers
 _LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
@@ -64,10 +67,7 @@ class Auto(Strategy):
 
     # Known when the prompt has passed the pipeline.
     _stages: int
-    _share: Share
-    _plan: RowPlan
-    _trips: TripTimes
-    _returned: float  # seconds until a lone row's draw is known
+    _plan: SessionPlan
     _forward_s: FloatArray  # of forwards of the drafter, by nodes
 
     def __init__(
@@ -92,13 +92,13 @@ class Auto(Strategy):
             settings.candidates, math.log(settings.least_node), ProposalAcceptance(settings.prior)
         )
         self._measured = pipeline
-        self._load = pipeline.load
+        self._load, self._steps = pipeline.load, pipeline.steps
         # Joins the load when the prompt has passed the pipeline.
         self._demand = RowDemand(np.ones(1), Speed(0.0, 0.0), weight)
         self._in_flight = SegmentsInFlight()
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
-        self._alone = True  # whether no other session has decoded beside it
+        self._alone = True  # whether no other session has been open beside it
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
@@ -107,10 +107,11 @@ class Auto(Strategy):
         self._grown_at = 0.0  # when the growth began
         self._tokens = 0  # drawn since
         self._committed = False  # whether the root is in flight as a committed row
+        self._chosen: list[int] | None = None  # nodes of the next segment, while they stay the same
         self._now = 0.0
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
-        self._now = event.now
+        self._now, self._chosen = event.now, None
         match event:
             case Prefilled():
                 self._begin(event)
@@ -134,8 +135,34 @@ class Auto(Strategy):
                 self._credits += 1
                 return self._proceed()
 
+    def opened(self) -> None:
+        self._load.open(self._demand)
+        self._alone = self._load.alone
+
     def end(self) -> None:
         self._load.leave(self._demand)
+        self._steps.leave(self)
+
+    @property
+    def may_send_segment(self) -> bool:
+        return self._has_place and not self._waits() and bool(self._choose())
+
+    @property
+    def awaits_layer(self) -> bool:
+        return self._has_place and self._drafting is not None and not self._choose()
+
+    def send_step(self) -> Sequence[Send]:
+        return [self._send(self._choose())] if self._steps.joins_step(self) else []
+
+    def join_draft(self, nodes: int) -> Grow | None:
+        probabilities = self._undrafted()
+        # The first layer below a root needs the target's features, and is worth a forward of its own.
+        if self._mode is Mode.PLAIN or not len(probabilities) or not self._candidates.drafted[ROOT]:
+            return None
+        forward_s = self._times.forwards(nodes + len(probabilities))
+        added_s = forward_s[nodes:] - forward_s[nodes - 1]
+        count = nodes_beside(probabilities, added_s, self._hit, self._load.tokens_per_s)
+        return self._draft(count, float(forward_s[nodes + count - 1])) if count else None
 
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
@@ -143,24 +170,28 @@ class Auto(Strategy):
         prior = np.append(1.0, _PRIOR_CHILD / np.arange(1, size))
         self._demand.probabilities = prior
         self._load.join(self._demand)
-        self._alone = not self._load.shared
+        self._steps.join(self, event.stages)
+        self._alone = self._alone and self._load.alone
         if self._alone:
             self._trial.begin(event.stages)
             self._mode = self._trial.mode
         for times in (self._measured.times, self._measured.alone):
             times.begin(event.stages)
             for index, trip in enumerate(event.trips):
-                times.observe_trip(trip, lone=index == 0 and not self._load.shared)
+                times.observe_trip(trip, lone=index == 0 and self._alone, beside=not self._alone)
             times.verifications.observe(1, event.verify_s)
         self._candidates.restart(event.token, event.context)
         self._replan()
-        self._demand.speed = Speed(1 / self._returned, self._now)
+        self._demand.speed = Speed(1 / self._plan.returned, self._now)
         self._decide(0)
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
-        lone = self._in_flight.take_back().lone
+        segment = self._in_flight.take_back()
+        if segment.in_step:
+            self._steps.take_back(self)
         if trip is not None and self._mode is not Mode.PLAIN:
-            self._times.observe_trip(trip, lone=lone and lived and not self._load.shared)
+            alone = self._load.alone
+            self._times.observe_trip(trip, lone=segment.lone and lived and alone, beside=lived and not alone)
 
     def _commit(self, event: Verified) -> list[Command]:
         """Take in the token that was drawn after a committed root."""
@@ -181,6 +212,7 @@ class Auto(Strategy):
             self._hit = _HIT_FADE * self._hit + (1 - _HIT_FADE) * (not accept.ends_round)
         if accept.root is None:
             self._in_flight.all_died(self._now)
+            self._steps.flush(self)
         self._tokens += len(event.accepted)
         if not accept.ends_round:
             self._observe_tree()
@@ -214,11 +246,11 @@ class Auto(Strategy):
         self._decide(tokens)
 
     def _decide(self, tokens: int) -> None:
-        plain, speed = 1 / self._returned, self._demand.speed
+        plain, speed = 1 / self._plan.returned, self._demand.speed
         # What is measured beside others says nothing of a session alone.
-        self._alone = self._alone and not self._load.shared
+        self._alone = self._alone and self._load.alone
         if self._alone:
-            self._trial.decide(tokens, self._plan.tokens_per_s, speed.tokens_per_s, plain)
+            self._trial.decide(tokens, self._plan.rows.tokens_per_s, speed.tokens_per_s, plain)
         mode = self._trial.mode if self._alone else Mode.ALL
         if self._mode is not mode:
             self._mode = mode
@@ -235,26 +267,9 @@ class Auto(Strategy):
         return 1 if self._mode is Mode.ONE else self._stages
 
     def _replan(self) -> None:
-        segments, times, own = self._most_in_flight, self._times, self._settings.segment_rows
-        probabilities = self._load.probabilities()
-        # Other sessions may have smaller segments, so that fewer nodes compete for a place.
-        most = max(min(own * self._load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
-        trips, verify_s = times.trips(most), times.verifications.curve(most)
-        returned = np.maximum(trips.trip + verify_s, 1e-9)
-        self._returned = float(returned[0])
-        self._forward_s = times.forwards(self._settings.draft_nodes)
-        plan = plan_rows(
-            probabilities,
-            segments,
-            np.maximum(returned, segments * trips.interval),
-            verify_s + self._forward_s[0],
-            self._hit,
-            self._settings.row_price,
-        )
-        self._share = self._load.share_of(self._demand, probabilities, plan.rows, segments)
-        behind = slice(min(self._share.others, most - own), None)
-        self._plan = RowPlan(self._share.rows, plan.tokens_per_s, plan.thresholds[behind][:own])
-        self._trips = TripTimes(*(times[behind][:own] for times in (trips.trip, trips.first, trips.interval)))
+        times, settings = self._times, self._settings
+        self._forward_s = times.forwards(settings.draft_nodes)
+        self._plan = plan_session(self._demand, self._load, times, self._most_in_flight, self._hit, settings)
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -270,17 +285,11 @@ class Auto(Strategy):
         )
 
     def _proceed(self) -> list[Command]:
-        """Send segments that are worth it, and draft where drafting helps most."""
+        """Draft where drafting helps most; what is worth sending goes with the next step."""
         if self._mode is Mode.PLAIN:
             return self._decode_plainly()
         grow = self._grow()
-        commands: list[Command] = []
-        while self._credits and len(self._in_flight) < self._most_in_flight and not self._waits():
-            nodes = self._choose()
-            if not nodes:
-                break
-            commands.append(self._send(nodes))
-        return commands if grow is None else [*commands, grow]
+        return [] if grow is None else [grow]
 
     def _decode_plainly(self) -> list[Command]:
         """Send the root as a committed row, once nothing that was drafted is in flight before it."""
@@ -288,16 +297,20 @@ class Auto(Strategy):
         if self._committed or not self._credits or tree.rows[ROOT] != UNSENT:
             return []
         self._committed = True
-        self._depart(1)
+        self._depart(1, in_step=False)
         return [*self._withdraw(), Append(int(tree.tokens[ROOT]))]
 
-    def _grow(self) -> Grow | None:
+    def _undrafted(self) -> FloatArray:
+        """Return the probabilities of the nodes that may be drafted now, likeliest first: float64 [n]."""
         candidates, settings = self._candidates, self._settings
         # Nothing is sent before there are proposals below the root, however small a tree may be.
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
         if self._drafting is not None or not has_room:
-            return None
-        probabilities = np.exp(candidates.undrafted_scores(settings.draft_nodes))
+            return np.zeros(0)
+        return np.exp(candidates.undrafted_scores(settings.draft_nodes))
+
+    def _grow(self) -> Grow | None:
+        candidates, probabilities = self._candidates, self._undrafted()
         if not len(probabilities):
             return None
         # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
@@ -311,11 +324,22 @@ class Auto(Strategy):
         count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
             return None
-        self._drafting = candidates.grow_likeliest(count)
-        self._drafted_until = max(self._now, self._drafted_until) + float(forward_s[count - 1])
         if of_root:
             self._tokens, self._grown_at = 0, self._now
+        return self._draft(count, float(forward_s[count - 1]))
+
+    def _draft(self, nodes: int, seconds: float) -> Grow | None:
+        """Have the likeliest nodes drafted in a forward of this time."""
+        self._chosen = None
+        self._drafting = self._candidates.grow_likeliest(nodes)
+        self._drafted_until = max(self._now, self._drafted_until) + seconds
         return self._drafting
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether another segment may be in flight."""
+        plain = self._mode is Mode.PLAIN
+        return not plain and self._credits > 0 and len(self._in_flight) < self._most_in_flight
 
     def _waits(self) -> bool:
         """Return whether the forward under way ends before the first stage could begin another segment."""
@@ -326,17 +350,23 @@ class Auto(Strategy):
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
-        self._depart(len(nodes), lone=nodes[0] == ROOT)
+        self._depart(len(nodes), lone=nodes[0] == ROOT and self._load.alone)
         return send_nodes(self._candidates.tree, nodes)
 
-    def _depart(self, rows: int, *, lone: bool = True) -> None:
+    def _depart(self, rows: int, *, lone: bool = True, in_step: bool = True) -> None:
+        self._chosen = None
         self._credits -= 1
-        self._in_flight.send(self._now, self._trips, rows, lone=lone)
+        self._in_flight.send(self._now, self._plan.trips, rows, lone=lone, in_step=in_step)
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""
+        if self._chosen is None:
+            self._chosen = self._choose_anew()
+        return self._chosen
+
+    def _choose_anew(self) -> list[int]:
         settings, tree = self._settings, self._candidates.tree
-        single = self._plan.rows == 1 and not self._load.shared
+        single = self._plan.rows.rows == 1 and not self._load.shared
         if tree.rows[ROOT] == UNSENT:
             # The first root of a request goes alone to show what a single row takes.
             if single or not self._single_measured:
@@ -346,39 +376,18 @@ class Auto(Strategy):
         most = settings.segment_rows if self._single_measured else _ROWS_UNMEASURED
         room = settings.max_draft_rows - tree.num_sent
         best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
-        worth = np.exp(tree.effective_scores()[best]) >= self._thresholds()[: len(best)]
+        thresholds = self._plan.thresholds(self._in_flight, self._now)[: len(best)]
+        worth = np.exp(tree.effective_scores()[best]) >= thresholds
         return best[: len(best) if worth.all() else int(np.argmin(worth))]
-
-    def _thresholds(self) -> FloatArray:
-        """Return the least probabilities at which rows are worth sending now: float64 [segment_rows]."""
-        thresholds, rows = self._plan.thresholds, self._plan.rows
-        if self._load.shared:
-            return self._shared_thresholds()
-        if rows == 1 or not len(self._in_flight):
-            return thresholds
-        # What was not worth a place in the segment before is not worth a segment of its own.
-        thresholds = np.append(thresholds[rows - 1], thresholds[1:])
-        # But rows cost nothing that have left each stage before another segment is expected back.
-        free = self._trips.interval[:rows] <= self._in_flight.next_return(self._now)
-        thresholds[:rows][free] = 0.0
-        return thresholds
-
-    def _shared_thresholds(self) -> FloatArray:
-        """Return what `_thresholds` returns while rows of other sessions are in the same batch."""
-        thresholds: FloatArray = self._plan.thresholds.copy()
-        thresholds[: self._share.least] = 0.0
-        if not len(self._in_flight):
-            thresholds[0] = 0.0  # a session goes on, however much a row costs
-        return thresholds
 
     @property
     def _single_measured(self) -> bool:
         """Whether it is known what a single row takes; it cannot be measured beside other sessions."""
-        return self._load.shared or self._times.links.measured(1)
+        return not self._load.alone or self._times.links.measured(1)
 
     def _root_goes_alone(self) -> bool:
         times = self._times
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
-        behind = float(self._trips.first[0]) if self._most_in_flight > 1 else self._returned
+        behind = float(self._plan.trips.first[0]) if self._most_in_flight > 1 else self._plan.returned
         return root_goes_alone(times.root_forward, behind, self._hit)

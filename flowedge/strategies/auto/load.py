@@ -45,15 +45,34 @@ class Share:
     others: int
     least: int
 
+    def thresholds(self, of_plan: FloatArray, in_flight: int) -> FloatArray:
+        """Return the least probabilities at which rows are worth a place in a batch: float64 [n].
+
+        Args:
+            of_plan: float64 [n], of the rows behind those of the other sessions.
+            in_flight: segments of the session.
+        """
+        thresholds: FloatArray = of_plan.copy()
+        thresholds[: self.least] = 0.0
+        if not in_flight:
+            thresholds[0] = 0.0  # a session goes on, however much a row costs
+        return thresholds
+
 
 class PipelineLoad:
-    """The demands of all sessions that decode at present.
+    """The sessions that are open, and the demands of those that decode at present.
 
     Rows of all sessions compete for a place in a batch by their probability, times the session's weight.
     """
 
     def __init__(self) -> None:
         self._demands: list[RowDemand] = []
+        self._open: set[RowDemand] = set()
+
+    @property
+    def alone(self) -> bool:
+        """Whether no two sessions are open: nothing but a session's own segments holds up a segment."""
+        return len(self._open) <= 1
 
     @property
     def shared(self) -> bool:
@@ -69,12 +88,17 @@ class PipelineLoad:
         """The speed of all sessions together."""
         return sum(demand.speed.tokens_per_s for demand in self._demands)
 
+    def open(self, demand: RowDemand) -> None:
+        """Take in a session whose prompt is on its way."""
+        self._open.add(demand)
+
     def join(self, demand: RowDemand) -> None:
         """Take in a session that begins to decode."""
         self._demands.append(demand)
 
     def leave(self, demand: RowDemand) -> None:
-        """Forget a session that has ended, if it had begun."""
+        """Forget a session that has ended, however far it had come."""
+        self._open.discard(demand)
         self._demands = [other for other in self._demands if other is not demand]
 
     def probabilities(self) -> FloatArray:

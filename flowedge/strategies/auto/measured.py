@@ -7,7 +7,7 @@ from collections import defaultdict
 from flowedge.strategies.auto.load import PipelineLoad
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.auto.trial import DecodingTrial
-from flowedge.strategies.levels.pipeline_steps import PipelineSteps
+from flowedge.strategies.pipeline_steps import PipelineSteps
 
 
 class MeasuredPipeline:
@@ -17,7 +17,7 @@ class MeasuredPipeline:
         times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
             devices that share a processor do not slow each other down.
         load: the sessions that decode at present.
-        steps: of the sessions that send together, one level each (specpipe_db).
+        steps: of the sessions that send together (auto and specpipe_db).
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowedge.core.arrays import FloatArray
+from flowedge.core.arrays import BoolArray, FloatArray
 
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
@@ -35,6 +35,20 @@ class RowPlan:
     rows: int
     tokens_per_s: float
     thresholds: FloatArray
+
+    def thresholds_behind(self, free: BoolArray) -> FloatArray:
+        """Return the least probabilities of the rows of a segment behind others: float64 [most].
+
+        What was not worth a place in the segment before is not worth a segment of its own.
+
+        Args:
+            free: [most], by the number of rows of a segment, whether these cost nothing.
+        """
+        if self.rows == 1:
+            return self.thresholds
+        thresholds = np.append(self.thresholds[self.rows - 1], self.thresholds[1:])
+        thresholds[: self.rows][free[: self.rows]] = 0.0
+        return thresholds
 
 
 def plan_rows(
@@ -107,6 +121,20 @@ def nodes_of_forward(
     values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
     best = int(np.argmax(values / seconds))
     return int(counts[best]), float(values[best])
+
+
+def nodes_beside(probabilities: FloatArray, added_s: FloatArray, hit: float, tokens_per_s: float) -> int:
+    """Return how many nodes of a session join a forward of the drafter that is made for others anyway.
+
+    Args:
+        probabilities: float64 [n], of the undrafted nodes, falling; n is 1 or more.
+        added_s: float64 [n], by which 1 to n nodes lengthen the forward.
+        hit: probability that a drawn token is among the proposals below its node.
+        tokens_per_s: that decoding has at present.
+    """
+    values = hit * np.cumsum(probabilities) - tokens_per_s * added_s
+    best = int(np.argmax(values))
+    return best + 1 if values[best] > 0 else 0
 
 
 def root_goes_alone(forward_s: float, next_s: float, hit: float) -> bool:

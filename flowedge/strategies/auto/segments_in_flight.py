@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowedge.strategies.auto.step_times import TripTimes
 
@@ -15,10 +15,12 @@ class SegmentInFlight:
 
     Attributes:
         lone: whether it entered an empty pipeline.
+        in_step: whether a step lasts until its return (PipelineSteps).
         returns: expected time of its return, in seconds of the events' clock.
     """
 
     lone: bool
+    in_step: bool
     returns: float
 
 
@@ -32,12 +34,12 @@ class SegmentsInFlight:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def send(self, now: float, times: TripTimes, rows: int, *, lone: bool) -> None:
+    def send(self, now: float, times: TripTimes, rows: int, *, lone: bool, in_step: bool = False) -> None:
         """Add a segment of this many rows."""
         start, index = max(now, self._first_stage_free), rows - 1
         before = self._segments[-1].returns if self._segments else -math.inf
         returns = max(start + float(times.trip[index]), before + float(times.interval[index]))
-        self._segments.append(SegmentInFlight(lone, returns))
+        self._segments.append(SegmentInFlight(lone, in_step, returns))
         self._first_stage_free = start + float(times.first[index])
 
     def take_back(self) -> SegmentInFlight:
@@ -45,8 +47,9 @@ class SegmentsInFlight:
         return self._segments.popleft()
 
     def all_died(self, now: float) -> None:
-        """Note that no row in flight lives: the stages drop them, and the first is free."""
+        """Note that no row in flight lives: the stages drop them, the first is free, and no step lasts."""
         self._first_stage_free = now
+        self._segments = deque(replace(segment, in_step=False) for segment in self._segments)
 
     def next_return(self, now: float) -> float:
         """Return the time until the next segment is expected; infinity if none is in flight."""

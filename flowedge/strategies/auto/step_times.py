@@ -8,6 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray
 from flowedge.protocol.pipeline_ledger import PipelineTrip
+from flowedge.strategies.auto.link_bound import LinkBound
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.events import Layer, Verified
 
@@ -33,7 +34,8 @@ class StepTimes:
     """The times of trips, verifications and forwards of the drafter.
 
     Every stage tells what it took for the rows of a segment. The rest of a trip, which is the links', is
-    known of segments that enter an empty pipeline: others wait for segments before them.
+    known of segments that enter an empty pipeline: others wait for segments before them. Until such a segment
+    is known, because no session was alone, it is what those at least have that wait (LinkBound).
 
     Attributes:
         links: the rest of a trip, by rows.
@@ -43,6 +45,7 @@ class StepTimes:
     def __init__(self) -> None:
         self.links = RowTimes(linear=True)
         self.verifications = RowTimes()
+        self._waited = LinkBound()
         self._stages: list[RowTimes] = []
         self._forwards = RowTimes()  # by nodes
         self._root_forwards = RowTimes()
@@ -52,14 +55,21 @@ class StepTimes:
         if not self._stages:
             self._stages = [RowTimes() for _ in range(stages)]
 
-    def observe_trip(self, trip: PipelineTrip, *, lone: bool) -> None:
-        """Take in a segment's trip; `lone` is whether the segment entered an empty pipeline."""
+    def observe_trip(self, trip: PipelineTrip, *, lone: bool, beside: bool = False) -> None:
+        """Take in a segment's trip.
+
+        Args:
+            lone: whether the segment entered an empty pipeline.
+            beside: whether other sessions had segments on their way, and no row of this one was dropped.
+        """
         for stage, time in zip(self._stages, trip.stage_times, strict=False):
             if time.rows:
                 stage.observe(time.rows, time.seconds)
+        rest = max(trip.seconds - sum(time.seconds for time in trip.stage_times), 0.0)
         if lone:
-            computed = sum(time.seconds for time in trip.stage_times)
-            self.links.observe(trip.rows, max(trip.seconds - computed, 0.0))
+            self.links.observe(trip.rows, rest)
+        elif beside:
+            self._waited.observe(trip.rows, rest)
 
     def observe_layer(self, layer: Layer, *, of_root: bool) -> None:
         """Take in the time of a layer; a layer below the root includes the extension by true rows."""
@@ -72,7 +82,8 @@ class StepTimes:
 
     def trips(self, most: int) -> TripTimes:
         """Return the times of segments of 1 to `most` rows."""
-        links = self.links.curve(most)
+        waited = self._waited.known and not self.links.measured(1)
+        links = (self._waited if waited else self.links).curve(most)
         stages = np.array([stage.curve(most) for stage in self._stages])
         transfer = (links - links[0]) / (len(stages) + 1)
         return TripTimes(links + stages.sum(axis=0), stages[0], np.maximum(stages.max(axis=0), transfer))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from flowedge.strategies.commands import Command, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.levels.levels import LevelByLevel
-from flowedge.strategies.levels.pipeline_steps import PipelineSteps
+from flowedge.strategies.pipeline_steps import PipelineSteps
 from flowedge.strategies.settings import LevelSettings
 
 
@@ -49,11 +49,11 @@ class SpecPipeDB(LevelByLevel):
         self._steps = PipelineSteps() if steps is None else steps
 
     @property
-    def may_send_level(self) -> bool:
+    def may_send_segment(self) -> bool:
         return self._has_level and self._gate.may_send
 
     @property
-    def awaits_level(self) -> bool:
+    def awaits_layer(self) -> bool:
         if self._drafts.tree.num_sent >= self._settings.max_draft_rows:
             return False
         return not self._gate.may_send if self._has_level else self._drafting
@@ -70,7 +70,7 @@ class SpecPipeDB(LevelByLevel):
         return commands
 
     def send_step(self) -> Sequence[Send | Grow]:
-        if not self._steps.takes_level(self):
+        if not self._steps.joins_step(self):
             return ()
         send = self._send_level()
         return [*([] if send is None else [send]), *self._draft()]

@@ -1,4 +1,4 @@
-"""The steps of a pipeline that several sessions share: each sends at most one level a step."""
+"""The steps of a pipeline that several sessions share: each sends at most one segment a step."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ class SteppingSession(Protocol):
     """A session that sends with the steps."""
 
     @property
-    def may_send_level(self) -> bool:
-        """Whether it has a level to send now."""
+    def may_send_segment(self) -> bool:
+        """Whether it has a segment to send now."""
         ...
 
     @property
-    def awaits_level(self) -> bool:
-        """Whether it has no level to send yet, and will have one by an event that nothing holds up."""
+    def awaits_layer(self) -> bool:
+        """Whether it has no segment to send yet, and will have one by an event that nothing holds up."""
         ...
 
 
 class PipelineSteps:
-    """The sessions that step together, and those of their levels that are in flight.
+    """The sessions that step together, and those of their segments that are in flight.
 
-    A step begins when fewer steps than stages are in flight, and no session still waits for its level of the
-    step. A step takes the levels of all sessions that have one. It is in flight until the levels of all its
-    sessions have returned. A session that misses or ends leaves all steps at once.
+    A step begins when fewer steps than stages are in flight, and no session still waits for its segment of
+    the step. A step takes the segments of all sessions that have one, so that stages compute them in one
+    forward and the draft node drafts for all of them at once when they return. It is in flight until the
+    segments of all its sessions have returned. A session that misses or ends leaves all steps at once.
 
     No session waits for another for ever: what is waited for is a layer that is being drafted, a credit of
-    the first stage or a level in flight, none of which waits for a step.
+    the first stage or a segment in flight, none of which waits for a step.
     """
 
     def __init__(self) -> None:
         self._stages = 1
         self._sessions: list[SteppingSession] = []
         self._asked: list[SteppingSession] = []  # in the present round of questions
-        self._due: list[SteppingSession] = []  # that are still to send their level of the latest step
+        self._due: list[SteppingSession] = []  # that are still to send their segment of the latest step
         self._in_flight: deque[list[SteppingSession]] = deque()  # oldest step first
 
     @property
@@ -55,11 +56,11 @@ class PipelineSteps:
         self._asked = _without(self._asked, session)
         self._sessions = _without(self._sessions, session)
 
-    def takes_level(self, session: SteppingSession) -> bool:
-        """Return whether a session is to send its level now.
+    def joins_step(self, session: SteppingSession) -> bool:
+        """Return whether a session is to send its segment now.
 
         All sessions are asked in rounds, in any order. A step begins with the first question of a round, so
-        that all its levels are sent in this round.
+        that all its segments are sent in this round.
         """
         if not self._asked or _has(self._asked, session):
             self._asked = []
@@ -68,19 +69,19 @@ class PipelineSteps:
         if not _has(self._due, session):
             return False
         self._due = _without(self._due, session)
-        if not session.may_send_level:
+        if not session.may_send_segment:
             return False
         self._in_flight[-1].append(session)
         return True
 
     def take_back(self, session: SteppingSession) -> None:
-        """Note that the session's oldest level in flight has returned."""
+        """Note that the session's oldest segment in flight has returned."""
         step = next(step for step in self._in_flight if _has(step, session))
         step[:] = _without(step, session)
         self._drop_empty()
 
     def flush(self, session: SteppingSession) -> None:
-        """Note that all levels of a session in flight are dead."""
+        """Note that all segments of a session in flight are dead."""
         for step in self._in_flight:
             step[:] = _without(step, session)
         self._drop_empty()
@@ -89,9 +90,9 @@ class PipelineSteps:
         """Begin a step if its time has come."""
         self._due = []
         self._drop_empty()
-        if len(self._in_flight) >= self._stages or any(other.awaits_level for other in self._sessions):
+        if len(self._in_flight) >= self._stages or any(other.awaits_layer for other in self._sessions):
             return
-        self._due = [other for other in self._sessions if other.may_send_level]
+        self._due = [other for other in self._sessions if other.may_send_segment]
         if self._due:
             self._in_flight.append([])
 

@@ -1,0 +1,79 @@
+"""What a session of `auto` is to send, as far as its pipeline, its tree and the other sessions are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowedge.core.arrays import FloatArray
+from flowedge.strategies.auto.load import PipelineLoad, RowDemand, Share
+from flowedge.strategies.auto.objective import RowPlan, plan_rows
+from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
+from flowedge.strategies.auto.step_times import StepTimes, TripTimes
+from flowedge.strategies.settings import AutoSettings
+
+_BATCH_ROWS = 512  # most rows of a batch that a plan considers
+
+
+@dataclass(frozen=True, eq=False)
+class SessionPlan:
+    """A session's part of the best plan for all sessions.
+
+    Attributes:
+        share: of the rows of a batch.
+        rows: the plan for the session's rows, which are behind those of the others in a batch.
+        trips: times of its segments, float64 [segment_rows] each.
+        returned: seconds until the draw of a row alone is known.
+    """
+
+    share: Share
+    rows: RowPlan
+    trips: TripTimes
+    returned: float
+
+    def thresholds(self, in_flight: SegmentsInFlight, now: float) -> FloatArray:
+        """Return the least probabilities at which rows are worth sending now: float64 [segment_rows]."""
+        if self.share.least:
+            return self.share.thresholds(self.rows.thresholds, len(in_flight))
+        if not len(in_flight):
+            return self.rows.thresholds
+        # Rows cost nothing that have left each stage before another segment is expected back.
+        return self.rows.thresholds_behind(self.trips.interval <= in_flight.next_return(now))
+
+
+def plan_session(
+    demand: RowDemand,
+    load: PipelineLoad,
+    times: StepTimes,
+    segments: int,
+    hit: float,
+    settings: AutoSettings,
+) -> SessionPlan:
+    """Return the plan for a session, whose demand is part of the load.
+
+    Args:
+        segments: that may be in flight.
+        hit: probability that a drawn token is among the proposals below its node.
+    """
+    own, probabilities = settings.segment_rows, load.probabilities()
+    # Other sessions may have smaller segments, so that fewer nodes compete for a place.
+    most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
+    trips, verify_s = times.trips(most), times.verifications.curve(most)
+    returned = np.maximum(trips.trip + verify_s, 1e-9)
+    plan = plan_rows(
+        probabilities,
+        segments,
+        np.maximum(returned, segments * trips.interval),
+        verify_s + times.forwards(1)[0],
+        hit,
+        settings.row_price,
+    )
+    share = load.share_of(demand, probabilities, plan.rows, segments)
+    behind = slice(min(share.others, most - own), None)
+    return SessionPlan(
+        share,
+        RowPlan(share.rows, plan.tokens_per_s, plan.thresholds[behind][:own]),
+        TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval))),
+        float(returned[0]),
+    )
