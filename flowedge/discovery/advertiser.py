@@ -20,6 +20,7 @@ from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, local_interfaces
 from flowedge.discovery.record_listeners import CacheLimit
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.discovery.zeroconf_log import shorten_log
 from flowedge.net.address import WILDCARDS, host_ip, split_address
 from flowedge.net.supervision import supervise
 
@@ -161,6 +162,7 @@ class Advertiser:
             host_ttl=self._settings.ttl_s,
         )
         try:
+            shorten_log()
             self._zeroconf = AsyncZeroconf(interfaces=list(announcement.interfaces))
             self._zeroconf.zeroconf.async_add_listener(CacheLimit(), None)
             # The instance makes the name unique, so it is announced at once without probing for the name.

@@ -25,6 +25,7 @@ from flowedge.discovery.reading import IgnoredAnnouncement, RawAnnouncement, rea
 from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.discovery.zeroconf_log import shorten_log
 from flowedge.net.limited_log import LimitedLog
 from flowedge.net.supervision import supervise
 
@@ -75,6 +76,7 @@ class AgentWatcher:
         if not choice.chosen:
             raise DeviceError(platform.node(), "it has no network interface to search for agents on")
         try:
+            shorten_log()
             zeroconf = AsyncZeroconf(interfaces=[used.multicast_ip for used in choice.chosen])
         except (OSError, RuntimeError) as error:
             raise DeviceError(platform.node(), f"cannot search the network for agents: {error}") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -31,25 +29,32 @@ from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.flowspec import flowspec
 from flowedge.strategies.tree_commands import advance
 from tests.engine import exact_model, histories
+from tests.engine.deliberate_bugs import Bug, Patch, check_noticed, replaced, wrapped
 from tests.engine.histories import run_history
 from tests.support.seams import being_computed
 
-HISTORIES, PROVED = 250, 10_000  # in `make test` and in `make proof`
+HISTORIES, PROVED = 100, 10_000  # in `make test` and in `make proof`
 SHARD = 250
-FIRST_SEEDS = 300  # a bug has to show within these
+SHOW_LATE = {"maps dropped by count"}  # bugs that do not show in the first hundred; for `make proof`
 
 
-def shards(number: int, *marks: pytest.MarkDecorator) -> list:
-    """Return the first seeds of the shards of the first `number` histories."""
-    kind = "proof" if marks else "test"
-    return [pytest.param(seed, marks=marks, id=f"{kind}-shard{seed}") for seed in range(0, number, SHARD)]
+def shards() -> list:
+    """Return the seeds of the shards of all histories."""
+    proved = range(0, PROVED, SHARD)
+    return [
+        pytest.param(range(HISTORIES), id="test-shard0"),
+        *(
+            pytest.param(range(seed, seed + SHARD), marks=pytest.mark.proof, id=f"proof-shard{seed}")
+            for seed in proved
+        ),
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # many, on a core that may be shared
-@pytest.mark.parametrize("first", [*shards(HISTORIES), *shards(PROVED, pytest.mark.proof)])
-def test_random_histories_are_exact(first):
-    assert sum(run_history(seed) for seed in range(first, first + SHARD)) > 3 * SHARD
+@pytest.mark.parametrize("seeds", shards())
+def test_random_histories_are_exact(seeds):
+    assert sum(run_history(seed) for seed in seeds) > 3 * len(seeds)
 
 
 @pytest.mark.slow
@@ -57,8 +62,8 @@ def test_random_histories_are_exact(first):
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(20_000, 20_080), id="test-shard0"),
-        pytest.param(range(20_080, 20_300), id="proof-shard0", marks=pytest.mark.proof),
+        pytest.param(range(20_000, 20_030), id="test-shard0"),
+        pytest.param(range(20_030, 20_300), id="proof-shard0", marks=pytest.mark.proof),
     ],
 )
 def test_the_invariants_hold_after_every_event(seeds):
@@ -104,23 +109,6 @@ def test_the_first_histories_are_exact_and_meet_every_case(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------ deliberate bugs
-
-Patch = pytest.MonkeyPatch
-Bug = Callable[[Patch], None]
-
-
-def wrapped(cls: type, name: str, wrapper: Callable) -> Bug:
-    """Puts `wrapper(original, self, *args)` in place of a method."""
-
-    def patch(monkeypatch: Patch) -> None:
-        original = getattr(cls, name)
-        monkeypatch.setattr(cls, name, lambda self, *args, **kw: wrapper(original, self, *args, **kw))
-
-    return patch
-
-
-def replaced(module, name: str, function: Callable) -> Bug:
-    return lambda monkeypatch: monkeypatch.setattr(module, name, function)
 
 
 def all_of(*bugs: Bug) -> Bug:
@@ -386,19 +374,10 @@ BUGS: dict[str, Bug] = {
 }
 
 
-def injection_failed(error: Exception) -> bool:
-    """Return whether the function that injects a bug failed itself, as when an attribute was renamed."""
-    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
-    return isinstance(error, AttributeError | NameError | TypeError) and raised_in == __file__
-
-
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=pytest.mark.proof if bug in SHOW_LATE else ()) for bug in BUGS],
+)
 def test_a_bug_in_the_protocol_is_noticed(bug, monkeypatch):
-    BUGS[bug](monkeypatch)
-    for seed in range(FIRST_SEEDS):
-        try:
-            run_history(seed)
-        except Exception as error:  # noqa: BLE001 - a bug may show as anything
-            assert not injection_failed(error), f"the bug does not fit the code any more: {error!r}"
-            return
-    pytest.fail(f"{FIRST_SEEDS} histories have not noticed: {bug}")
+    check_noticed(bug, BUGS[bug], monkeypatch)
