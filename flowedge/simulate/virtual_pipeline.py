@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from flowedge.core.errors import DeadlineError, FlowEdgeError
+from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
 from flowedge.core.messages import Message, session_messages, shared_bytes
 from flowedge.core.request import Failed, Finished, Output, Request
 from flowedge.engine.draft_node import DraftNode
@@ -153,8 +153,7 @@ class VirtualPipeline:
 
     def start(self, request: Request, time: float | None = None) -> None:
         """Hand a request to the draft node at `time`; now if it is not given."""
-        node = self.draft_node
-        self._at(self.now if time is None else time, DRAFT_NODE, lambda: node.start(node.prepare(request)))
+        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self._hand_over(request))
 
     def cancel(self, session: str, time: float | None = None) -> None:
         """Cancel a session at `time`; now if it is not given."""
@@ -196,6 +195,16 @@ class VirtualPipeline:
         if not isinstance(last, Finished):
             raise DeadlineError(f"session {request.session} neither finished nor failed")
         return own
+
+    def _hand_over(self, request: Request) -> None:
+        session = self.draft_node.prepare(request)
+        try:
+            self.draft_node.start(session)
+        except CapacityError as error:
+            if error.retry_after_s is None:
+                raise
+            # A queue that is full now refuses this request, as one that has kept it too long.
+            self.outputs.append(TimedOutput(self.now, Failed(session.name, error)))
 
     def _at(self, time: float, place: int, action: Callable[[], None]) -> None:
         """Have an action happen to the device at a place, which then starts what it can."""

@@ -10,14 +10,14 @@ from itertools import accumulate
 
 from flowedge.client.aio import AsyncClient
 from flowedge.client.statistics import typed_statistics
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.live.timeline import MAX_SESSIONS
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.live.live_run import ANSWER_S, arrival_of, generate_arguments, trace_of
 from flowedge_testbed.live.timelines import fetch_timelines
 from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import Arrival, Arrivals
+from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord, load_record
 from flowedge_testbed.trace import Trace
@@ -42,7 +42,7 @@ def run_live_load(
     begins later adds what its requests waited for it here.
 
     Raises:
-        FlowEdgeError: when a request fails.
+        FlowEdgeError: when a request fails, or when every counted request finds no room.
         BadRequestError: when the load has more requests than devices keep the timelines of.
     """
     most = load.counted.stop + (int(load.point.value) if load.point.kind == "clients" else 0)
@@ -51,15 +51,16 @@ def run_live_load(
             f"a load of up to {most} requests is too long for agents, which keep the timelines of "
             f"{MAX_SESSIONS}; lower load.requests, load.warm_up or load.clients"
         )
-    began, answered = asyncio.run(_LiveClients(draft_node, task, load).run())
-    answers: dict[int, LoadAnswer] = {}
+    clients = _LiveClients(draft_node, task, load)
+    asyncio.run(clients.run())
+    answers = {refused.number: LoadAnswer(refused, 0, refused=True) for refused in clients.refused}
     whole = Trace()
-    for answer in answered:
+    for answer in clients.answers:
         number, statistics = answer.arrival.number, answer.statistics
         timelines = fetch_timelines([draft_node, *stages], answer.session)
-        arrived = arrival_of(timelines) - began
+        arrived = arrival_of(timelines) - clients.began
         opened = arrived + statistics.queue_s
-        part = trace_of(timelines, statistics.link_bytes.get("express", 0), began, number)
+        part = trace_of(timelines, statistics.link_bytes.get("express", 0), clients.began, number)
         whole.intervals += part.intervals
         whole.prunes += part.prunes
         whole.express_bytes += part.express_bytes
@@ -78,7 +79,12 @@ def run_live_load(
 
 
 class _LiveClients:
-    """The clients of a load, on one event loop. Times of arrivals are seconds since they began."""
+    """The clients of a load, on one event loop. Times of arrivals are seconds since they began.
+
+    Attributes:
+        began: the time.monotonic() at which the load began.
+        answers: that are complete; refused: the requests for which there was no room.
+    """
 
     def __init__(self, draft_node: str, task: LoadTask, load: LoadRun) -> None:
         self._draft_node = draft_node
@@ -88,13 +94,14 @@ class _LiveClients:
         self._left = set(load.counted)
         self._asking: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()  # those of `_asking` that have not begun
-        self._answers: list[LiveAnswer] = []
-        self._began = 0.0
+        self.answers: list[LiveAnswer] = []
+        self.refused: list[Arrival] = []
+        self.began = 0.0
 
-    async def run(self) -> tuple[float, list[LiveAnswer]]:
-        """Return the time.monotonic() at which the load began, and all answers when they are complete."""
+    async def run(self) -> None:
+        """Ask until the counted requests are answered or refused, and those that were asked by then."""
         async with AsyncClient(self._draft_node, timeout_s=ANSWER_S) as client:
-            self._began = time.monotonic()
+            self.began = time.monotonic()
             self._start(client, self._arrivals.first())
             try:
                 while self._asking:
@@ -107,7 +114,6 @@ class _LiveClients:
                 for task in self._asking:
                     task.cancel()
                 await asyncio.gather(*self._asking, return_exceptions=True)
-        return self._began, self._answers
 
     def _start(self, client: AsyncClient, arrivals: Sequence[Arrival]) -> None:
         """Start requests, as long as a counted answer is not complete."""
@@ -118,15 +124,23 @@ class _LiveClients:
                 self._waiting.add(task)
 
     async def _ask(self, client: AsyncClient, arrival: Arrival) -> None:
-        await asyncio.sleep(max(self._began + arrival.begins - time.monotonic(), 0.0))
+        await asyncio.sleep(max(self.began + arrival.begins - time.monotonic(), 0.0))
         self._waiting.discard(_own_task())
         self._start(client, self._arrivals.begun(arrival))
         asked, run = self._requests.request(arrival.number), self._load.run
         answer = client.generate(**generate_arguments(run, asked))
-        await answer.result()
-        ended = time.monotonic() - self._began
-        statistics = typed_statistics(answer.statistics)
-        self._answers.append(LiveAnswer(arrival, answer.session, tuple(answer.token_ids), statistics))
+        try:
+            await answer.result()
+        except CapacityError as error:
+            if error.retry_after_s is None:
+                raise
+            self.refused.append(arrival)
+            wait = max(error.retry_after_s, LEAST_WAIT_S)
+        else:
+            wait = 0.0
+            statistics = typed_statistics(answer.statistics)
+            self.answers.append(LiveAnswer(arrival, answer.session, tuple(answer.token_ids), statistics))
+        ended = time.monotonic() - self.began + wait
         self._left.discard(arrival.number)
         self._start(client, self._arrivals.ended(arrival.number, ended))
         if not self._left:

@@ -16,6 +16,7 @@ class LoadAnswer:
         token_s: when each token came out; tokens of one event have the same time.
         ended_s: when the answer was complete for its client; None while it is not.
         admitted_s: when there was room for the request, if it waited for room; None if it did not.
+        refused: whether there was no room for it, and it was told to try later.
     """
 
     arrival: Arrival
@@ -24,6 +25,7 @@ class LoadAnswer:
     token_s: list[float] = field(default_factory=list)
     ended_s: float | None = None
     admitted_s: float | None = None
+    refused: bool = False
 
     def take(self, tokens: tuple[int, ...], now: float) -> None:
         """Add tokens that came out together."""

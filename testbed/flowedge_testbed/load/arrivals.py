@@ -15,6 +15,9 @@ from flowedge_testbed.load.requests import RequestList
 LoadKind = Literal["clients", "arrivals_per_s"]
 
 
+LEAST_WAIT_S = 1.0  # until a client asks again that was refused, however soon it is told to try
+
+
 @dataclass(frozen=True)
 class LoadPoint:
     """How much is asked of a pipeline: a number of clients, or a rate of arrivals in requests a second."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from flowedge.core.errors import DeadlineError
+from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.engine.activity import COMPUTING
 from flowedge_testbed.load.answers import LoadAnswer
 from flowedge_testbed.load.pipeline_use import PipelineUse, row_shares
@@ -60,6 +60,7 @@ class LoadRecord:
             seconds since the load began.
         window_tokens, window_requests: tokens put out and answers completed within, those of requests that
             are not counted included.
+        requests: that were answered; refused: the number of counted requests for which there was no room.
     """
 
     window: tuple[float, float]
@@ -67,6 +68,7 @@ class LoadRecord:
     window_requests: int
     requests: tuple[ServedRequest, ...]
     use: PipelineUse
+    refused: int = 0
 
     @property
     def window_s(self) -> float:
@@ -98,13 +100,19 @@ def load_record(
     """Return the record of a load.
 
     Args:
-        answers: by number; those of the counted requests are complete.
+        answers: by number; the counted requests are answered or refused.
         trace: what the devices did for all requests, by their numbers; places: the places of the devices.
 
     Raises:
-        DeadlineError: when a counted request has no token.
+        CapacityError: when every counted request was refused.
+        DeadlineError: when an answer has no token.
     """
-    mine = [answers[number] for number in counted]
+    mine = [answers[number] for number in counted if not answers[number].refused]
+    if not mine:
+        raise CapacityError(
+            f"all {len(counted)} requests of a load were refused for want of room; let fewer come at a time, "
+            "or raise limits.queued_requests or deadlines.queue_s of the draft node"
+        )
     if silent := [answer.arrival.number for answer in mine if not answer.token_s]:
         raise DeadlineError(f"requests {', '.join(map(str, silent))} of a load have no token")
     window = (min(answer.arrival.begins for answer in mine), max(answer.token_s[-1] for answer in mine))
@@ -126,6 +134,7 @@ def load_record(
             for answer in mine
         ),
         use=PipelineUse.between(trace.intervals, places, window),
+        refused=len(counted) - len(mine),
     )
 
 

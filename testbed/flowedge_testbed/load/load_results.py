@@ -67,6 +67,7 @@ def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
         "at": load.point.value,
         "static_batches": cell.static_batches,
         "requests": len(requests),
+        "refused": record.refused,
         "tokens": record.new_tokens,
         "window_s": record.window_s,
         "tokens_per_s": record.window_tokens / record.window_s,

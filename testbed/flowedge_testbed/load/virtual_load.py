@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from flowedge.core.errors import DeadlineError
+from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.core.request import Failed, Finished, Opened, Request, Tokens
 from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualPipeline
 from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import Arrival, Arrivals
+from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals
 
 MAX_EVENTS = 200_000_000
 
@@ -30,10 +30,10 @@ class VirtualLoad:
         self._seen = 0  # outputs of the pipeline that were taken
 
     def run(self, counted: range) -> None:
-        """Let the load go on until the answers to the counted requests are complete.
+        """Let the load go on until the counted requests are answered or refused for want of room.
 
         Raises:
-            FlowEdgeError: the error that a request ends with.
+            FlowEdgeError: the other error that a request ends with.
             DeadlineError: when the pipeline stops before the answers are complete.
         """
         self._start(self._arrivals.first())
@@ -66,6 +66,10 @@ class VirtualLoad:
         """Take in an output; return the number of the request that it completes, if any."""
         output, number = timed.output, self._sessions[timed.output.session]
         match output:
+            case Failed(error=CapacityError(retry_after_s=float(wait))):
+                self.answers[number].refused = True
+                self._start(self._arrivals.ended(number, timed.time + max(wait, LEAST_WAIT_S)))
+                return number
             case Failed():
                 raise output.error
             case Opened():

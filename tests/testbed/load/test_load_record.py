@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flowedge.core.errors import DeadlineError
+from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.engine.activity import ABORTED, DRAFT, FORWARD, PREFILL, TRANSFER
 from flowedge_testbed.load.answers import LoadAnswer
 from flowedge_testbed.load.arrivals import Arrival
@@ -55,6 +55,16 @@ def test_the_times_of_an_answer() -> None:
     assert served.itl_s == (3.0, 0.0, 3.0), "two tokens of one event are 0 apart"
     assert served.tokens_per_s == pytest.approx(3 / 6)
     assert served.admitted_s == 0.5, "when its batch began"
+
+
+def test_refused_requests_are_counted_and_nothing_else() -> None:
+    refused = LoadAnswer(Arrival(2, 1.0, 1.0), 5, refused=True)
+    found = load_record({**answers(), 2: refused}, range(1, 3), Trace(INTERVALS), range(-1, 2))
+    assert found.refused == 1
+    assert (found.requests, found.window) == (record().requests, record().window)
+    assert record().refused == 0
+    with pytest.raises(CapacityError, match=r"all 1 requests of a load were refused.*queued_requests"):
+        load_record({2: refused}, range(2, 3), Trace(INTERVALS), range(-1, 2))
 
 
 def test_tokens_count_while_the_counted_requests_are_served() -> None:

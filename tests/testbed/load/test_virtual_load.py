@@ -106,6 +106,20 @@ def test_the_time_in_the_draft_node_s_queue_is_told(pipeline: VirtualPipeline) -
     assert answers[1].token_s[0] > answers[0].token_s[-1]
 
 
+@pytest.mark.parametrize("clients", [True, False])
+def test_requests_without_room_are_refused_and_the_load_goes_on(
+    pipeline: VirtualPipeline, clients: bool
+) -> None:
+    """With room for one session and one that waits, some of many requests find none."""
+    admission = pipeline.draft_node.admission
+    admission.limits = replace(admission.limits, sessions=1, queue_length=1)
+    arrivals = ClosedLoop(REQUESTS, 4, 0.0) if clients else PoissonArrivals(REQUESTS, 10.0)
+    answers = answered(pipeline, arrivals, range(8))
+    refused = {number for number in range(8) if answers[number].refused}
+    assert 0 < len(refused) < 8
+    assert all(bool(answers[number].token_s) == (number not in refused) for number in range(8))
+
+
 def test_a_request_that_fails_ends_the_load(pipeline: VirtualPipeline) -> None:
     load = VirtualLoad(
         pipeline, ClosedLoop(REQUESTS, 1, 0.0), lambda number: opened(number, strategy="pipespec moon")

@@ -22,7 +22,8 @@ _COLUMNS = (
     "stage begins to compute the prompt. *Between tokens* are the gaps that a client sees: several tokens "
     "that come out together count as one gap and then as gaps of zero. *Per token* is the decode time of an "
     "answer over its tokens after the first. *Slowest* is the tokens/s of the slowest answer over the mean, "
-    "*least rows* the least share of stage rows that a session got while it decoded, over an equal share."
+    "*least rows* the least share of stage rows that a session got while it decoded, over an equal share, "
+    "*refused* the counted requests for which there was no room."
 )
 _USE = (
     "Shares of the measured time. A forward of several sessions counts once. *D0 alone*: the draft node "

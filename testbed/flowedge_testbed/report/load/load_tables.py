@@ -8,7 +8,7 @@ from flowedge_testbed.report.markdown import number, table
 
 _SPEED = (
     "Load", "Method", "tokens/s", "requests/s", "TTFT p50 s", "p99", "between tokens p50 ms", "p99",
-    "per token p50 ms", "p99", "queued s", "p99", "slowest", "least rows",
+    "per token p50 ms", "p99", "queued s", "p99", "slowest", "least rows", "refused",
 )  # fmt: skip
 _USE = (
     "Load", "Method", "rows a forward", "p50", "p99", "sessions a forward", "busy D0", "busy stages",
@@ -48,6 +48,7 @@ def _speed(entry: Entry) -> list[str]:
         _seconds(entry["queued_p99_ms"]),
         number(entry["slowest_share"]),
         number(entry["least_row_share"]),
+        number(entry["refused"], 0),
     ]
 
 

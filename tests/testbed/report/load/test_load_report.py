@@ -47,6 +47,7 @@ def entry(method: str, at: float, speed: float, **changes: Any) -> Entry:
         "queued_mean_ms": 250.0,
         "slowest_share": 0.8,
         "least_row_share": None,
+        "refused": 2,
         "rows_a_forward": {"mean": 12.34, "p50": 16.0, "p99": 128.0},
         "sessions_a_forward": 1.5,
         "busy": {"d0": 0.5, "v1": 0.9, "v2": 0.7},
@@ -69,7 +70,7 @@ def test_tables_have_a_row_for_each_load_point_and_method() -> None:
         ["| 8 clients", "naive_pp", "36.00"],
     ]
     assert len({row.count("|") for row in rows}) == 1
-    assert rows[2].endswith("| 0.25 | 0.10 | 0.80 |  |"), "no session decoded: there is no share of rows"
+    assert rows[2].endswith("| 0.25 | 0.10 | 0.80 |  | 2 |"), "no session decoded: there is no share of rows"
     used = use_table(place).splitlines()
     assert len({row.count("|") for row in used}) == 1
     assert "| 12.3 | 16 | 128 | 1.50 | 50% | 90% / 70% | V1 | 1% | 20% | 3% |" in used[2]
