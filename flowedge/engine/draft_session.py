@@ -168,7 +168,7 @@ class DraftSession:
 
     def tell_time(self, now: float) -> None:
         """Set the time, in seconds, of the events that follow."""
-        self._now = self._ledger.now = now
+        self._now = self._ledger.now = self.strategy.now = now
 
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """Append rows that are context at once; return the segment that carries them."""

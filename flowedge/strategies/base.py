@@ -23,6 +23,7 @@ class Strategy(ABC):
         takes_turns: whether segments of the session are computed apart from those of other sessions, as in
             the papers, which serve one request at a time.
         max_draft_rows: most draft rows that the strategy ever has sent and neither accepted nor pruned.
+        now: time of the present event, of whatever session, in seconds of the events' clock.
     """
 
     name: ClassVar[str]
@@ -32,6 +33,7 @@ class Strategy(ABC):
     def __init__(self, max_draft_rows: int) -> None:
         """Raise BadRequestError if a strategy may not draft so many rows."""
         self.max_draft_rows = check_draft_rows(self.name, max_draft_rows)
+        self.now = 0.0
 
     @property
     def takes_results(self) -> bool:

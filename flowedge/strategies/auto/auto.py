@@ -108,10 +108,9 @@ class Auto(Strategy):
         self._tokens = 0  # drawn since
         self._committed = False  # whether the root is in flight as a committed row
         self._chosen: list[int] | None = None  # nodes of the next segment, while they stay the same
-        self._now = 0.0
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
-        self._now, self._chosen = event.now, None
+        self.now, self._chosen = event.now, None
         match event:
             case Prefilled():
                 self._begin(event)
@@ -120,13 +119,13 @@ class Auto(Strategy):
                 self._times.observe_layer(event, of_root=event.nodes == (ROOT,))
                 if not self._forward_s[0]:
                     self._forward_s = self._times.forwards(self._settings.draft_nodes)
-                self._drafting, self._drafted_until = None, self._now
+                self._drafting, self._drafted_until = None, self.now
                 self._candidates.take(event)
                 return self._proceed()
             case Verified():
                 self._times.observe_verification(event)
                 self._take_back(event.trip, lived=True)
-                self._demand.speed.count(len(event.accepted), self._now)
+                self._demand.speed.count(len(event.accepted), self.now)
                 return [*(self._commit(event) if self._committed else self._advance(event)), *self._proceed()]
             case Returned():
                 self._take_back(event.trip, lived=False)
@@ -182,7 +181,7 @@ class Auto(Strategy):
             times.verifications.observe(1, event.verify_s)
         self._candidates.restart(event.token, event.context)
         self._replan()
-        self._demand.speed = Speed(1 / self._plan.returned, self._now)
+        self._demand.speed = Speed(1 / self._plan.returned, self.now)
         self._decide(0)
 
     def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
@@ -204,14 +203,14 @@ class Auto(Strategy):
         """Move the root to the drawn token."""
         candidates = self._candidates
         if not event.drafting:
-            self._drafted_until = self._now
+            self._drafted_until = self.now
         withdrawn = [] if event.drafting else self._withdraw()
         was_drafted = bool(candidates.computed[candidates.tree.node_of_row(event.accepted[-1])])
         emit, accept = candidates.advance(event)
         if was_drafted:
             self._hit = _HIT_FADE * self._hit + (1 - _HIT_FADE) * (not accept.ends_round)
         if accept.root is None:
-            self._in_flight.all_died(self._now)
+            self._in_flight.all_died(self.now)
             self._steps.flush(self)
         self._tokens += len(event.accepted)
         if not accept.ends_round:
@@ -281,7 +280,7 @@ class Auto(Strategy):
         again_s = levels * float(self._forward_s[0])
         return (
             self._tokens >= _LEAST_TOKENS
-            and self._now - self._grown_at >= self._settings.regrow_share * again_s
+            and self.now - self._grown_at >= self._settings.regrow_share * again_s
         )
 
     def _proceed(self) -> list[Command]:
@@ -318,21 +317,21 @@ class Auto(Strategy):
             return None
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
-        slack = self._in_flight.next_return(self._now)
+        slack = self._in_flight.next_return(self.now)
         if len(self._in_flight) < self._most_in_flight:
-            slack = min(slack, self._in_flight.first_stage_busy(self._now))
+            slack = min(slack, self._in_flight.first_stage_busy(self.now))
         count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
             return None
         if of_root:
-            self._tokens, self._grown_at = 0, self._now
+            self._tokens, self._grown_at = 0, self.now
         return self._draft(count, float(forward_s[count - 1]))
 
     def _draft(self, nodes: int, seconds: float) -> Grow | None:
         """Have the likeliest nodes drafted in a forward of this time."""
         self._chosen = None
         self._drafting = self._candidates.grow_likeliest(nodes)
-        self._drafted_until = max(self._now, self._drafted_until) + seconds
+        self._drafted_until = max(self.now, self._drafted_until) + seconds
         return self._drafting
 
     @property
@@ -345,8 +344,8 @@ class Auto(Strategy):
         """Return whether the forward under way ends before the first stage could begin another segment."""
         if self._drafting is None:
             return False
-        left = self._drafted_until - self._now
-        return 0 < left <= self._in_flight.first_stage_busy(self._now)
+        left = self._drafted_until - self.now
+        return 0 < left <= self._in_flight.first_stage_busy(self.now)
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
@@ -356,7 +355,7 @@ class Auto(Strategy):
     def _depart(self, rows: int, *, lone: bool = True, in_step: bool = True) -> None:
         self._chosen = None
         self._credits -= 1
-        self._in_flight.send(self._now, self._plan.trips, rows, lone=lone, in_step=in_step)
+        self._in_flight.send(self.now, self._plan.trips, rows, lone=lone, in_step=in_step)
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""
@@ -376,7 +375,7 @@ class Auto(Strategy):
         most = settings.segment_rows if self._single_measured else _ROWS_UNMEASURED
         room = settings.max_draft_rows - tree.num_sent
         best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
-        thresholds = self._plan.thresholds(self._in_flight, self._now)[: len(best)]
+        thresholds = self._plan.thresholds(self._in_flight, self.now)[: len(best)]
         worth = np.exp(tree.effective_scores()[best]) >= thresholds
         return best[: len(best) if worth.all() else int(np.argmin(worth))]
 
