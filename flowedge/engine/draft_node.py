@@ -294,7 +294,7 @@ class DraftNode:
         for route in routes:
             for _ in range(session.take_grants(route)):
                 if session.name in self._sessions:
-                    self._carry_out(session, session.strategy.handle(CreditGranted(route, self._now)))
+                    self._carry_out(session, session.strategy.handle(CreditGranted(route)))
 
     def _receive_result(self, segment: Segment, route: int, sender: str) -> None:
         session = self._sessions.get(segment.session)

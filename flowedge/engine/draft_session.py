@@ -260,7 +260,7 @@ class DraftSession:
         *_, trip = self._ledger.take_trips(number)
         self.counts.meter.settle(number, self._ledger.now)
         self.counts.add(empty_segments=1)
-        return Returned(trip, self._ledger.now)
+        return Returned(trip)
 
     def next_verify(self) -> Verify | None:
         """Return the job that verifies the next returned segment; prompt chunks before the last need none."""
@@ -340,7 +340,6 @@ class DraftSession:
                 routes=tuple(self.side_routes),
                 trips=self._ledger.take_trips(self._ledger.sent),
                 verify_s=verified.seconds,
-                now=self._ledger.now,
             )
         *_, trip = self._ledger.take_trips(self._verified_number)
         return Verified(
@@ -350,7 +349,6 @@ class DraftSession:
             rows=verified.rows,
             verify_s=verified.seconds,
             drafting=self._draft_begun,
-            now=self._ledger.now,
         )
 
     def _add_true_rows(self, features: Payload | None, next_tokens: IntArray) -> None:
@@ -391,5 +389,4 @@ class DraftSession:
             return None
         nodes = tuple(job.nodes.tolist())
         together, seconds = self.latest_job
-        now = self._ledger.now
-        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, now, together)
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, together)

@@ -23,7 +23,8 @@ class Strategy(ABC):
         takes_turns: whether segments of the session are computed apart from those of other sessions, as in
             the papers, which serve one request at a time.
         max_draft_rows: most draft rows that the strategy ever has sent and neither accepted nor pruned.
-        now: time of the present event, of whatever session, in seconds of the events' clock.
+        now: time of the present event, of whatever session, in seconds of the driver's steady clock. The
+            driver sets it.
     """
 
     name: ClassVar[str]

@@ -1,8 +1,8 @@
 """The events that a strategy is told of.
 
-Every event of the target's pipeline and of the drafter has the time `now`, in seconds of the driver's steady
-clock. A row is an index in the session's sequence, in its current numbering. A route leads to one model's
-pipeline: TARGET to the target's, 1 and above to the whole models of a hierarchy.
+When an event happens is told before it (Strategy.now). A row is an index in the session's sequence, in its
+current numbering. A route leads to one model's pipeline: TARGET to the target's, 1 and above to the whole
+models of a hierarchy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Prefilled:
     trips: tuple[PipelineTrip, ...] = ()
     routes: tuple[int, ...] = ()
     verify_s: float = 0.0
-    now: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,6 @@ class Layer:
     tokens: IntArray
     log_probs: FloatArray
     seconds: float = 0.0
-    now: float = 0.0
     together: int = 0
 
 
@@ -82,7 +80,6 @@ class Verified:
     rows: int = 1
     verify_s: float = 0.0
     drafting: bool = False
-    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,6 @@ class Returned:
     """
 
     trip: PipelineTrip | None = None
-    now: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,6 @@ class CreditGranted:
     """One more segment may be sent on a route."""
 
     route: int = TARGET
-    now: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Script:
 
     def credit(self) -> list[object]:
         self.credits += 1
-        return self._event(CreditGranted(now=self.now))
+        return self._event(CreditGranted())
 
     def layer(
         self, tokens: Items[Items[int]], probs: Items[Items[float]], seconds: float = 0.0
@@ -68,7 +68,7 @@ class Script:
         assert len(tokens) == len(grow.nodes)
         with np.errstate(divide="ignore"):
             log_probs = np.log(np.array(probs))
-        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds, self.now))
+        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
 
     def verified(
         self, accepted: Items[int], token: int, trip: PipelineTrip | None = None, verify_s: float = 0.0
@@ -77,14 +77,12 @@ class Script:
         assert self.strategy.takes_results, "a lock-step method is in the middle of a turn"
         rows = self.in_flight.pop(0)
         assert set(accepted) <= set(rows)
-        return self._event(
-            Verified(tuple(accepted), token, trip, rows=len(rows), verify_s=verify_s, now=self.now)
-        )
+        return self._event(Verified(tuple(accepted), token, trip, rows=len(rows), verify_s=verify_s))
 
     def returned(self) -> list[object]:
         """The oldest segment in flight has come back and none of its rows lives."""
         assert self.in_flight.pop(0) == []
-        return self._event(Returned(now=self.now))
+        return self._event(Returned())
 
     def step(self) -> list[object]:
         """The session is asked for its part of a step."""
@@ -96,6 +94,7 @@ class Script:
         return int(offsets[0]) + self.sequence.context if len(offsets) else None
 
     def _event(self, event: StrategyEvent) -> list[object]:
+        self.strategy.now = self.now
         commands = self._carry_out(list(self.strategy.handle(event)), event)
         while not self._together and (more := self.step()):
             commands += more
@@ -154,3 +153,10 @@ class Script:
         new = {old: message.context + i for i, old in enumerate(message.retained.tolist())}
         self.in_flight = [[new[row] for row in rows if row in new] for rows in self.in_flight]
         self.prunes.append(prune)
+
+
+def ask_together(*sessions: Script) -> list[int]:
+    """Ask all sessions for a segment until none gives one; return how many segments each has sent."""
+    while sum(bool(session.step()) for session in sessions):
+        pass
+    return [len(session.sends) for session in sessions]

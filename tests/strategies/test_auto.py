@@ -15,34 +15,13 @@ from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
-from flowedge.strategies.events import Layer
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
+from tests.strategies.auto_scripts import auto, slow, trip_of
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND
-from tests.support.seams import draft_tree, times_of
-
-LONG = 1e9  # seconds; nothing is late
-
-
-def auto(measured: MeasuredPipeline | None = None, **changes: float) -> Auto:
-    """Two candidates a node, whose scores stay the drafter's word; all rows are worth sending."""
-    values = {"candidates": 2, "prior": 1e9, "regrow_share": LONG, "row_price": 0.0, **changes}
-    return Auto(AutoSettings.from_options(values), measured)
-
-
-def slow(stages: int = 2, **changes: float) -> Script:
-    """A pipeline with trips of a second a stage, for any number of rows, and a quick drafter."""
-    strategy = auto(**changes)
-    layer = Layer(0, (0,), np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)), 1e-6)
-    times_of(strategy).observe_layer(layer, of_root=True)
-    return Script(strategy, granted=9, stages=stages, trips=(trip_of(1, stages),))
-
-
-def trip_of(rows: int, stages: int) -> PipelineTrip:
-    """A second in each stage, and none on the links."""
-    return PipelineTrip(rows, float(stages), (StageTime(rows, 1.0),) * stages)
+from tests.support.seams import draft_tree
 
 
 def test_the_first_root_goes_alone_and_a_single_layer_is_drafted_beside_it():
@@ -193,92 +172,6 @@ def test_a_token_that_was_proposed_is_no_miss():
     assert script.sends[-1] == Send((4,), (-1,)), "the root goes in any case"
     assert script.grow == Grow(growth + 1, (0,), (-1,), (4,), 2), "with the target's features"
     assert script.returned() == []
-
-
-def two_sessions() -> list[Script]:
-    """Two sessions of a pipeline with two stages, whose trips take a second a stage, and a quick drafter."""
-    measured = MeasuredPipeline()
-    sessions = []
-    for _ in range(2):
-        strategy = auto(measured=measured)
-        layer = Layer(0, (0,), np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)), 1e-6)
-        times_of(strategy).observe_layer(layer, of_root=True)
-        trips = (trip_of(1, 2),)
-        sessions.append(Script(strategy, granted=9, stages=2, trips=trips, together=True))
-    return sessions
-
-
-def ask(*sessions: Script) -> list[int]:
-    """Ask all sessions for a segment until none gives one; return how many segments each has sent."""
-    while sum(bool(session.step()) for session in sessions):
-        pass
-    return [len(session.sends) for session in sessions]
-
-
-def draft(script: Script, seconds: float = 0.0) -> None:
-    """Answer the layer that is asked for, with two likely children below each node."""
-    assert script.grow is not None
-    count = len(script.grow.nodes)
-    script.layer([[1, 2]] * count, [[0.6, 0.3]] * count, seconds)
-
-
-def test_sessions_send_together():
-    one, two = two_sessions()
-    draft(one)
-    assert ask(one, two) == [0, 0], "the layer of the other is being drafted"
-    draft(two)
-    assert ask(one, two) == [1, 1]
-    for each in (one, two):
-        each.now = 9.0  # the first stage is free
-        draft(each)
-    assert ask(one, two) == [2, 2]
-    one.now = two.now = 18.0
-    one.verified([5], 1)
-    draft(one)
-    assert ask(one, two) == [2, 2], "the oldest step lasts until the other's segment is back"
-    two.verified([5], 1)
-    draft(two)
-    assert ask(one, two) == [3, 3]
-
-
-def test_a_session_whose_segments_died_holds_nobody_up():
-    one, two = two_sessions()
-    for each in (one, two):
-        draft(each)
-    assert ask(one, two) == [1, 1]
-    for each in (one, two):
-        each.now = 9.0
-        draft(each)
-    assert ask(one, two) == [2, 2]
-    one.now = two.now = 18.0
-    one.verified([5], 77)
-    two.verified([5], 1)
-    for each in (one, two):
-        draft(each)
-    assert ask(one, two) == [3, 3], "with the new root"
-    assert one.returned() == []
-    one.strategy.end()
-    two.verified(two.in_flight[0][:1], 77)
-    draft(two)
-    assert ask(two) == [4], "no step lasts for a session that has ended"
-
-
-def test_a_session_drafts_beside_another_what_is_worth_the_longer_forward():
-    one, two = two_sessions()
-    assert one.strategy.join_draft(4) is None, "its first layer has a forward of its own"
-    for each in (one, two):
-        draft(each, 50.0)
-    assert one.strategy.join_draft(4) is None, "a layer is wanted already"
-    assert ask(one, two) == [1, 1]
-    one.now = two.now = 9.0
-    for each in (one, two):
-        draft(each, 50.0)
-    assert ask(one, two) == [2, 2]
-    large = Layer(0, (0,), np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)), 50.0, together=16)
-    times_of(one.strategy).observe_layer(large, of_root=False)
-    one.verified([5], 1)
-    assert one.grow is None, "a forward that takes so long would delay the next verification"
-    assert one.strategy.join_draft(4) is not None, "but a forward of others takes no longer with it"
 
 
 def test_a_miss_begins_a_new_tree():

@@ -10,7 +10,7 @@ from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
 from flowedge.strategies.levels.specpipe_db import SpecPipeDB
 from flowedge.strategies.pipeline_steps import PipelineSteps
 from flowedge.strategies.registry import session_strategy
-from tests.strategies.script import Script
+from tests.strategies.script import Script, ask_together
 from tests.strategies.script_layers import FIRST, SECOND
 
 SMALL = SpecPipeSettings(width=2, children=2)
@@ -23,27 +23,20 @@ def scripts(count: int, stages: int, granted: int = 9) -> list[Script]:
     ]
 
 
-def step(*sessions: Script) -> list[int]:
-    """Ask all sessions for a level until none gives one; return how many levels each has sent."""
-    while sum(bool(session.step()) for session in sessions):
-        pass
-    return [len(session.sends) for session in sessions]
-
-
 def test_a_lone_session_sends_what_specpipe_sends():
     script, plain = *scripts(1, stages=2), Script(SpecPipe(SMALL), granted=9, stages=2)
     for each in (script, plain):
-        step(each)
+        ask_together(each)
         each.layer(*FIRST)
-        step(each)
+        ask_together(each)
         each.layer(*SECOND)
-        step(each)
+        ask_together(each)
         each.verified([5], 2)
-        step(each)
+        ask_together(each)
         each.verified([6], 77)
-        step(each)
+        ask_together(each)
         each.layer(*FIRST)
-        step(each)
+        ask_together(each)
     assert script.sends == plain.sends
     assert script.grow == plain.grow
     assert script.emitted == plain.emitted
@@ -51,64 +44,64 @@ def test_a_lone_session_sends_what_specpipe_sends():
 
 def test_levels_go_when_all_sessions_have_theirs():
     one, two = scripts(2, stages=2)
-    assert step(one, two) == [1, 1], "the roots go at once"
+    assert ask_together(one, two) == [1, 1], "the roots go at once"
     one.layer(*FIRST)
-    assert step(one, two) == [1, 1], "the other session's layer is being drafted"
+    assert ask_together(one, two) == [1, 1], "the other session's layer is being drafted"
     two.layer(*FIRST)
-    assert step(one, two) == [2, 2]
+    assert ask_together(one, two) == [2, 2]
     assert [one.sends[1], two.sends[1]] == [Send((1, 2), (5, 5))] * 2, "each has its full width"
 
 
 def test_a_step_begins_when_the_oldest_has_returned_for_all_sessions():
     one, two = scripts(2, stages=2)
-    step(one, two)
+    ask_together(one, two)
     for script in (one, two):
         script.layer(*FIRST)
-    step(one, two)
+    ask_together(one, two)
     for script in (one, two):
         script.layer(*SECOND)
     one.verified([5], 2)
-    assert step(one, two) == [2, 2]
+    assert ask_together(one, two) == [2, 2]
     two.verified([5], 1)
-    assert step(one, two) == [3, 3]
+    assert ask_together(one, two) == [3, 3]
     assert [one.sends[2], two.sends[2]] == [Send((5, 6), (6, 6)), Send((3, 4), (6, 6))]
 
 
 def test_the_root_after_a_miss_goes_with_the_next_step_of_the_others():
     one, two = scripts(2, stages=2)
-    step(one, two)
+    ask_together(one, two)
     for script in (one, two):
         script.layer(*FIRST)
-    step(one, two)
+    ask_together(one, two)
     for script in (one, two):
         script.layer(*SECOND)
     assert one.verified([5], 77)[-1] == Grow(2, (0,), (-1,), (77,), 2)
-    assert step(one, two) == [2, 2], "the other's level is still in flight"
+    assert ask_together(one, two) == [2, 2], "the other's level is still in flight"
     two.verified([5], 2)
-    assert step(one, two) == [3, 3]
+    assert ask_together(one, two) == [3, 3]
     assert one.sends[2] == Send((77,), (-1,))
     assert one.returned() == []
 
 
 def test_a_session_that_ends_holds_nobody_up():
     one, two = scripts(2, stages=1)
-    assert step(one, two) == [1, 1]
+    assert ask_together(one, two) == [1, 1]
     one.layer(*FIRST)
     one.verified([5], 2)
-    assert step(one) == [1]
+    assert ask_together(one) == [1]
     two.strategy.end()
-    assert step(one) == [2]
+    assert ask_together(one) == [2]
 
 
 def test_a_session_waits_for_the_credit_of_another():
     one, two = scripts(2, stages=2, granted=1)
-    step(one, two)
+    ask_together(one, two)
     for script in (one, two):
         script.layer(*FIRST)
     one.credit()
-    assert step(one, two) == [1, 1]
+    assert ask_together(one, two) == [1, 1]
     two.credit()
-    assert step(one, two) == [2, 2]
+    assert ask_together(one, two) == [2, 2]
 
 
 def test_nothing_is_waited_for_that_a_full_budget_of_rows_rules_out():
@@ -117,9 +110,9 @@ def test_nothing_is_waited_for_that_a_full_budget_of_rows_rules_out():
         SpecPipeDB(SpecPipeSettings(width=2, children=2, max_draft_rows=1), steps), granted=9, stages=3
     )
     other = Script(SpecPipeDB(SMALL, steps), granted=9, stages=3, together=True)
-    step(full, other)
+    ask_together(full, other)
     other.layer(*FIRST)
-    assert step(full, other) == [1, 2], "though the first session's layer is being drafted"
+    assert ask_together(full, other) == [1, 2], "though the first session's layer is being drafted"
 
 
 def test_sessions_of_a_pipeline_share_its_steps():
@@ -127,6 +120,6 @@ def test_sessions_of_a_pipeline_share_its_steps():
     request = Request("s", (1,), SamplingParams(), 4, strategy="specpipe_db", strategy_options={"width": 2.0})
     strategies = [session_strategy(request, measured) for _ in range(2)]
     one, two = [Script(strategy, granted=9, stages=2, together=True) for strategy in strategies]
-    step(one, two)
+    ask_together(one, two)
     one.layer(*FIRST)
-    assert step(one, two) == [1, 1]
+    assert ask_together(one, two) == [1, 1]

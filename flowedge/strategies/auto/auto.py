@@ -110,7 +110,7 @@ class Auto(Strategy):
         self._chosen: list[int] | None = None  # nodes of the next segment, while they stay the same
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
-        self.now, self._chosen = event.now, None
+        self._chosen = None
         match event:
             case Prefilled():
                 self._begin(event)

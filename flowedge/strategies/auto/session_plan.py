@@ -34,7 +34,7 @@ class SessionPlan:
 
     def thresholds(self, in_flight: SegmentsInFlight, now: float) -> FloatArray:
         """Return the least probabilities at which rows are worth sending now: float64 [segment_rows]."""
-        if self.share.least:
+        if self.share.least:  # rows of other sessions are in the same batch
             return self.share.thresholds(self.rows.thresholds, len(in_flight))
         if not len(in_flight):
             return self.rows.thresholds

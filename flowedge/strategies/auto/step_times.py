@@ -60,7 +60,7 @@ class StepTimes:
 
         Args:
             lone: whether the segment entered an empty pipeline.
-            beside: whether other sessions had segments on their way, and no row of this one was dropped.
+            beside: whether other sessions had segments on their way.
         """
         for stage, time in zip(self._stages, trip.stage_times, strict=False):
             if time.rows:
