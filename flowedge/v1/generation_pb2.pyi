@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "prompt_ids", "conversation", "strategy", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "strategy_options", "ignore_eos", "noise", "request_id", "priority")
+    __slots__ = ("prompt", "prompt_ids", "conversation", "text", "strategy", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "strategy_options", "ignore_eos", "noise", "request_id", "priority", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "grammar", "echo", "parse_answer")
     class StrategyOptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -15,9 +15,17 @@ class GenerateRequest(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
@@ -30,9 +38,17 @@ class GenerateRequest(_message.Message):
     NOISE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    PARSE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     prompt_ids: TokenIds
     conversation: Conversation
+    text: str
     strategy: str
     max_new_tokens: int
     temperature: float
@@ -45,21 +61,72 @@ class GenerateRequest(_message.Message):
     noise: str
     request_id: str
     priority: str
-    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., strategy: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., strategy_options: _Optional[_Mapping[str, float]] = ..., ignore_eos: _Optional[bool] = ..., noise: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[str] = ...) -> None: ...
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: _containers.ScalarMap[int, float]
+    logprobs: int
+    grammar: Grammar
+    echo: bool
+    parse_answer: bool
+    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., text: _Optional[str] = ..., strategy: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., strategy_options: _Optional[_Mapping[str, float]] = ..., ignore_eos: _Optional[bool] = ..., noise: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[str] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., echo: _Optional[bool] = ..., parse_answer: _Optional[bool] = ...) -> None: ...
+
+class Grammar(_message.Message):
+    __slots__ = ("json_object", "json_schema", "lark", "regex")
+    JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LARK_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    json_object: JsonObject
+    json_schema: str
+    lark: str
+    regex: str
+    def __init__(self, json_object: _Optional[_Union[JsonObject, _Mapping]] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., regex: _Optional[str] = ...) -> None: ...
+
+class JsonObject(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Conversation(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "tools", "tool_choice", "tool_name", "single_tool_call", "template_values")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    TOOL_NAME_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_VALUES_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
-    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
+    tools: _containers.RepeatedScalarFieldContainer[str]
+    tool_choice: str
+    tool_name: str
+    single_tool_call: bool
+    template_values: str
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., tools: _Optional[_Iterable[str]] = ..., tool_choice: _Optional[str] = ..., tool_name: _Optional[str] = ..., single_tool_call: _Optional[bool] = ..., template_values: _Optional[str] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content")
+    __slots__ = ("role", "content", "reasoning", "tool_calls", "tool_call_id", "name")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+    reasoning: str
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    tool_call_id: str
+    name: str
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ToolCall(_message.Message):
+    __slots__ = ("id", "name", "arguments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -82,16 +149,18 @@ class GenerateEvent(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("session", "seed", "prompt_ids", "waited_s")
+    __slots__ = ("session", "seed", "prompt_ids", "waited_s", "prompt_text")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     session: str
     seed: int
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     waited_s: float
-    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ...) -> None: ...
+    prompt_text: str
+    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ..., prompt_text: _Optional[str] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("position", "expected_s")
@@ -102,12 +171,42 @@ class Waiting(_message.Message):
     def __init__(self, position: _Optional[int] = ..., expected_s: _Optional[float] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("token_ids", "text")
+    __slots__ = ("token_ids", "text", "reasoning", "tool_calls", "logprobs")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
+    reasoning: str
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCallDelta]
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class ToolCallDelta(_message.Message):
+    __slots__ = ("index", "id", "name", "arguments")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("token_id", "logprob", "text", "likeliest")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LIKELIEST_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    logprob: float
+    text: bytes
+    likeliest: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., text: _Optional[bytes] = ..., likeliest: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class KeepAlive(_message.Message):
     __slots__ = ()
@@ -120,3 +219,93 @@ class Finished(_message.Message):
     reason: str
     statistics_json: str
     def __init__(self, reason: _Optional[str] = ..., statistics_json: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PipelineActivity(_message.Message):
+    __slots__ = ("now", "state", "computed", "trees", "incomplete")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    TREES_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    now: float
+    state: PipelineState
+    computed: _containers.RepeatedCompositeFieldContainer[ComputedSegment]
+    trees: _containers.RepeatedCompositeFieldContainer[TreeChange]
+    incomplete: bool
+    def __init__(self, now: _Optional[float] = ..., state: _Optional[_Union[PipelineState, _Mapping]] = ..., computed: _Optional[_Iterable[_Union[ComputedSegment, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeChange, _Mapping]]] = ..., incomplete: _Optional[bool] = ...) -> None: ...
+
+class PipelineState(_message.Message):
+    __slots__ = ("running", "waiting", "tokens_per_s", "tokens_per_segment", "links")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    running: int
+    waiting: int
+    tokens_per_s: float
+    tokens_per_segment: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkState]
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., tokens_per_s: _Optional[float] = ..., tokens_per_segment: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkState, _Mapping]]] = ...) -> None: ...
+
+class LinkState(_message.Message):
+    __slots__ = ("sender", "receiver", "round_trip_s", "bytes_per_s", "sent_bytes_per_s")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    receiver: str
+    round_trip_s: float
+    bytes_per_s: float
+    sent_bytes_per_s: float
+    def __init__(self, sender: _Optional[str] = ..., receiver: _Optional[str] = ..., round_trip_s: _Optional[float] = ..., bytes_per_s: _Optional[float] = ..., sent_bytes_per_s: _Optional[float] = ...) -> None: ...
+
+class ComputedSegment(_message.Message):
+    __slots__ = ("session", "device", "kind", "start", "end", "rows")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    device: str
+    kind: str
+    start: float
+    end: float
+    rows: int
+    def __init__(self, session: _Optional[str] = ..., device: _Optional[str] = ..., kind: _Optional[str] = ..., start: _Optional[float] = ..., end: _Optional[float] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class TreeChange(_message.Message):
+    __slots__ = ("session", "at", "grown", "sent", "accepted", "finished")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    GROWN_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    at: float
+    grown: TreeNodes
+    sent: TreeNodes
+    accepted: TreeNodes
+    finished: Finished
+    def __init__(self, session: _Optional[str] = ..., at: _Optional[float] = ..., grown: _Optional[_Union[TreeNodes, _Mapping]] = ..., sent: _Optional[_Union[TreeNodes, _Mapping]] = ..., accepted: _Optional[_Union[TreeNodes, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class TreeNodes(_message.Message):
+    __slots__ = ("nodes", "parents", "texts", "scores")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, nodes: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -39,6 +39,11 @@ class GenerationStub:
                 request_serializer=flowedge_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=flowedge_dot_v1_dot_generation__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/flowedge.v1.Generation/Watch',
+                request_serializer=flowedge_dot_v1_dot_generation__pb2.WatchRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_generation__pb2.PipelineActivity.FromString,
+                _registered_method=True)
 
 
 class GenerationServicer:
@@ -50,6 +55,13 @@ class GenerationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """What happens in the draft node's pipeline, as it happens, until the caller ends the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +69,11 @@ def add_GenerationServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=flowedge_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
                     response_serializer=flowedge_dot_v1_dot_generation__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=flowedge_dot_v1_dot_generation__pb2.WatchRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_generation__pb2.PipelineActivity.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +103,33 @@ class Generation:
             '/flowedge.v1.Generation/Generate',
             flowedge_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
             flowedge_dot_v1_dot_generation__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/flowedge.v1.Generation/Watch',
+            flowedge_dot_v1_dot_generation__pb2.WatchRequest.SerializeToString,
+            flowedge_dot_v1_dot_generation__pb2.PipelineActivity.FromString,
             options,
             channel_credentials,
             insecure,

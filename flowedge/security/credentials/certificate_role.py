@@ -37,6 +37,7 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/BecomeDraftNode": PEOPLE,
     "/flowedge.v1.Agent/Release": PEOPLE | LEADERS,
     "/flowedge.v1.Generation/Generate": PEOPLE,
+    "/flowedge.v1.Generation/Watch": PEOPLE,
     "/flowedge.v1.Measure/MeasureDevice": PEOPLE,
     "/flowedge.v1.Measure/MeasureLink": PEOPLE,
     "/flowedge.v1.Measure/Sink": DEVICES,
