@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowedge import version
 
 if TYPE_CHECKING:
-    from flowedge.client import AsyncClient, Client
+    from flowedge.client import AsyncClient, ChatMessage, Client, GenerateOptions, Grammar, ToolCall
     from flowedge.core.errors import (
         AccessError,
         BadRequestError,
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
         DeviceLostError,
         DrainingError,
         FlowEdgeError,
+        NonFiniteError,
         PeerRefusedError,
         PrefixLostError,
         ProtocolError,
     )
 
 __version__ = version.VERSION
+_OF_CLIENT = ("AsyncClient", "ChatMessage", "Client", "GenerateOptions", "Grammar", "ToolCall")
 __all__ = [
     "AccessError",
     "AsyncClient",
     "BadRequestError",
     "CapacityError",
+    "ChatMessage",
     "CheckpointError",
     "Client",
     "DeadlineError",
@@ -37,10 +40,13 @@ __all__ = [
     "DeviceLostError",
     "DrainingError",
     "FlowEdgeError",
+    "GenerateOptions",
+    "Grammar",
     "NonFiniteError",
     "PeerRefusedError",
     "PrefixLostError",
     "ProtocolError",
+    "ToolCall",
     "__version__",
 ]
 
@@ -49,5 +55,5 @@ def __getattr__(name: str) -> Any:
     """Import the client or the errors when they are first asked for: an idle agent needs no client."""
     if name not in __all__:
         raise AttributeError(f"module 'flowedge' has no attribute {name!r}")
-    source = "flowedge.client" if name in ("Client", "AsyncClient") else "flowedge.core.errors"
+    source = "flowedge.client" if name in _OF_CLIENT else "flowedge.core.errors"
     return getattr(import_module(source), name)

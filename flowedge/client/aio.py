@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ import grpc
 
 from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
+from flowedge.client.chat.messages import ChatMessage, checked_messages
+from flowedge.client.chat.tools import AUTO, ToolOffer
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.transcript import Chunk
@@ -41,6 +43,7 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         prompt: str | None = None,
         *,
         prompt_ids: Sequence[int] | None = None,
+        text: str | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         options: GenerateOptions | None = None,
@@ -49,8 +52,34 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
     ) -> AsyncGeneration:
         """Start an answer, as `Client.generate` does; iterate over it with `async for`."""
         seconds = self.seconds_for(timeout_s)
-        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id)
+        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id, text=text)
+        return self._start(request, seconds, on_waiting)
 
+    def chat(
+        self,
+        messages: Sequence[ChatMessage | Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str = AUTO,
+        parallel_tool_calls: bool = True,
+        template_values: Mapping[str, Any] | None = None,
+        parse: bool = True,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        options: GenerateOptions | None = None,
+        on_waiting: OnWaiting | None = None,
+        **arguments: Unpack[GenerateArguments],
+    ) -> AsyncGeneration:
+        """Start the next message of a conversation, as `Client.chat` does."""
+        seconds = self.seconds_for(timeout_s)
+        offer = ToolOffer(tools, tool_choice, parallel_tool_calls, template_values)
+        chosen = chosen_options(options, arguments)
+        request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
+        return self._start(request, seconds, on_waiting)
+
+    def _start(
+        self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
+    ) -> AsyncGeneration:
         async def begin() -> Any:
             return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ import grpc
 
 from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscript
 from flowedge.client.channel import CHANNEL_OPTIONS
+from flowedge.client.chat.messages import ChatMessage, checked_messages
+from flowedge.client.chat.tools import AUTO, ToolOffer
 from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
@@ -49,6 +51,7 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         prompt: str | None = None,
         *,
         prompt_ids: Sequence[int] | None = None,
+        text: str | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         options: GenerateOptions | None = None,
@@ -60,6 +63,8 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         Args:
             prompt: a user message, to which the model's chat template is applied.
             prompt_ids: token ids to use unchanged, instead of a prompt.
+            text: text that the model continues, instead of a prompt: encoded with the tokenizer's special
+                tokens, without the chat template.
             timeout_s: seconds that this generation may take; the client's limit if None.
             request_id: the name of this request in errors and in the logs of all devices; drawn if None.
             options: how to answer; `arguments` replace single fields of it.
@@ -71,7 +76,45 @@ class Client(BaseClient, AbstractContextManager["Client"]):
             AccessError: when the peer's certificate does not fit.
         """
         seconds = self.seconds_for(timeout_s)
-        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id)
+        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id, text=text)
+        return self._start(request, seconds, on_waiting)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage | Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str = AUTO,
+        parallel_tool_calls: bool = True,
+        template_values: Mapping[str, Any] | None = None,
+        parse: bool = True,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        options: GenerateOptions | None = None,
+        on_waiting: OnWaiting | None = None,
+        **arguments: Unpack[GenerateArguments],
+    ) -> Generation:
+        """Start the next message of a conversation; the other arguments are those of `generate`.
+
+        Args:
+            messages: the conversation, which ends with a message of the user or with the result of a tool.
+                Dicts have OpenAI's form.
+            tools: what the model may call, as dicts of OpenAI's form.
+            tool_choice: "auto"; "none" to hide the tools; "required" for a call of any tool; or the name of
+                the tool to call.
+            parallel_tool_calls: whether the answer may call several tools.
+            template_values: further values for the model's chat template, such as {"enable_thinking": False}.
+            parse: whether reasoning and tool calls are separated from the text of the answer.
+
+        Raises what `generate` raises; BadRequestError also when the conversation or a tool is malformed.
+        """
+        seconds = self.seconds_for(timeout_s)
+        offer = ToolOffer(tools, tool_choice, parallel_tool_calls, template_values)
+        chosen = chosen_options(options, arguments)
+        request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
+        return self._start(request, seconds, on_waiting)
+
+    def _start(self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None) -> Generation:
         stub = GenerationStub(self._connection.channel())
         call = stub.Generate(request, timeout=seconds)
         return Generation(self, request.request_id, seconds, call, on_waiting)

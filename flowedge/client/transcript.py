@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from flowedge.client.chat.messages import ChatMessage, ToolCall
+from flowedge.client.chat.received import (
+    TokenLogprob,
+    ToolCallDelta,
+    add_deltas,
+    read_deltas,
+    read_logprobs,
+)
 from flowedge.core.counted import counted
 from flowedge.core.errors import ProtocolError
 from flowedge.v1 import generation_pb2 as pb
@@ -16,10 +24,18 @@ CANCELLED = "cancelled"
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens that were accepted together, and the text they complete (it may be empty)."""
+    """Tokens that were accepted together, and the text they complete (it may be empty).
+
+    Attributes:
+        reasoning, tool_calls: parts of the answer that its text is without, where they are separated.
+        logprobs: one for each token, if the request asked for them.
+    """
 
     token_ids: tuple[int, ...]
     text: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class AnswerStatistics(dict[str, Any]):
@@ -69,8 +85,12 @@ class Transcript:
         expected_s: seconds after which a waiting request is expected to be begun; None if it does not wait.
         queue_s: seconds that the request waited for room.
         token_ids: tokens of the answer, without the prompt's.
-        finish_reason: "eos", "stop" or "length"; CANCELLED if the request was cancelled here before its
-            end; None while the answer is not complete.
+        reasoning: what the model thought before its answer, where that is separated from the text.
+        tool_calls: the calls that the answer asks for.
+        logprobs: of each token, if the request asked for them.
+        prompt_text: text of the prompt, if the request asked for it with `echo`.
+        finish_reason: "eos", "stop", "length" or "tool_calls"; CANCELLED if the request was cancelled here
+            before its end; None while the answer is not complete.
         statistics: what the draft node measured, or what this side measured if the request was cancelled;
             empty while the answer is not complete.
     """
@@ -83,14 +103,25 @@ class Transcript:
     queue_s: float = 0.0
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_text: str = ""
     finish_reason: str | None = None
     statistics: AnswerStatistics = field(default_factory=AnswerStatistics)
+
+    @property
+    def message(self) -> ChatMessage:
+        """The answer as a message of the conversation."""
+        return ChatMessage(
+            "assistant", self.text, reasoning=self.reasoning, tool_calls=tuple(self.tool_calls)
+        )
 
     def apply(self, event: pb.GenerateEvent) -> Chunk | None:
         """Add one event; return its chunk if it carries one.
 
         Raises:
-            ProtocolError: when the event may not come at this point, or its statistics are not a JSON object.
+            ProtocolError: when the event may not come at this point, or what it holds makes no sense.
         """
         body = event.WhichOneof("body")
         if body == "keep_alive":
@@ -104,14 +135,23 @@ class Transcript:
             self.queue_position, self.expected_s, self.queue_s = 0, None, event.started.waited_s
             self.session, self.seed = event.started.session, event.started.seed
             self.prompt_ids = tuple(event.started.prompt_ids)
+            self.prompt_text = event.started.prompt_text
             return None
         if body == "finished":
             self.statistics = _statistics(event.finished.statistics_json)
             self.finish_reason = event.finished.reason
             return None
-        chunk = Chunk(tuple(event.chunk.token_ids), event.chunk.text)
+        return self._add(event.chunk)
+
+    def _add(self, sent: pb.Chunk) -> Chunk:
+        chunk = Chunk(
+            tuple(sent.token_ids), sent.text, sent.reasoning, read_deltas(sent), read_logprobs(sent)
+        )
+        self.tool_calls = add_deltas(self.tool_calls, chunk.tool_calls)
         self.token_ids.extend(chunk.token_ids)
         self.text += chunk.text
+        self.reasoning += chunk.reasoning
+        self.logprobs.extend(chunk.logprobs)
         return chunk
 
 
