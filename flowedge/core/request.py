@@ -75,6 +75,7 @@ class Request:
             then, and the strategy must be one that does not draft.
         priority: by which requests are opened that wait for room; it changes no token.
         reuses_prefix: whether rows of other sessions may be copied for it, and its rows for them.
+        shown_tokens: special tokens whose text is put out; that of others is not.
     """
 
     session: str
@@ -89,6 +90,7 @@ class Request:
     rows_only: bool = False
     priority: Priority = DEFAULT_PRIORITY
     reuses_prefix: bool = True
+    shown_tokens: frozenset[int] = frozenset()
 
     @property
     def draft_noise(self) -> SamplingParams | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +25,11 @@ from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.models.chat_template.system_message import SYSTEM, check_takes_system
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.tokenizer import (
     StreamDecoder,
-    chat_template,
     encode_chat,
-    encode_messages,
     eos_token_ids,
     load_tokenizer,
 )
@@ -145,16 +142,6 @@ class DraftModels:
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the token ids of a user's message, with the chat template around it."""
         return tuple(encode_chat(self.tokenizer, prompt))
-
-    def encode_messages(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Return the token ids of a conversation, with the chat template around it.
-
-        Raises:
-            BadRequestError: when the chat template refuses the messages, or takes no system message.
-        """
-        if any(message["role"] == SYSTEM for message in messages):
-            check_takes_system(chat_template(self.tokenizer), self.tokenizer.name_or_path)
-        return tuple(encode_messages(self.tokenizer, messages))
 
     @property
     def draft_tokens(self) -> int:

@@ -15,6 +15,9 @@ class TextStream(Protocol):
 
     def flush(self) -> str: ...
 
+    def show(self, tokens: frozenset[int]) -> None:
+        """Have the text of these special tokens put out as well; called before the first token."""
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -36,6 +39,8 @@ class OutputText:
         self._stop = tuple(s for s in request.stop if s)
         self._room = request.max_new_tokens
         self._stream = stream
+        if request.shown_tokens:
+            stream.show(request.shown_tokens)
         self._held = ""
 
     def push(self, tokens: tuple[int, ...]) -> Accepted:

@@ -62,6 +62,9 @@ class NoText:
     def flush(self) -> str:
         return ""
 
+    def show(self, tokens: frozenset[int]) -> None:
+        pass
+
 
 class VirtualBackend:
     """Runs of which every forward is computed. Time comes from the profile."""

@@ -75,6 +75,9 @@ class NoText:
     def flush(self) -> str:
         return ""
 
+    def show(self, tokens: frozenset[int]) -> None:
+        pass
+
 
 NO_WAIT = 64  # sessions: more than there are requests
 FOR_EVER = 1e9

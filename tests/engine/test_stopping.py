@@ -31,6 +31,9 @@ class Words:
         text, self.held = self.held, ""
         return text
 
+    def show(self, tokens: frozenset[int]) -> None:
+        pass
+
 
 def output(stop=(), eos=(EOS,), max_new_tokens=1_000, halves=False) -> OutputText:
     request = Request(

@@ -164,6 +164,8 @@ def generate_requests() -> list[Message]:
             ),
             max_new_tokens=4,
         ),
+        _tool_request(),
+        generation.GenerateRequest(text="A river is", max_new_tokens=4, echo=True, parse_answer=True),
         generation.GenerateRequest(
             prompt_ids=generation.TokenIds(ids=[5, 6, 7]),
             strategy="naive_pp",
@@ -172,6 +174,29 @@ def generate_requests() -> list[Message]:
             ignore_eos=True,
         ),
     ]
+
+
+def _tool_request() -> generation.GenerateRequest:
+    """A conversation in which a tool has answered."""
+    call = generation.ToolCall(id="c1", name="rain", arguments='{"city": "Bonn"}')
+    tool = '{"type": "function", "function": {"name": "rain", "parameters": {"type": "object"}}}'
+    return generation.GenerateRequest(
+        conversation=generation.Conversation(
+            messages=[
+                generation.ChatMessage(role="user", content="Rain?"),
+                generation.ChatMessage(role="assistant", reasoning="I ask.", tool_calls=[call]),
+                generation.ChatMessage(role="tool", content="dry", tool_call_id="c1", name="rain"),
+            ],
+            tools=[tool],
+            tool_choice="auto",
+            tool_name="rain",
+            single_tool_call=True,
+            template_values='{"enable_thinking": false}',
+        ),
+        max_new_tokens=4,
+        echo=True,
+        parse_answer=True,
+    )
 
 
 def calls(downstream: str) -> dict[str, Sequence[Message]]:

@@ -48,6 +48,9 @@ class NoText(TextStream):
     def flush(self) -> str:
         return ""
 
+    def show(self, tokens: frozenset[int]) -> None:
+        pass
+
 
 def options_of(strategy: str) -> list[str]:
     with pytest.raises(BadRequestError) as caught:

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.prompt_encoding import PromptEncoder
+from flowedge.agent.services.prompt_reading import ReadPrompt, read_prompt
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
@@ -47,8 +50,6 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 if TYPE_CHECKING:
     from flowedge.engine.draft_models import DraftModels
 
-MAX_MESSAGES = 1024  # of a conversation
-ROLES = ("system", "user", "assistant")
 AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
 REFUSALS_LOGGED = 10  # requests of one client a minute
@@ -156,20 +157,23 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request = await self._encoded(message, models, context, log.caller)
+        request, prompt = await self._encoded(message, models, context, log.caller)
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
             await self._wait_for_room(running, clock, context)
             with log.session(request, role.label, clock):
-                await self._stream(running, request, clock, context, log)
+                outgoing = OutgoingAnswer(prompt.parser(), prompt.text if message.echo else "")
+                await self._stream(running, request, outgoing, clock, context, log)
         finally:
             live.end(running)
 
     async def _encoded(
         self, message: pb.GenerateRequest, models: DraftModels, context: Any, caller: str
-    ) -> Request:
-        """Return the request with its prompt as tokens; meanwhile the client hears that it is being served.
+    ) -> tuple[Request, ReadPrompt]:
+        """Return the request with its prompt as tokens, and the prompt.
+
+        Meanwhile the client hears that it is being served.
 
         Raises what `_to_request` and PromptEncoder.run raise.
         """
@@ -208,6 +212,7 @@ class GenerationService(rpc.GenerationServicer):
         self,
         running: RunningRequest,
         request: Request,
+        outgoing: OutgoingAnswer,
         clock: RequestClock,
         context: Any,
         log: RequestLog,
@@ -217,6 +222,7 @@ class GenerationService(rpc.GenerationServicer):
             seed=request.sampling.seed,
             prompt_ids=request.prompt,
             waited_s=clock.queue_s,
+            prompt_text=outgoing.prompt_text,
         )
         await self._send(context, pb.GenerateEvent(started=started), running)
         while True:
@@ -228,14 +234,16 @@ class GenerationService(rpc.GenerationServicer):
             for tokens in drawn:
                 self._count(tokens, clock)
             if drawn:
-                await self._send(context, _chunk(drawn), running)
+                await self._send(context, outgoing.chunk(drawn), running)
             output = outputs[-1]
             if isinstance(output, Failed):
                 raise output.error
             if isinstance(output, Finished):
                 break
-        if output.text:
-            await self._send(context, pb.GenerateEvent(chunk=pb.Chunk(text=output.text)), running)
+        rest = outgoing.rest(output.text)
+        if rest is not None:
+            await self._send(context, rest, running)
+        output = replace(output, reason=outgoing.reason(output.reason))
         statistics = clock.statistics(time.monotonic(), request, output, running.express_bytes)
         finished = pb.Finished(reason=output.reason, statistics_json=statistics.to_json())
         log.finished(output.reason)
@@ -260,24 +268,24 @@ class GenerationService(rpc.GenerationServicer):
         await send_reply(context, event, self._agent.config.deadlines.read_s, is_full)
 
 
-def _chunk(drawn: Sequence[Tokens]) -> pb.GenerateEvent:
-    token_ids = [token for tokens in drawn for token in tokens.token_ids]
-    return pb.GenerateEvent(
-        chunk=pb.Chunk(token_ids=token_ids, text="".join(tokens.text for tokens in drawn))
-    )
-
-
-def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> Request:
-    """Return the request with its prompt as tokens, and with a seed.
+def _to_request(
+    message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits
+) -> tuple[Request, ReadPrompt]:
+    """Return the request with its prompt as tokens and with a seed, and the prompt.
 
     Raises:
         BadRequestError: when it makes no sense.
         CapacityError: when its prompt is longer than the limits.
     """
     check_stop(message.stop)
-    return Request(
+    prompt = read_prompt(message, models, limits)
+    if prompt.forced:
+        if message.HasField("grammar"):
+            raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
+        message.grammar.lark = prompt.forced
+    request = Request(
         session=session_of(check_request_id(message.request_id)),
-        prompt=_prompt_ids(message, models, limits),
+        prompt=prompt.ids,
         sampling=SamplingParams(
             temperature=message.temperature,
             top_k=message.top_k,
@@ -291,45 +299,6 @@ def _to_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
         strategy_options=dict(message.strategy_options),
         noise=parse_noise(message.noise or DEFAULT_NOISE),
         priority=parse_priority(message.priority or DEFAULT_PRIORITY),
+        shown_tokens=prompt.shown,
     )
-
-
-def _prompt_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> tuple[int, ...]:
-    if message.WhichOneof("input") == "prompt":
-        limits.check_prompt_text(message.prompt)
-        encoded = models.encode(message.prompt)
-        limits.check_prompt_tokens(len(encoded))
-        return encoded
-    if message.WhichOneof("input") == "conversation":
-        messages = _checked_messages(message.conversation, limits)
-        encoded = models.encode_messages(messages)
-        limits.check_prompt_tokens(len(encoded))
-        return encoded
-    limits.check_prompt_tokens(len(message.prompt_ids.ids))
-    ids = tuple(message.prompt_ids.ids)
-    if ids and max(ids) >= models.vocab_size:
-        raise BadRequestError(
-            f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
-        )
-    return ids
-
-
-def _checked_messages(conversation: pb.Conversation, limits: AgentLimits) -> list[dict[str, str]]:
-    """Return the messages of a conversation that the user has spoken last in.
-
-    Raises:
-        BadRequestError: when there are too many messages, or a role is unknown or out of place.
-        CapacityError: when the texts are longer than the limits.
-    """
-    messages = [{"role": each.role, "content": each.content} for each in conversation.messages]
-    if len(messages) > MAX_MESSAGES:
-        raise BadRequestError(
-            f"the conversation has {len(messages)} messages; at most {MAX_MESSAGES} are taken"
-        )
-    unknown = next((each["role"] for each in messages if each["role"] not in ROLES), None)
-    if unknown is not None:
-        raise BadRequestError(f"a message has the role {unknown!r}; it must be {', '.join(ROLES)}")
-    if not messages or messages[-1]["role"] != "user":
-        raise BadRequestError("the conversation does not end with a message of the user")
-    limits.check_prompt_text("".join(each["content"] for each in messages))
-    return messages
+    return request, prompt

@@ -62,17 +62,19 @@ class TemplateRenderer:
         self,
         template: str,
         place: str,
-        messages: Sequence[Mapping[str, str]],
-        special_tokens: Mapping[str, Any],
+        messages: Sequence[Mapping[str, Any]],
+        further: Mapping[str, Any],
         *,
         add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Return the text of a conversation.
 
         Args:
             place: the directory of the tokenizer, to name in errors.
-            special_tokens: the texts of special tokens by name, such as "bos_token".
+            further: values by name: the texts of special tokens, such as "bos_token", and the request's.
             add_generation_prompt: whether the text ends with the beginning of an answer.
+            tools: JSON objects of the tools that the template is to describe.
 
         Raises:
             BadRequestError: when the template refuses the messages.
@@ -81,13 +83,13 @@ class TemplateRenderer:
         if len(template) > _MAX_TEMPLATE:
             raise _unusable(place, f"it has {len(template)} characters, more than {_MAX_TEMPLATE}")
         values = {
-            **special_tokens,
+            **further,
             "messages": [dict(message) for message in messages],
-            "tools": None,
+            "tools": [dict(tool) for tool in tools] or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        content = sum(len(text) for message in messages for text in message.values())
+        content = sum(len(json.dumps(each, ensure_ascii=False)) for each in (*messages, *tools))
         limit = 2 * content + EXTRA_CHARACTERS
         request = {"template": template, "values": values, "limit": limit, "cpu_s": CPU_S}
         reply = self._answer(json.dumps(request, default=str).encode(), place)

@@ -61,13 +61,14 @@ def chat_template(tokenizer: Any) -> str:
         return ""
     if not isinstance(found, str):
         raise CheckpointError(
-            f"the chat template of {_place(tokenizer)} is no text but a {type(found).__name__} without a "
+            f"the chat template of {place_of(tokenizer)} is no text but a {type(found).__name__} without a "
             "default"
         )
     return found
 
 
-def _place(tokenizer: Any) -> str:
+def place_of(tokenizer: Any) -> str:
+    """The directory of a tokenizer, to name in errors."""
     return str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
 
 
@@ -85,7 +86,7 @@ def encode_chat(tokenizer: Any, user_message: str) -> list[int]:
 
 
 def encode_messages(
-    tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answered: bool = False
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, answered: bool = False
 ) -> list[int]:
     """The token ids of a conversation by the model's chat template.
 
@@ -99,18 +100,63 @@ def encode_messages(
         BadRequestError: when the template refuses the messages, or the result has no tokens.
         CheckpointError: when the template exceeds a limit of time, memory or size.
     """
-    template, place = chat_template(tokenizer), _place(tokenizer)
-    if template:
-        with reading(place, _UNUSABLE):
-            special_tokens = dict(tokenizer.special_tokens_map)
-        text = RENDERER.render(template, place, messages, special_tokens, add_generation_prompt=not answered)
-    else:
-        text = "\n".join(message["content"] for message in messages)
+    return encode_text(tokenizer, render_messages(tokenizer, messages, answered=answered), chat=True)
+
+
+def render_messages(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    answered: bool = False,
+    tools: Sequence[Mapping[str, Any]] = (),
+    values: Mapping[str, Any] = {},
+) -> str:
+    """The text of a conversation by the model's chat template; see `encode_messages`.
+
+    Args:
+        tools: JSON objects of the tools that the template is to describe.
+        values: further values for the template.
+
+    Raises:
+        BadRequestError: when the template refuses the messages.
+        CheckpointError: when the template exceeds a limit of time, memory or size.
+    """
+    template, place = chat_template(tokenizer), place_of(tokenizer)
+    if not template:
+        return "\n".join(message["content"] for message in messages)
     with reading(place, _UNUSABLE):
-        ids = tokenizer(text, add_special_tokens=not template)["input_ids"]
+        special_tokens = dict(tokenizer.special_tokens_map)
+    return RENDERER.render(
+        template,
+        place,
+        messages,
+        {**values, **special_tokens},
+        add_generation_prompt=not answered,
+        tools=tools,
+    )
+
+
+def encode_text(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
+    """The token ids of a text.
+
+    Args:
+        chat: whether `render_messages` has made the text. A text by a chat template has its special tokens
+            already.
+
+    Raises:
+        BadRequestError: when the text has no tokens.
+    """
+    with reading(place_of(tokenizer), _UNUSABLE):
+        ids = tokenizer(text, add_special_tokens=not (chat and chat_template(tokenizer)))["input_ids"]
     if not ids:
         raise BadRequestError("the prompt has no tokens")
     return [int(token) for token in ids]
+
+
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """The ids of a tokenizer's special tokens, by their texts."""
+    added = tokenizer.added_tokens_decoder
+    return {token.content: int(number) for number, token in added.items() if token.special}
 
 
 def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:
@@ -136,14 +182,22 @@ class StreamDecoder:
     def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._hidden: frozenset[int] = frozenset()
         self._ids: list[int] = []
         # The text of [_window, _emitted) has been returned. It is decoded again with the tokens that follow,
         # because a tokenizer treats the first token of a text differently (a leading space is dropped).
         self._window = 0
         self._emitted = 0
 
+    def show(self, tokens: frozenset[int]) -> None:
+        """Have the text of these special tokens returned, and that of no other special token."""
+        self._skip_special_tokens = False
+        self._hidden = frozenset(special_tokens(self._tokenizer).values()) - tokens
+
     def push(self, token: int) -> str:
         """Add a token and return the text that it completes: often a word, sometimes nothing."""
+        if token in self._hidden:
+            return ""
         self._ids.append(token)
         added = self._not_emitted()
         if not added or added.endswith(_INCOMPLETE):

@@ -67,6 +67,9 @@ class SilentText:
     def flush(self) -> str:
         return ""
 
+    def show(self, tokens: frozenset[int]) -> None:
+        pass
+
 
 def _draw(position: int) -> int:
     dice = np.random.default_rng(position).random()

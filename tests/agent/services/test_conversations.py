@@ -32,7 +32,8 @@ def test_the_chat_template_is_applied_to_all_messages(cluster4: str) -> None:
     [
         ((), "does not end with a message of the user"),
         (TALK[:2], "does not end with a message of the user"),
-        ([("tool", "x"), *TALK], "the role 'tool'"),
+        ([("robot", "x"), *TALK], "the role 'robot'"),
+        ([("tool", "x"), *TALK], "a message of a tool follows no message that calls tools"),
         ([("user", "x")] * 1025, "1025 messages"),
         ([("system", "x"), *TALK], "takes no system message"),
         ([("user", "x" * 200_000), ("user", "x" * 100_000)], "300000 bytes"),

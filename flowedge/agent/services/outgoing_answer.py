@@ -1,0 +1,61 @@
+"""An answer on its way to the client, separated into its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowedge.core.request import Tokens
+from flowedge.models.answer_form.answer_parser import AnswerParser, AnswerPart
+from flowedge.v1 import generation_pb2 as pb
+
+TOOL_CALLS = "tool_calls"
+_ENDED = ("eos", "stop")  # by itself, not cut off
+
+
+class OutgoingAnswer:
+    """Makes the events of an answer from what the engine puts out.
+
+    Attributes:
+        prompt_text: to tell the client, "" for nothing.
+    """
+
+    def __init__(self, parser: AnswerParser | None, prompt_text: str = "") -> None:
+        """parser: None if all of the answer is text."""
+        self.prompt_text = prompt_text
+        self._parser = parser
+        self._calls = 0
+
+    def chunk(self, drawn: Sequence[Tokens]) -> pb.GenerateEvent:
+        """Return the event for tokens that were drawn."""
+        token_ids = [token for tokens in drawn for token in tokens.token_ids]
+        chunk = self._read("".join(tokens.text for tokens in drawn))
+        chunk.token_ids.extend(token_ids)
+        return pb.GenerateEvent(chunk=chunk)
+
+    def rest(self, text: str) -> pb.GenerateEvent | None:
+        """Return the last event; None if nothing is left. `text` was held back until now."""
+        chunk = self._read(text)
+        if self._parser is not None:
+            chunk.MergeFrom(self._to_chunk(self._parser.finish(), before=chunk))
+        empty = not (chunk.text or chunk.reasoning or chunk.tool_calls)
+        return None if empty else pb.GenerateEvent(chunk=chunk)
+
+    def reason(self, reason: str) -> str:
+        """Return why the answer has ended, for the client."""
+        return TOOL_CALLS if self._calls and reason in _ENDED else reason
+
+    def _read(self, text: str) -> pb.Chunk:
+        if self._parser is None:
+            return pb.Chunk(text=text)
+        return self._to_chunk(self._parser.feed(text) if text else AnswerPart())
+
+    def _to_chunk(self, part: AnswerPart, before: pb.Chunk | None = None) -> pb.Chunk:
+        """Return the chunk of a part; its texts follow those of `before`, into which it is merged."""
+        calls = []
+        for call in part.calls:
+            calls.append(
+                pb.ToolCallDelta(index=self._calls, id=call.id, name=call.name, arguments=call.arguments)
+            )
+            self._calls += 1
+        text, reasoning = ("", "") if before is None else (before.text, before.reasoning)
+        return pb.Chunk(text=text + part.text, reasoning=reasoning + part.reasoning, tool_calls=calls)

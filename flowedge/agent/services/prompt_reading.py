@@ -1,0 +1,159 @@
+"""The prompt of a request as tokens, and how its answer is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flowedge.agent.config.agent_config import AgentLimits
+from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
+from flowedge.core.errors import BadRequestError
+from flowedge.models.answer_form.answer_form import AnswerForm, answer_form, opens_thought
+from flowedge.models.answer_form.answer_parser import AnswerParser
+from flowedge.models.answer_form.known_forms import HERMES, THOUGHT, CallForm, call_form
+from flowedge.models.answer_form.tool_grammar import tool_grammar
+from flowedge.models.chat_template.system_message import check_takes_system
+from flowedge.models.chat_template.tools import described_tools, knows_tools
+from flowedge.models.checkpoint.tokenizer import (
+    chat_template,
+    encode_text,
+    place_of,
+    render_messages,
+    special_tokens,
+)
+from flowedge.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from flowedge.engine.draft_models import DraftModels
+
+
+@dataclass(frozen=True)
+class ReadPrompt:
+    """A prompt as the model sees it.
+
+    Attributes:
+        text: of the whole prompt, "" if nobody asked for it.
+        form: of the answer; None where all of it is text.
+        shown: special tokens that the form looks for.
+        conversation: None for another kind of prompt.
+        forced: a Lark grammar that has the answer call tools; "" where no call is forced.
+    """
+
+    ids: tuple[int, ...]
+    text: str = ""
+    form: AnswerForm | None = None
+    shown: frozenset[int] = frozenset()
+    conversation: CheckedConversation | None = None
+    forced: str = ""
+
+    def parser(self) -> AnswerParser | None:
+        """Return what separates the answer; None where all of it is text."""
+        if self.form is None:
+            return None
+        asked = self.conversation
+        if asked is None:
+            return AnswerParser(self.form, self.text)
+        return AnswerParser(self.form, self.text, asked.tools, single=asked.single)
+
+
+def read_prompt(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> ReadPrompt:
+    """Turn the prompt of a request into tokens.
+
+    Raises:
+        BadRequestError: when it makes no sense, or the model cannot do what it asks for.
+        CapacityError: when it is longer than the limits.
+        CheckpointError: when a template of the model cannot be used.
+    """
+    match message.WhichOneof("input"):
+        case "prompt":
+            limits.check_prompt_text(message.prompt)
+            asked = pb.Conversation(messages=[pb.ChatMessage(role="user", content=message.prompt)])
+            read = _of_conversation(asked, message, models, limits)
+        case "conversation":
+            read = _of_conversation(message.conversation, message, models, limits)
+        case "text":
+            limits.check_prompt_text(message.text)
+            read = ReadPrompt(tuple(encode_text(models.tokenizer, message.text)), message.text)
+        case _:
+            read = _of_ids(message, models, limits)
+    limits.check_prompt_tokens(len(read.ids))
+    return read
+
+
+def _of_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> ReadPrompt:
+    limits.check_prompt_tokens(len(message.prompt_ids.ids))
+    ids = tuple(message.prompt_ids.ids)
+    if ids and max(ids) >= models.vocab_size:
+        raise BadRequestError(
+            f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
+        )
+    return ReadPrompt(ids, models.tokenizer.decode(ids) if message.echo else "")
+
+
+def _of_conversation(
+    asked: pb.Conversation, message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits
+) -> ReadPrompt:
+    conversation = checked_conversation(asked, limits)
+    tokenizer = models.tokenizer
+    template, place = chat_template(tokenizer), place_of(tokenizer)
+    if conversation.has_system:
+        check_takes_system(template, place)
+    own = getattr(tokenizer, "response_template", None)
+    calls, text_only = _form_of_calls(conversation, template, place, has_own=bool(own))
+    messages, tools = conversation.messages, conversation.tools
+    if text_only:
+        own, messages, tools = None, described_tools(messages, tools), []
+    text = render_messages(tokenizer, messages, tools=tools, values=conversation.values)
+    form = None
+    if message.parse_answer:
+        form = answer_form(template, own, calls if conversation.tools else None, place)
+    special = special_tokens(tokenizer)
+    shown = [special[marker] for marker in form.markers(special)] if form is not None else []
+    return ReadPrompt(
+        ids=tuple(encode_text(tokenizer, text, chat=True)),
+        text=text,
+        form=form,
+        shown=frozenset(shown),
+        conversation=conversation,
+        forced=_forced(conversation, calls, template, text, special),
+    )
+
+
+def _form_of_calls(
+    conversation: CheckedConversation, template: str, place: str, *, has_own: bool
+) -> tuple[CallForm | None, bool]:
+    """Return the form of the calls, and whether tools, calls and results have to be text of messages.
+
+    has_own: whether the tokenizer tells by itself how answers are read.
+    """
+    if not conversation.tools and not conversation.has_calls:
+        return None, False
+    form = call_form(template)
+    if knows_tools(template, place) and (form is not None or has_own):
+        return form, False
+    return HERMES, True
+
+
+def _forced(
+    conversation: CheckedConversation,
+    calls: CallForm | None,
+    template: str,
+    text: str,
+    special: dict[str, int],
+) -> str:
+    """Return the grammar that has the answer call tools; "" where no call is required."""
+    if not conversation.required:
+        return ""
+    if calls is None:
+        raise BadRequestError(
+            "tool_choice requires a call, and the model's chat template has calls in a form that cannot be "
+            'forced; leave out tool_choice, or give "auto"'
+        )
+    return tool_grammar(
+        calls,
+        conversation.required,
+        special,
+        single=conversation.single,
+        thinks=THOUGHT[1] in template,
+        in_thought=opens_thought(text),
+    )

@@ -1,0 +1,194 @@
+"""Separates an answer, as it comes, into text, reasoning and tool calls."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flowedge.models.answer_form.answer_form import TOOL_CALLS, AnswerForm
+
+_CONTENT = "content"
+_REASONING = ("reasoning", "reasoning_content", "thinking")  # as families name it
+_ID_LETTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # which the templates of some families require
+
+
+@dataclass(frozen=True)
+class FoundCall:
+    """A tool call of an answer; `arguments` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class AnswerPart:
+    """What a piece of an answer has added."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[FoundCall, ...] = ()
+
+
+class AnswerParser:
+    """Takes the text of an answer piece by piece; a tool call is returned when it is complete.
+
+    A call that is not in the form of the family is text of the answer. Space between the parts belongs to no
+    part.
+
+    Attributes:
+        calls: number of tool calls so far.
+    """
+
+    def __init__(
+        self,
+        form: AnswerForm,
+        prompt: str,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        single: bool = False,
+    ) -> None:
+        """
+        prompt: the text that the answer continues.
+        tools: their JSON objects, by which arguments get their types where the form has none.
+        single: whether calls after the first are left out.
+        """
+        from transformers.utils.chat_parsing import ResponseParser  # noqa: PLC0415 (a stage needs none)
+
+        self.calls = 0
+        self._form = form
+        self._single = single
+        self._parser: Any = ResponseParser(form.parsed, prefix=form.prefix(prompt), tools=[*map(dict, tools)])
+        self._texts = {_CONTENT: _Trimmed(), _REASONING[0]: _Trimmed(trims=True)}
+        self._open = ""  # field, and its text so far
+        self._body = ""
+        self._ids: set[str] = set()
+        self._read(self._parser.initial_events)  # of the prompt: its parts are not the answer's
+        self.calls = 0
+
+    def feed(self, text: str) -> AnswerPart:
+        """Return what a piece of the text adds."""
+        if self._parser is None:
+            return AnswerPart(self._texts[_CONTENT].push(text))
+        try:
+            return self._read(self._parser.feed(text))
+        except (ValueError, KeyError, TypeError, TimeoutError):  # by a form that is the checkpoint's own
+            return self._give_up(text)
+
+    def finish(self) -> AnswerPart:
+        """Return what was held back, at the end of the answer."""
+        part = AnswerPart()
+        if self._parser is not None:
+            try:
+                part = self._read(self._parser.finalize()[1])
+            except (ValueError, KeyError, TypeError, TimeoutError):
+                part = self._give_up("")
+        return AnswerPart(part.text + self._texts[_CONTENT].rest(), part.reasoning, part.calls)
+
+    def _give_up(self, text: str) -> AnswerPart:
+        """Return text that cannot be read by the form; what follows is text as well."""
+        self._parser = None
+        raw = self._literal("open") + self._body + text if self._open else text
+        return AnswerPart(self._texts[_CONTENT].push(raw))
+
+    def _read(self, events: Sequence[Mapping[str, Any]]) -> AnswerPart:
+        text, reasoning, calls = "", "", []
+        for event in events:
+            field = _REASONING[0] if event["field"] in _REASONING else event["field"]
+            match event["type"]:
+                case "region_open":
+                    self._begin(event["field"])
+                case "region_chunk" if field == _CONTENT:
+                    text += self._texts[field].push(event["text"])
+                case "region_chunk" if field == _REASONING[0]:
+                    reasoning += self._texts[field].push(event["text"])
+                case "region_chunk":
+                    self._body += event["text"]
+                case _ if field == TOOL_CALLS:
+                    found = self._new_calls(event["value"])
+                    calls += found
+                    if not found and not self._single:
+                        raw = self._literal("open") + self._body + self._literal("close")
+                        text += self._texts[_CONTENT].push(raw)
+                    self._open = ""
+                case _:
+                    self._open = ""
+        return AnswerPart(text, reasoning, tuple(calls))
+
+    def _begin(self, field: str) -> None:
+        self._open, self._body = ("", "") if field == _CONTENT else (field, "")
+        if field != _CONTENT:
+            self._texts[_CONTENT].trim()
+
+    def _literal(self, side: str) -> str:
+        """Return the marker at one side of the open field, if it is a literal."""
+        marker = self._form.spec["fields"].get(self._open, {}).get(side, "")
+        return marker if isinstance(marker, str) else ""
+
+    def _new_calls(self, value: Any) -> list[FoundCall]:
+        """Return the calls of a field that was read; none if it does not hold calls."""
+        found = [_call(each) for each in (value if isinstance(value, list) else [value])]
+        calls = [call for call in found if call is not None]
+        if len(calls) < len(found):
+            return []
+        if self._single:
+            calls = calls[: 1 - min(self.calls, 1)]
+        for place, call in enumerate(calls):
+            if call.id in self._ids:
+                calls[place] = replace(call, id=_new_id())
+            self._ids.add(calls[place].id)
+        self.calls += len(calls)
+        return calls
+
+
+class _Trimmed:
+    """Text whose space at its ends is left out, where other parts stand beside it."""
+
+    def __init__(self, *, trims: bool = False) -> None:
+        self._trims = trims  # whether the next text begins after another part
+        self._held = ""
+
+    def trim(self) -> None:
+        """Leave out the space here: another part begins."""
+        self._trims, self._held = True, ""
+
+    def push(self, text: str) -> str:
+        text = self._held + text
+        if self._trims:
+            text = text.lstrip()
+        kept = text.rstrip()
+        self._held = text[len(kept) :]
+        self._trims = self._trims and not kept
+        return kept
+
+    def rest(self) -> str:
+        rest, self._held = self._held, ""
+        return rest
+
+
+def _call(value: Any) -> FoundCall | None:
+    """Return the call that a JSON value of the model describes; None if it describes none."""
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if not isinstance(function, dict):
+        return None
+    name = function.get("name")
+    arguments = function.get("arguments", function.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        return None
+    given = value.get("id")
+    call_id = given if isinstance(given, str) and given else _new_id()
+    return FoundCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))

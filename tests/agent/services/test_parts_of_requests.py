@@ -1,0 +1,109 @@
+"""Tools, raw text, the echo of the prompt and other parts of requests, at a real draft node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowedge.client import ChatMessage, Client, Grammar, ToolCall
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.models.chat_template.tools import described_tools
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer import encode_messages, load_tokenizer
+from flowedge.v1 import generation_pb2 as pb
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object"}},
+}
+CALL = ToolCall("c1", "weather", '{"city": "Bonn"}')
+TALK = [
+    ChatMessage("user", "Rain?"),
+    ChatMessage("assistant", tool_calls=[CALL]),
+    ChatMessage("tool", "dry", tool_call_id="c1"),
+]
+
+
+def test_raw_text_has_no_template_around_it(cluster4: str) -> None:
+    tokenizer = load_tokenizer(Checkpoint.open("bundled"))
+    with Client(cluster4) as client:
+        answer = client.generate(text="def add(a, b):", echo=True, max_new_tokens=4).result()
+        assert list(answer.prompt_ids) == tokenizer("def add(a, b):")["input_ids"]
+        assert answer.prompt_text == "def add(a, b):"
+        again = client.generate(prompt_ids=answer.prompt_ids, echo=True, max_new_tokens=4).result()
+    assert again.token_ids == answer.token_ids
+    assert again.prompt_text == tokenizer.decode(answer.prompt_ids)
+
+
+def test_tools_are_described_to_a_model_whose_template_knows_none(cluster4: str) -> None:
+    tokenizer = load_tokenizer(Checkpoint.open("bundled"))
+    call = {"function": {"name": "weather", "arguments": {"city": "Bonn"}}}
+    messages = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "dry"},
+    ]
+    with Client(cluster4) as client:
+        answer = client.chat(TALK, tools=[WEATHER], echo=True, max_new_tokens=4).result()
+        hidden = client.chat(TALK, tools=[WEATHER], tool_choice="none", max_new_tokens=4).result()
+    assert list(answer.prompt_ids) == encode_messages(tokenizer, described_tools(messages, [WEATHER]))
+    assert list(hidden.prompt_ids) == encode_messages(tokenizer, described_tools(messages, []))
+    assert "<tool_response>\ndry\n</tool_response>" in answer.prompt_text
+
+
+def test_an_answer_without_calls_is_its_text(cluster4: str) -> None:
+    talk = [ChatMessage("user", "Write a function that adds two numbers.")]
+    with Client(cluster4) as client:
+        plain = client.chat(talk, parse=False, max_new_tokens=60).result()
+        parsed = client.chat(talk, max_new_tokens=60).result()
+        cut = client.chat(talk, max_new_tokens=60, stop=[plain.text[10:14]]).result()
+    assert parsed.text == plain.text == parsed.message.content
+    assert (parsed.reasoning, parsed.tool_calls) == ("", [])
+    assert (cut.text, cut.finish_reason) == (plain.text[: plain.text.index(plain.text[10:14])], "stop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"tools": ["{"]}, "a tool: not JSON"),
+        ({"tools": ["[]"]}, "is no JSON object"),
+        ({"tools": ['{"type": "function"}']}, "it must be"),
+        ({"tools": ['{"type": "function", "function": {"name": "a b"}}']}, "a tool's name is 'a b'"),
+        ({"tools": ["{}"] * 257}, "257 tools"),
+        ({"tool_choice": "maybe"}, "tool_choice is 'maybe'"),
+        ({"tool_choice": "required"}, "there are no tools"),
+        ({"tool_choice": "function", "tool_name": "x"}, "names 'x', which is"),
+        ({"template_values": "[]"}, "is no JSON object"),
+        ({"template_values": '{"messages": []}'}, "'messages', which comes from the request"),
+        ({"messages": [pb.ChatMessage(role="user", reasoning="x")]}, "only assistants' may"),
+        (
+            {
+                "messages": [
+                    pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="x", arguments="[")]),
+                    pb.ChatMessage(role="user"),
+                ]
+            },
+            "the arguments of a call of x: not JSON",
+        ),
+    ],
+)
+def test_conversations_that_make_no_sense_are_refused(
+    cluster4: str, changes: dict[str, Any], complaint: str
+) -> None:
+    conversation = pb.Conversation(**{"messages": [pb.ChatMessage(role="user", content="Hi")], **changes})
+    request = pb.GenerateRequest(conversation=conversation, max_new_tokens=1)
+    with Client(cluster4) as client, pytest.raises(BadRequestError, match=complaint):
+        client._start(request, 60, None).result()  # noqa: SLF001 (the client itself would refuse it)
+
+
+def test_tools_count_to_the_size_of_the_prompt(cluster4: str) -> None:
+    tool = {"type": "function", "function": {"name": "x", "description": "x" * 300_000}}
+    with Client(cluster4) as client, pytest.raises(CapacityError, match="bytes"):
+        client.chat([ChatMessage("user", "Hi")], tools=[tool]).result()
+
+
+def test_a_grammar_and_a_forced_call_exclude_each_other(cluster4: str) -> None:
+    talk = [ChatMessage("user", "Hi")]
+    with Client(cluster4) as client, pytest.raises(BadRequestError, match="grammar or a tool_choice"):
+        client.chat(talk, tools=[WEATHER], tool_choice="required", grammar=Grammar.json_object()).result()

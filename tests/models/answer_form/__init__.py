@@ -1,0 +1,1 @@
+"""The forms that models write reasoning and tool calls in."""
