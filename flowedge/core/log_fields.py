@@ -20,6 +20,10 @@ class Fields(TypedDict, total=False):
     pipeline: str
     session: str
     request: str
+    endpoint: str  # path of a route of the gateway
+    method: str  # of HTTP
+    status: int  # of HTTP
+    key: str  # name of an API key
     role: str
     peer: str  # a device or an address
     lane: str  # kind of link between devices, such as "in_band"

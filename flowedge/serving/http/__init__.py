@@ -1,0 +1,1 @@
+"""HTTP itself: limits of connections, headers and bodies, checks of every request, and the server."""

@@ -1,0 +1,76 @@
+"""What a gateway serves: pipelines as they are configured, and models as clients see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from flowedge.client.assembly import PipelineSpec
+from flowedge.core.errors import BadRequestError
+from flowedge.net.address import checked_address
+
+MAX_NAME = 200
+
+
+@dataclass(frozen=True)
+class PipelineEntry:
+    """A pipeline to serve.
+
+    Attributes:
+        draft_node: address.
+        spec: how it is set up again when its agents have come back idle; None if the gateway leaves that
+            to others.
+        model: name that clients use; "" for the name that the draft node tells.
+        aliases: further names of the model.
+        name: of the pipeline, in metrics and logs; "" for the draft node's address.
+        certificate: name that the draft node's certificate must have; "" for any name of the cluster.
+
+    Raises:
+        BadRequestError: when an address or a name is malformed.
+    """
+
+    draft_node: str
+    spec: PipelineSpec | None = None
+    model: str = ""
+    aliases: tuple[str, ...] = ()
+    name: str = ""
+    certificate: str = ""
+
+    def __post_init__(self) -> None:
+        checked_address(self.draft_node)
+        for name in (self.model, *self.aliases, self.name):
+            if len(name) > MAX_NAME or not (name.isprintable() or not name):
+                raise BadRequestError(
+                    f"the name {name[:80]!r} is no name of a model; it must be up to {MAX_NAME} printable "
+                    "characters"
+                )
+
+    @property
+    def label(self) -> str:
+        """Name of the pipeline."""
+        return self.name or self.draft_node
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as clients see it.
+
+    Attributes:
+        aliases: further names.
+        pipelines: names of its pipelines, and of these the ones that can answer.
+        created: seconds since 1970, when it was first seen.
+        context: most tokens of a prompt with its answer; None where the draft nodes do not tell.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    pipelines: tuple[str, ...]
+    ready: tuple[str, ...]
+    created: int
+    context: int | None = None
+
+
+def name_of(model: str) -> str:
+    """Return the name for clients of what an agent calls its model: of a path, the last part."""
+    path = PurePath(model)
+    return path.name if path.is_absolute() else model

@@ -1,0 +1,42 @@
+"""What is known of one HTTP request: filled while it is answered, then logged and counted."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class RequestRecord:
+    """One request.
+
+    Attributes:
+        request_id: as in `x-request-id`, in logs and at the draft node.
+        endpoint: the route's path, such as "/v1/chat/completions"; "" where there is no such route.
+        caller: name of the key.
+        model, pipeline: that answered; "" where none was asked.
+        status: of the answer; 0 before it begins. 499 if the client went away before.
+        outcome: "ok", "client_gone", or the word for the error that ended the request.
+        tokens_in, tokens_out: of prompts and answers.
+    """
+
+    request_id: str
+    method: str
+    endpoint: str = ""
+    caller: str = ""
+    model: str = ""
+    pipeline: str = ""
+    status: int = 0
+    outcome: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+CURRENT: ContextVar[RequestRecord | None] = ContextVar("flowedge_request", default=None)
+"""The request that the running code answers; None outside of a request."""

@@ -1,0 +1,1 @@
+"""Endpoints that are of no API: health, metrics and the list of models."""

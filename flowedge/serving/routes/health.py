@@ -1,0 +1,51 @@
+"""Whether the gateway lives, and whether it can answer; and its metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from flowedge.serving.access.caller import authorised
+from flowedge.serving.state import TheGateway
+from flowedge.version import VERSION
+
+PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/health/live")
+async def live() -> dict[str, str]:
+    """Answer while the process does."""
+    return {"status": "live"}
+
+
+@router.get("/health/ready")
+async def ready(gateway: TheGateway) -> JSONResponse:
+    """Answer 200 while a pipeline can answer, else 503 with the reason."""
+    problem = gateway.problem
+    if problem:
+        return JSONResponse({"status": "not ready", "reason": problem}, 503)
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/health")
+async def health(gateway: TheGateway) -> JSONResponse:
+    """Answer as /health/ready does, with the models and their pipelines."""
+    problem = gateway.problem
+    models = {
+        model.name: {"pipelines": list(model.pipelines), "ready": list(model.ready)}
+        for model in gateway.pipelines.models()
+    }
+    status = {"status": "not ready", "reason": problem} if problem else {"status": "ready"}
+    return JSONResponse({**status, "version": VERSION, "models": models}, 503 if problem else 200)
+
+
+@router.get("/metrics")
+async def metrics(request: Request, gateway: TheGateway) -> Response:
+    """Answer with the metrics; beyond loopback a key is needed unless access.open_metrics is set."""
+    settings = gateway.settings
+    if not (settings.serve.is_local or settings.access.open_metrics):
+        authorised(request)
+    return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,62 @@
+"""The state of one gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from flowedge.serving.access.gatekeeper import Gatekeeper
+from flowedge.serving.access.keys import KeyFile
+from flowedge.serving.config import GatewaySettings
+from flowedge.serving.errors import SERVER, ApiError
+from flowedge.serving.metrics import GatewayMetrics
+from flowedge.serving.pipelines.pool import PipelinePool
+
+
+class Gateway:
+    """What the endpoints work with.
+
+    Attributes:
+        keys: finds out who sends a request.
+        draining: set when the gateway was told to stop: it takes no new request.
+        cut: set when the time for running answers is over.
+        started: seconds since 1970.
+    """
+
+    def __init__(self, settings: GatewaySettings, pipelines: PipelinePool, metrics: GatewayMetrics) -> None:
+        """Raises what Gatekeeper does."""
+        self.settings, self.pipelines, self.metrics = settings, pipelines, metrics
+        access = settings.access
+        self.keys = Gatekeeper(access.keys, KeyFile(access.keys_path), local=settings.serve.is_local)
+        self.draining, self.cut = asyncio.Event(), asyncio.Event()
+        self.started = time.time()
+        self.running = 0  # requests that are being answered
+
+    @property
+    def problem(self) -> str:
+        """Why no request can be answered now; "" if requests can be."""
+        if self.draining.is_set():
+            return "the gateway is being stopped"
+        return self.pipelines.problem
+
+    def stopping(self) -> ApiError:
+        """Return what a request is answered with while the gateway stops."""
+        return ApiError(
+            503,
+            "the gateway is being stopped; ask another, or try again",
+            kind=SERVER,
+            code="draining",
+            retry_after_s=self.settings.deadlines.drain_s,
+        )
+
+
+def gateway_of(request: Request) -> Gateway:
+    """Return the gateway that a request came to."""
+    return cast(Gateway, request.app.state.gateway)
+
+
+TheGateway = Annotated[Gateway, Depends(gateway_of)]
+"""The type of an endpoint's parameter that is given the gateway."""
