@@ -12,6 +12,7 @@ import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.models.libraries import import_libraries
+from tests.support.gateways import GatewayProcess, gateway_before
 from tests.support.processes import AgentProcess, agents, left_behind
 from tests.support.scheduling import Units, shared, slow_first
 
@@ -55,6 +56,13 @@ def cluster4(processes_end: None) -> Iterator[str]:
         spec = PipelineSpec(addresses[0], stages, "bundled", ("bundled",), dtype="float32")
         assemble(spec, lambda *_: None)
         yield addresses[0]
+
+
+@pytest.fixture(scope="session")
+def gateway4(cluster4: str) -> Iterator[GatewayProcess]:
+    """`flowedge serve` in front of cluster4."""
+    with gateway_before(cluster4) as gateway:
+        yield gateway
 
 
 @pytest.fixture(scope="session", params=shared("agents9"))

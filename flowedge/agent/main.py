@@ -13,8 +13,9 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceId, device_name
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
 from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.operations import Operations, Signals
+from flowedge.agent.operations.operations import Operations
 from flowedge.agent.operations.pipeline_keeper import keep_pipeline
+from flowedge.agent.operations.signals import Signals
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent, Instruments
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService

@@ -53,6 +53,7 @@ class CommandEntry(NamedTuple):
 
 _HELP = {
     "generate": "Answer prompts; the text streams as it is generated.",
+    "serve": "Serve a pipeline over HTTP: OpenAI's API, and a page for browsers.",
     "devices": "List the agents on the network, their resources and their roles.",
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
     "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.agent_config import LogSettings
+from flowedge.agent.config.loading import SERVE_PREFIX, ConfigForm
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.net.address import host_ip, is_loopback, join_address
@@ -83,6 +84,7 @@ class PoolSettings(SettingsGroup):
     )
     ask_s: Seconds = setting(5.0, "Seconds between two questions to a draft node how it is.")
     ask_limit_s: Seconds = setting(5.0, "Time for a draft node to answer such a question.")
+    answer_s: Seconds = setting(600.0, "Maximum time for an answer.")
     most_ask_s: Seconds = setting(60.0, "Longest time after which a pipeline that is gone is asked again.")
 
 
@@ -128,7 +130,6 @@ class GatewayDeadlines(SettingsGroup):
         30.0, "Time for which a client may not read what is sent; then its connection and request end."
     )
     comment_s: Seconds = setting(10.0, "Time without output after which a stream carries a comment line.")
-    answer_s: Seconds = setting(600.0, "Maximum time for an answer.")
     drain_s: float = setting(
         20.0,
         "Time for running answers to end when the gateway is told to stop; systemd's TimeoutStopSec must be "
@@ -143,10 +144,13 @@ class GatewaySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    serve: ListenSettings = ListenSettings()
+    http: ListenSettings = ListenSettings()
     pipelines: PoolSettings = PoolSettings()
     access: AccessSettings = AccessSettings()
     limits: GatewayLimits = GatewayLimits()
     deadlines: GatewayDeadlines = GatewayDeadlines()
     security: SecuritySettings = SecuritySettings()
     log: LogSettings = LogSettings()
+
+
+GATEWAY_FORM = ConfigForm(GatewaySettings, "flowedge serve", Path("/etc/flowedge/serve.toml"), SERVE_PREFIX)

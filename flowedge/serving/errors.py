@@ -21,6 +21,7 @@ from flowedge.core.errors import (
     FlowEdgeError,
     PrefixLostError,
 )
+from flowedge.serving.record import CURRENT
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -134,7 +135,11 @@ def add_handlers(app: FastAPI) -> None:
     """Have an application answer with errors in OpenAI's shape."""
 
     async def answer(_: Request, error: Exception) -> JSONResponse:
-        return api_error(error).response()
+        shown = api_error(error)
+        record = CURRENT.get()
+        if record is not None:
+            record.outcome = shown.code or shown.kind
+        return shown.response()
 
     for kind in (ApiError, FlowEdgeError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

@@ -26,7 +26,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(RequestMiddleware, gateway=gateway)
-    origins = gateway.settings.serve.cors_origins
+    origins = gateway.settings.http.cors_origins
     if origins:
         app.add_middleware(
             CORSMiddleware,

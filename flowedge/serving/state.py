@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -24,16 +26,20 @@ class Gateway:
         draining: set when the gateway was told to stop: it takes no new request.
         cut: set when the time for running answers is over.
         started: seconds since 1970.
+        running: requests that are being answered.
+        idle: set while no request is.
     """
 
     def __init__(self, settings: GatewaySettings, pipelines: PipelinePool, metrics: GatewayMetrics) -> None:
         """Raises what Gatekeeper does."""
         self.settings, self.pipelines, self.metrics = settings, pipelines, metrics
         access = settings.access
-        self.keys = Gatekeeper(access.keys, KeyFile(access.keys_path), local=settings.serve.is_local)
+        self.keys = Gatekeeper(access.keys, KeyFile(access.keys_path), local=settings.http.is_local)
         self.draining, self.cut = asyncio.Event(), asyncio.Event()
         self.started = time.time()
-        self.running = 0  # requests that are being answered
+        self.running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
 
     @property
     def problem(self) -> str:
@@ -41,6 +47,25 @@ class Gateway:
         if self.draining.is_set():
             return "the gateway is being stopped"
         return self.pipelines.problem
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request as running while the context lasts.
+
+        Raises:
+            ApiError: with status 503, when as many run as the settings allow.
+        """
+        if self.running >= self.settings.limits.requests:
+            message = f"the gateway answers {self.running} requests, as many as it takes; try later"
+            raise ApiError(503, message, kind=SERVER, code="busy", retry_after_s=1.0)
+        self.running += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self.idle.set()
 
     def stopping(self) -> ApiError:
         """Return what a request is answered with while the gateway stops."""

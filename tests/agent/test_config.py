@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
-from flowedge.agent.config.loading import EffectiveConfig, load_config
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.config.loading import AGENT_FORM, EffectiveConfig, load_config
 from flowedge.agent.config.rendering import (
-    EXAMPLE_FILE,
-    TABLE_FILE,
-    example_toml,
+    AGENT_DOCUMENTS,
     example_value,
     toml_value,
-    with_table,
 )
 from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
@@ -42,7 +39,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(variable)
 
 
-def load(path: Path | None, flags: dict[str, tuple[str, str, Any]] | None = None) -> EffectiveConfig:
+def load(
+    path: Path | None, flags: dict[str, tuple[str, str, Any]] | None = None
+) -> EffectiveConfig[AgentConfig]:
     return load_config(flags or {}, path, default_file=Path("/nowhere"))
 
 
@@ -159,23 +158,24 @@ def test_print_config_gives_a_file_that_means_the_same(
 
 
 def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
-    text = (ROOT / EXAMPLE_FILE).read_text(encoding="utf-8")
-    assert text == example_toml(), WRITE
+    text = (ROOT / AGENT_DOCUMENTS.example_file).read_text(encoding="utf-8")
+    assert text == AGENT_DOCUMENTS.example_toml(), WRITE
     assert {key for table in tomllib.loads(text).values() for key in table} == set()
     found = re.findall(r"^# .+\n#(\w+) = .", text, re.MULTILINE)
-    assert found == [key for model in SECTIONS.values() for key in model.model_fields]
+    assert found == [key for model in AGENT_FORM.sections.values() for key in model.model_fields]
     given = AgentConfig.model_validate(tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE)))
-    for section, model in SECTIONS.items():
+    for section, model in AGENT_FORM.sections.items():
         for key, field in model.model_fields.items():
             assert getattr(getattr(given, section), key) == example_value(field)
             assert field.default is None or example_value(field) == field.default
 
 
 def test_the_table_in_the_docs_has_every_setting() -> None:
-    text = (ROOT / TABLE_FILE).read_text(encoding="utf-8")
-    assert text == with_table(text), WRITE
+    text = (ROOT / AGENT_DOCUMENTS.table_file).read_text(encoding="utf-8")
+    assert text == AGENT_DOCUMENTS.with_table(text), WRITE
     found = re.findall(r"^\| `(\w+)\.(\w+)` \| (?:`.+`)? \| .+ \|$", text, re.MULTILINE)
-    assert found == [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
+    sections = AGENT_FORM.sections.items()
+    assert found == [(section, key) for section, model in sections for key in model.model_fields]
 
 
 def test_lists_and_paths_are_written_too() -> None:

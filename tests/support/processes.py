@@ -44,6 +44,7 @@ PRELOADED = [
     "flowedge.agent.main",
     "flowedge.agent.roles.compute_side",
     "flowedge.cli.main",
+    "flowedge.serving.process",
     "flowedge.discovery.discovery",
     "flowedge.models.check.reference",
 ]

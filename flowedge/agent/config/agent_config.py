@@ -299,9 +299,3 @@ class AgentConfig(BaseModel):
             sessions_per_caller=limits.sessions_per_caller,
             sending=self.weights.max_sending,
         )
-
-
-SECTIONS: dict[str, type[SettingsGroup]] = {
-    name: type(field.default) for name, field in AgentConfig.model_fields.items()
-}
-"""The model of each section, in the order of the file."""

@@ -7,11 +7,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -20,16 +21,20 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from flowedge.agent.config.agent_config import SECTIONS, AgentConfig
+from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import BadRequestError
+from flowedge.core.settings_group import SettingsGroup
 from flowedge.storage.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
+Config = TypeVar("Config", bound=BaseModel)
 DEFAULT_FILE = Path("/etc/flowedge/agent.toml")
 PREFIX = "FLOWEDGE_"
+SERVE_PREFIX = "FLOWEDGE_SERVE_"  # of the gateway's variables
 DELIMITER = "__"
 # Older names, which commands without an agent's configuration read too.
 ALIASES = {DIRECTORY_VARIABLE: ("cache", "dir"), SIZE_VARIABLE: ("cache", "gib")}
 
+Sections = Mapping[str, type[SettingsGroup]]
 SettingPath = tuple[str | int, ...]
 """Section, key and index in an array; the index, or the key as well, may be absent."""
 Flags = Mapping[str, tuple[str, str, Any]]
@@ -43,7 +48,41 @@ _HEADER_OR_KEY = re.compile(r"""\s*(\[*)[\s\w."'-]+[]=]""")
 
 
 @dataclass(frozen=True)
-class EffectiveConfig:
+class ConfigForm(Generic[Config]):
+    """How the configuration of a program is declared, and where its values are looked for.
+
+    Attributes:
+        model: a pydantic model whose fields are the sections of the file, each a SettingsGroup with defaults.
+        command: of the program, such as "flowedge agent".
+        default_file: read if no file is named, and this one exists.
+        prefix: of environment variables.
+        others: longer prefixes, of variables that belong to other programs.
+        aliases: section and key that further environment variables set.
+    """
+
+    model: type[Config]
+    command: str
+    default_file: Path
+    prefix: str
+    others: tuple[str, ...] = ()
+    aliases: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def sections(self) -> dict[str, type[SettingsGroup]]:
+        """The model of each section, in the order of the file."""
+        return {name: type(field.default) for name, field in self.model.model_fields.items()}
+
+    @cached_property
+    def sources(self) -> type[BaseSettings]:
+        """The configuration as pydantic-settings looks for it in the environment and in a file."""
+        config = SettingsConfigDict(
+            env_prefix=self.prefix, env_nested_delimiter=DELIMITER, env_ignore_empty=True
+        )
+        return type("Sources", (BaseSettings, self.model), {"model_config": config, "__module__": __name__})
+
+
+@dataclass(frozen=True)
+class EffectiveConfig(Generic[Config]):
     """The configuration in force.
 
     Attributes:
@@ -51,37 +90,47 @@ class EffectiveConfig:
         file: the file that was read; None without one.
     """
 
-    config: AgentConfig
+    config: Config
     origins: Mapping[SettingPath, str]
     file: Path | None
 
 
-class _Sources(BaseSettings, AgentConfig):
-    """The configuration as pydantic-settings looks for it in the environment and in a file."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, env_ignore_empty=True
-    )
+AGENT_FORM = ConfigForm(
+    AgentConfig, "flowedge agent", DEFAULT_FILE, PREFIX, others=(SERVE_PREFIX,), aliases=ALIASES
+)
 
 
 def load_config(
     flags: Flags | None = None, path: Path | None = None, *, default_file: Path = DEFAULT_FILE
-) -> EffectiveConfig:
-    """Return the configuration of an agent that is started here and now.
+) -> EffectiveConfig[AgentConfig]:
+    """Return the configuration of an agent that is started here and now; see `load`."""
+    return load(AGENT_FORM, flags, path, default_file=default_file)
+
+
+def load(
+    form: ConfigForm[Config],
+    flags: Flags | None = None,
+    path: Path | None = None,
+    *,
+    default_file: Path | None = None,
+) -> EffectiveConfig[Config]:
+    """Return the configuration of a program that is started here and now.
 
     Args:
-        path: the configuration file; without one, `default_file` is read if there is such a file.
+        path: the configuration file; without one, the default file is read if there is such a file.
+        default_file: in place of the form's.
 
     Raises:
         BadRequestError: for everything that is unknown or wrong, with its place in the file, its environment
             variable or its flag.
     """
+    default_file = default_file or form.default_file
     if path is None and _is_there(default_file):
         path = default_file
-    aliases = {name: (*place, os.environ.get(name) or None) for name, place in ALIASES.items()}
-    sources = [_named(flags or {}, "flag"), _environment(), _named(aliases, "environment variable")]
+    aliases = {name: (*place, os.environ.get(name) or None) for name, place in form.aliases.items()}
+    sources = [_named(flags or {}, "flag"), _environment(form), _named(aliases, "environment variable")]
     if path is not None:
-        sources.append(_file(path))
+        sources.append(_file(form, path))
     merged: dict[str, Any] = {}
     origins: dict[SettingPath, str] = {}
     for values, origin in reversed(sources):
@@ -90,9 +139,9 @@ def load_config(
             merged[section] = lower | given if isinstance(given, dict) and isinstance(lower, dict) else given
             origins |= {place: origin(place) for place in [(section,), *((section, key) for key in keys)]}
     try:
-        config = AgentConfig.model_validate(merged)
+        config = form.model.model_validate(merged)
     except ValidationError as error:
-        raise _complain(error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
+        raise _complain(form, error, lambda wrong: origins.get(wrong[:2]) or origins[wrong[:1]]) from error
     return EffectiveConfig(config, {place: name for place, name in origins.items() if len(place) > 1}, path)
 
 
@@ -107,26 +156,32 @@ def _named(settings: Mapping[str, tuple[str, str, Any]], kind: str) -> Source:
     return values, names.__getitem__
 
 
-def _environment() -> Source:
+def _environment(form: ConfigForm[Any]) -> Source:
+    prefix, sections = form.prefix, form.sections
     for variable in os.environ:
         name = variable.upper()
-        section, delimiter, _ = name.removeprefix(PREFIX).lower().partition(DELIMITER)
-        if name.startswith(PREFIX) and delimiter and section not in SECTIONS:
-            raise BadRequestError(f"environment variable {variable}: {_unknown_section(section)}")
+        section, delimiter, _ = name.removeprefix(prefix).lower().partition(DELIMITER)
+        if (
+            name.startswith(prefix)
+            and not name.startswith(form.others)
+            and delimiter
+            and section not in sections
+        ):
+            raise BadRequestError(f"environment variable {variable}: {_unknown_section(sections, section)}")
     try:
-        values = EnvSettingsSource(_Sources)()
+        values = EnvSettingsSource(form.sources)()
     except SettingsError as error:
-        raise BadRequestError(f"the environment's {PREFIX}... cannot be used: {error}") from error
+        raise BadRequestError(f"the environment's {prefix}... cannot be used: {error}") from error
 
     def origin(place: SettingPath) -> str:
         section, key = str(place[0]), str(place[1]) if len(place) > 1 else "*"
         name = f"{section}{DELIMITER}{key}" if isinstance(values[section], dict) else section
-        return f"environment variable {PREFIX}{name.upper()}"
+        return f"environment variable {prefix}{name.upper()}"
 
     return values, origin
 
 
-def _file(path: Path) -> Source:
+def _file(form: ConfigForm[Any], path: Path) -> Source:
     """Return what a file says. Each value has to be of the exact type, and right by itself."""
     try:
         # Reading another device, or a pipe, might never end.
@@ -134,7 +189,7 @@ def _file(path: Path) -> Source:
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise BadRequestError(f"the configuration {path} is {kind}; name a TOML file")
         text = path.read_text(encoding="utf-8")
-        values = TomlConfigSettingsSource(_Sources, path).toml_data
+        values = TomlConfigSettingsSource(form.sources, path).toml_data
     except PermissionError as error:
         raise _not_permitted(path) from error
     except OSError as error:
@@ -153,9 +208,9 @@ def _file(path: Path) -> Source:
         return f"{path}:{found}" if found else str(path)
 
     try:
-        AgentConfig.model_validate_json(json.dumps(values, default=str), strict=True)
+        form.model.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
-        raise _complain(error, origin) from error
+        raise _complain(form, error, origin) from error
     return values, origin
 
 
@@ -188,33 +243,36 @@ def _find_places(text: str) -> Mapping[SettingPath, str]:
     return places
 
 
-def _complain(error: ValidationError, origin: Callable[[SettingPath], str]) -> BadRequestError:
+def _complain(
+    form: ConfigForm[Any], error: ValidationError, origin: Callable[[SettingPath], str]
+) -> BadRequestError:
     """Return the error that names everything pydantic found wrong, each with the origin of the value."""
     found = []
+    sections = form.sections
     for detail in error.errors(include_url=False):
         path = detail["loc"]
         if detail["type"] == "extra_forbidden":
-            reason = _unknown(*map(str, path))
+            reason = _unknown(sections, *map(str, path))
         elif detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
             reason = f"{path[0]} is a section; write [{path[0]}], and its settings below it"
         else:
-            reason = SECTIONS[str(path[0])].explain(detail, path[1:])
+            reason = sections[str(path[0])].explain(detail, path[1:])
         found.append(f"{origin(path)}: {reason}")
     return BadRequestError("; ".join(found))
 
 
-def _unknown_section(name: str) -> str:
-    return f"there is no section {name}{_suggest(name, SECTIONS)}"
+def _unknown_section(sections: Sections, name: str) -> str:
+    return f"there is no section {name}{_suggest(name, sections)}"
 
 
-def _unknown(section: str, key: str | None = None) -> str:
+def _unknown(sections: Sections, section: str, key: str | None = None) -> str:
     word = section if key is None else key
-    homes = [name for name, group in SECTIONS.items() if word in group.model_fields]
+    homes = [name for name, group in sections.items() if word in group.model_fields]
     if key is None:
-        return f"{word} belongs below [{homes[0]}]" if homes else _unknown_section(word)
+        return f"{word} belongs below [{homes[0]}]" if homes else _unknown_section(sections, word)
     if homes:
         return f"[{section}] has no setting {key}; it belongs below [{homes[0]}]"
-    return f"there is no setting {section}.{key}{_suggest(key, SECTIONS[section].model_fields)}"
+    return f"there is no setting {section}.{key}{_suggest(key, sections[section].model_fields)}"
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Documents that are made of the declarations of the settings.
 
-Run as a module at the root of the repository, it writes EXAMPLE_FILE and the table of TABLE_FILE.
+Run as a module at the root of the repository, it writes those of the agent.
 """
 
 from __future__ import annotations
@@ -8,27 +8,76 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
-from flowedge.agent.config.agent_config import SECTIONS
-from flowedge.agent.config.loading import DEFAULT_FILE, EffectiveConfig
+from flowedge.agent.config.loading import AGENT_FORM, DELIMITER, ConfigForm, EffectiveConfig
 from flowedge.version import VERSION
 
-EXAMPLE_FILE = Path("device_agents/agent.toml")
-EXAMPLE_HEADER = f"""\
-# How this device's FlowEdge agent runs. Read from {DEFAULT_FILE}, unless --config names another file.
-# Flags take precedence over environment variables (FLOWEDGE_AGENT__PORT), and those over this file.
-# Each commented-out line shows a default, or an example for a setting without one.
-# flowedge agent --print-config shows the configuration in force."""
-TABLE_FILE = Path("docs/agent.md")
 TABLE_PLACE = re.compile(r"(?<=<!-- table of settings -->\n).*?(?=<!-- end of table -->\n)", re.DOTALL)
 
 
-def effective_toml(effective: EffectiveConfig) -> str:
+@dataclass(frozen=True)
+class ConfigDocuments:
+    """Which documents are made of a configuration's declarations.
+
+    Attributes:
+        subject: what the example file is about, "How this ... runs".
+        example_file: a configuration file to start from.
+        table_file: a Markdown document with the table of settings.
+        variable: section and key of the environment variable that the example file names.
+    """
+
+    form: ConfigForm[Any]
+    subject: str
+    example_file: Path
+    table_file: Path
+    variable: tuple[str, str]
+
+    def write(self) -> None:
+        """Write both."""
+        self.example_file.write_text(self.example_toml(), encoding="utf-8")
+        document = self.table_file.read_text(encoding="utf-8")
+        self.table_file.write_text(self.with_table(document), encoding="utf-8")
+
+    def example_toml(self) -> str:
+        """Return the configuration file, with every setting commented out."""
+        variable = f"{self.form.prefix}{DELIMITER.join(self.variable).upper()}"
+        header = f"""\
+# {self.subject}. Read from {self.form.default_file}, unless --config names another file.
+# Flags take precedence over environment variables ({variable}), and those over this file.
+# Each commented-out line shows a default, or an example for a setting without one.
+# {self.form.command} --print-config shows the configuration in force."""
+        return _sections(
+            self.form, header, lambda _, key, field: f"#{key} = {toml_value(example_value(field))}"
+        )
+
+    def with_table(self, document: str) -> str:
+        """Return a Markdown document in which the table of settings is the present one."""
+        rows = [
+            f"| `{section}.{key}` | {'' if field.default is None else f'`{toml_value(field.default)}`'} "
+            f"| {field.description} |"
+            for section, group in self.form.sections.items()
+            for key, field in group.model_fields.items()
+        ]
+        table = "\n".join(["", "| Setting | Default | Meaning |", "|---|---|---|", *rows, "", ""])
+        return TABLE_PLACE.sub(lambda _: table, document)
+
+
+AGENT_DOCUMENTS = ConfigDocuments(
+    AGENT_FORM,
+    "How this device's FlowEdge agent runs",
+    Path("device_agents/agent.toml"),
+    Path("docs/agent.md"),
+    ("agent", "port"),
+)
+
+
+def effective_toml(form: ConfigForm[Any], effective: EffectiveConfig[Any]) -> str:
     """Return the configuration in force as TOML, with the origin of each value; secrets are left out."""
 
     def setting(section: str, key: str, _: FieldInfo) -> str:
@@ -42,29 +91,12 @@ def effective_toml(effective: EffectiveConfig) -> str:
         return f"{text}  # {effective.origins.get((section, key), 'default')}"
 
     file = effective.file or "none"
-    return _sections(f"# The configuration in force of flowedge {VERSION}; file: {file}", setting)
-
-
-def example_toml() -> str:
-    """Return a configuration file to start from, with every setting commented out."""
-    return _sections(EXAMPLE_HEADER, lambda _, key, field: f"#{key} = {toml_value(example_value(field))}")
+    return _sections(form, f"# The configuration in force of flowedge {VERSION}; file: {file}", setting)
 
 
 def example_value(field: FieldInfo) -> Any:
     """Return a setting's default; the first of its examples if it has no default."""
     return field.default if field.default is not None or not field.examples else field.examples[0]
-
-
-def with_table(document: str) -> str:
-    """Return a Markdown document in which the table of settings is the present one."""
-    rows = [
-        f"| `{section}.{key}` | {'' if field.default is None else f'`{toml_value(field.default)}`'} "
-        f"| {field.description} |"
-        for section, group in SECTIONS.items()
-        for key, field in group.model_fields.items()
-    ]
-    table = "\n".join(["", "| Setting | Default | Meaning |", "|---|---|---|", *rows, "", ""])
-    return TABLE_PLACE.sub(lambda _: table, document)
 
 
 def toml_value(value: Any) -> str:
@@ -81,10 +113,10 @@ def toml_value(value: Any) -> str:
     raise TypeError(f"a setting of type {type(value).__name__} cannot be written as TOML")
 
 
-def _sections(header: str, setting: Callable[[str, str, FieldInfo], str]) -> str:
+def _sections(form: ConfigForm[Any], header: str, setting: Callable[[str, str, FieldInfo], str]) -> str:
     """Return a TOML file; `setting` gives the line below a setting's description."""
     lines = [header]
-    for section, group in SECTIONS.items():
+    for section, group in form.sections.items():
         lines += ["", f"[{section}]"]
         for key, field in group.model_fields.items():
             lines += [f"# {field.description}", setting(section, key, field)]
@@ -92,5 +124,4 @@ def _sections(header: str, setting: Callable[[str, str, FieldInfo], str]) -> str
 
 
 if __name__ == "__main__":
-    EXAMPLE_FILE.write_text(example_toml(), encoding="utf-8")
-    TABLE_FILE.write_text(with_table(TABLE_FILE.read_text(encoding="utf-8")), encoding="utf-8")
+    AGENT_DOCUMENTS.write()

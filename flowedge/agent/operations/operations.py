@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +14,7 @@ from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.operations.health_service import HealthService
 from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
+from flowedge.agent.operations.signals import Signals
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
@@ -42,20 +42,6 @@ _STATUS = {
     False: health_pb2.HealthCheckResponse.NOT_SERVING,
 }
 _log = logging.getLogger(__name__)
-
-
-class Signals:
-    """SIGTERM and SIGINT: the first signal sets `stop`, the second sets `hurry`."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._come)
-
-    def _come(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
 
 
 class Operations:

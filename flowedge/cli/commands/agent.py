@@ -2,76 +2,46 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 
-from flowedge.agent.config.agent_config import SECTIONS
-from flowedge.agent.config.loading import DEFAULT_FILE, load_config
+from flowedge.agent.config.loading import AGENT_FORM, DEFAULT_FILE, load_config
 from flowedge.agent.config.rendering import effective_toml
+from flowedge.cli.flags.setting_flags import SettingFlags
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import say_text
 
-FLAGS = {
-    "--host": ("agent", "host"),
-    "--port": ("agent", "port"),
-    "--name": ("agent", "name"),
-    "--device": ("agent", "device"),
-    "--threads": ("agent", "threads"),
-    "--advertise/--no-advertise": ("agent", "advertise"),
-    "--cache-dir": ("cache", "dir"),
-    "--cache-gib": ("cache", "gib"),
-    "--cluster-dir": ("security", "cluster_dir"),
-    "--insecure": ("security", "insecure"),
-    "--hub/--no-hub": ("weights", "hub"),
-    "--log-format": ("log", "format"),
-    "--log-level": ("log", "level"),
-}
-"""The section and key that each flag sets."""
-_METAVARS = {
-    "host": "ADDRESS",
-    "name": "NAME",
-    "device": "DEVICE",
-    "dir": "DIR",
-    "cluster_dir": "DIR",
-    "gib": "GIB",
-}
+FLAGS = SettingFlags(
+    AGENT_FORM,
+    {
+        "--host": ("agent", "host"),
+        "--port": ("agent", "port"),
+        "--name": ("agent", "name"),
+        "--device": ("agent", "device"),
+        "--threads": ("agent", "threads"),
+        "--advertise/--no-advertise": ("agent", "advertise"),
+        "--cache-dir": ("cache", "dir"),
+        "--cache-gib": ("cache", "gib"),
+        "--cluster-dir": ("security", "cluster_dir"),
+        "--insecure": ("security", "insecure"),
+        "--hub/--no-hub": ("weights", "hub"),
+        "--log-format": ("log", "format"),
+        "--log-level": ("log", "level"),
+    },
+    {
+        "host": "ADDRESS",
+        "name": "NAME",
+        "device": "DEVICE",
+        "dir": "DIR",
+        "cluster_dir": "DIR",
+        "gib": "GIB",
+    },
+)
 
 
-def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Have Typer see an option for each of FLAGS in place of the command's `**flags`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    options = [_option(flag, *setting) for flag, setting in FLAGS.items()]
-    command.__signature__ = signature.replace(parameters=[*options, *own])  # type: ignore[attr-defined]
-    return command
-
-
-def _option(flag: str, section: str, key: str) -> inspect.Parameter:
-    """Return the parameter of a flag, which is None when the flag is not given."""
-    field = SECTIONS[section].model_fields[key]
-    types = (field.annotation, *get_args(field.annotation))
-    kind: Any = next((each for each in (bool, int, float) if each in types), str)
-    least, most = (
-        next((getattr(bound, name) for bound in field.metadata if hasattr(bound, name)), None)
-        for name in ("ge", "le")
-    )
-    words = [word for each in types if get_origin(each) is Literal for word in get_args(each)]
-    metavar = "|".join(words) or _METAVARS.get(key)
-    options = typer.Option(flag, help=field.description, min=least, max=most, metavar=metavar)
-    option = Annotated[kind | None, options]
-    only_by_name = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_parameter(flag), only_by_name, default=None, annotation=option)
-
-
-def _parameter(flag: str) -> str:
-    return flag.partition("/")[0].removeprefix("--").replace("-", "_")
-
-
-@_with_flags
+@FLAGS.added_to
 def agent(
     *,
     config: Annotated[
@@ -90,10 +60,9 @@ def agent(
     Flags take precedence over environment variables (FLOWEDGE_AGENT__PORT), and those over the configuration
     file.
     """
-    given = {flag.partition("/")[0]: (*setting, flags[_parameter(flag)]) for flag, setting in FLAGS.items()}
-    effective = load_config(given, config)
+    effective = load_config(FLAGS.given(flags), config)
     if print_config:
-        say_text(effective_toml(effective))
+        say_text(effective_toml(AGENT_FORM, effective))
         return
     if exit_with_parent:
         stop_when_input_closes()

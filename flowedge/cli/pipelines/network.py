@@ -31,13 +31,20 @@ class PlannedPipeline:
 
     Attributes:
         draft_node: address.
-        missing: what has to be set up; None if the pipeline is ready.
+        spec: the pipeline as a whole; None if only its draft node was named.
+        ready: whether it is set up already.
         found: the draft node as the network shows it; None if it was named or started here.
     """
 
     draft_node: str
-    missing: PipelineSpec | None
+    spec: PipelineSpec | None
+    ready: bool
     found: Device | None = None
+
+    @property
+    def missing(self) -> PipelineSpec | None:
+        """What has to be set up; None if the pipeline is ready."""
+        return None if self.ready else self.spec
 
 
 def last_draft_nodes() -> LastDraftNodes:
@@ -57,17 +64,19 @@ def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipe
     seen = asyncio.run(_search(request, settings, known))
     if isinstance(seen, Device):
         assert known is not None, "it is the device that was asked for"
-        return _ready(known.address, seen, report)
+        return _ready(request, known.address, seen, report)
     devices = ask_all(seen, settings.peers, request.discover_s, least=2 + len(request.middles))
     for address, device in devices.items():
         if request.is_served_by(address, device):
-            return _ready(address, device, report)
+            return _ready(request, address, device, report)
     return _of_idle(request, devices, report)
 
 
-def _ready(address: str, device: Device, report: OnProgress) -> PlannedPipeline:
+def _ready(request: PipelineRequest, address: str, device: Device, report: OnProgress) -> PlannedPipeline:
     report(device.name, "has the pipeline ready")
-    return PlannedPipeline(address, None, device)
+    middles = tuple(middle for _, middle in device.middles)
+    spec = request.spec(address, (*device.stage_addresses, *middles))
+    return PlannedPipeline(address, spec, ready=True, found=device)
 
 
 async def _search(
@@ -127,7 +136,7 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
     stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
     wanted_pipeline = request.spec(draft_node, (*stages, *middles))
-    return PlannedPipeline(draft_node, wanted_pipeline, devices[draft_node])
+    return PlannedPipeline(draft_node, wanted_pipeline, ready=False, found=devices[draft_node])
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:

@@ -22,6 +22,18 @@ def open_pipeline(
 ) -> Iterator[str]:
     """Yield the address of a draft node whose pipeline is ready; agents started here end with the context.
 
+    See `open_planned`.
+    """
+    with open_planned(request, report, on_transfer) as planned:
+        yield planned.draft_node
+
+
+@contextmanager
+def open_planned(
+    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
+) -> Iterator[PlannedPipeline]:
+    """Yield a pipeline, which is ready then; agents started here end with the context.
+
     Args:
         report: called with what each device is doing.
         on_transfer: called while a device fetches weights.
@@ -35,7 +47,7 @@ def open_pipeline(
             )
             started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
-            planned = PlannedPipeline(address, request.spec(address, tuple(others)))
+            planned = PlannedPipeline(address, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
             planned = _on_peers(request, request.peers)
         else:
@@ -45,7 +57,7 @@ def open_pipeline(
         if planned.found is not None:
             known = KnownDraftNode(planned.found.name, planned.found.id, planned.draft_node)
             last_draft_nodes().remember(known)
-        yield planned.draft_node
+        yield planned
 
 
 def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeline:
@@ -62,6 +74,6 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeli
                 f"--split {request.split}: the pipeline of {peers[0]} has the split {layers}; name its "
                 "stages after it in --peers for another pipeline"
             )
-        return PlannedPipeline(peers[0], None)
+        return PlannedPipeline(peers[0], None, ready=True)
     wanted = request.spec(peers[0], peers[1:])
-    return PlannedPipeline(peers[0], None if wanted.is_served_by(device) else wanted)
+    return PlannedPipeline(peers[0], wanted, ready=wanted.is_served_by(device))

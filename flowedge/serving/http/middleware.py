@@ -75,7 +75,11 @@ class RequestMiddleware:
             answer.closes = False
         if isinstance(caller, ApiCaller):
             record.caller = caller.name
-        await self._run(scope, receive, answer, body)
+        if is_open or isinstance(caller, ApiError) or record.method not in _WITH_BODY:
+            await self._run(scope, receive, answer, body)
+            return
+        with gateway.answering(), caller.one_request():
+            await self._run(scope, receive, answer, body)
 
     def _check(self, scope: Scope, headers: Headers, record: RequestRecord) -> None:
         """Raise ApiError for a request that is refused whoever sends it."""
@@ -84,9 +88,9 @@ class RequestMiddleware:
         except BadRequestError as error:
             record.request_id = new_request_id()
             raise ApiError(400, f"{REQUEST_ID}: {error}", param=REQUEST_ID) from error
-        serve = self._gateway.settings.serve
-        check_host(serve, headers)
-        check_origin(serve, scope["method"], headers)
+        http = self._gateway.settings.http
+        check_host(http, headers)
+        check_origin(http, scope["method"], headers)
 
     async def _run(self, scope: Scope, receive: Receive, answer: _Answer, body: bytes) -> None:
         """Run the endpoint; end it when the client goes away, or the time for running answers is over.
@@ -100,7 +104,6 @@ class RequestMiddleware:
         task: asyncio.Future[Any] = asyncio.ensure_future(self._app(scope, request, answer))
         gone: asyncio.Future[Any] = asyncio.ensure_future(_wait_gone(receive))
         cut: asyncio.Future[Any] = asyncio.ensure_future(gateway.cut.wait())
-        gateway.running += 1
         try:
             await asyncio.wait({task, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
             if cut.done() and answer.record.status and not task.done() and not gone.done():
@@ -113,7 +116,6 @@ class RequestMiddleware:
             else:
                 raise gateway.stopping()
         finally:
-            gateway.running -= 1
             for each in (task, gone, cut):
                 each.cancel()
             await asyncio.gather(task, gone, cut, return_exceptions=True)

@@ -51,7 +51,11 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self.problem = _NOT_ASKED
         self.device: Device | None = None
         self.client = PipelineClient(
-            entry.draft_node, name=entry.certificate or None, pipeline=entry.label, model=entry.model
+            entry.draft_node,
+            timeout_s=settings.answer_s,
+            name=entry.certificate or None,
+            pipeline=entry.label,
+            model=entry.model,
         )
         self._leases_when_asked = 0
         self._wait_s = _FIRST_WAIT_S

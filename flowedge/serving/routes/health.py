@@ -46,6 +46,6 @@ async def health(gateway: TheGateway) -> JSONResponse:
 async def metrics(request: Request, gateway: TheGateway) -> Response:
     """Answer with the metrics; beyond loopback a key is needed unless access.open_metrics is set."""
     settings = gateway.settings
-    if not (settings.serve.is_local or settings.access.open_metrics):
+    if not (settings.http.is_local or settings.access.open_metrics):
         authorised(request)
     return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.config.rendering import example_toml
+from flowedge.agent.config.rendering import AGENT_DOCUMENTS
 from flowedge.core.errors import BadRequestError
 from testbed.tools.nspawn.guide.document import Document, with_settings
 
@@ -34,9 +34,9 @@ def test_no_command_needs_a_variable() -> None:
 def test_settings_are_written_where_a_person_writes_them() -> None:
     settings = DOCUMENT.settings("A real model")
     assert settings["weights"] == {"hub": "true"}
-    changed = with_settings(example_toml(), settings)
+    changed = with_settings(AGENT_DOCUMENTS.example_toml(), settings)
     assert 'model = "HuggingFaceTB/SmolLM2-135M-Instruct"' in changed.partition("[pipeline]")[2].splitlines()
-    before, after = set(example_toml().splitlines()), set(changed.splitlines())
+    before, after = set(AGENT_DOCUMENTS.example_toml().splitlines()), set(changed.splitlines())
     assert after - before == {f"{key} = {value}" for part in settings.values() for key, value in part.items()}
     assert with_settings(changed, settings) == changed
     with pytest.raises(BadRequestError, match=r"no setting pipeline\.colour"):

@@ -1,0 +1,279 @@
+"""`flowedge serve`: pipelines behind an HTTP endpoint, and its API keys."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flowedge.agent.config.loading import load
+from flowedge.agent.config.rendering import effective_toml
+from flowedge.agent.operations.logs import set_up_logs
+from flowedge.cli.flags.setting_flags import SettingFlags
+from flowedge.cli.gateway.entries import open_declared, open_entry
+from flowedge.cli.options import (
+    BUNDLED,
+    DRAFTER_HELP,
+    MODEL_HELP,
+    TOKENIZER_HELP,
+    AsJson,
+    DraftQuantOption,
+    DraftVocabularyOption,
+    Exactness,
+    KvForm,
+    PipelineDtype,
+    Split,
+    Verification,
+    choose_drafting,
+    local_path,
+    split_peers,
+)
+from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
+from flowedge.cli.output import say, say_json, say_text, warn
+from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.screens.answer_screen import AnswerScreen
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import output_console, plain_table
+from flowedge.cli.trust import choose_credentials
+from flowedge.core.errors import BadRequestError
+from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
+from flowedge.drafting.draft_form import DraftForm
+from flowedge.profiling.documents.model import Quantisation
+from flowedge.serving.access.keys import KeyFile, KeyLimits
+from flowedge.serving.config import GATEWAY_FORM, GatewaySettings
+
+FLAGS = SettingFlags(
+    GATEWAY_FORM,
+    {
+        "--listen": ("http", "listen"),
+        "--pipelines": ("pipelines", "file"),
+        "--keys": ("access", "keys"),
+        "--keys-file": ("access", "keys_file"),
+        "--tls-cert": ("http", "tls_cert"),
+        "--tls-key": ("http", "tls_key"),
+        "--root-path": ("http", "root_path"),
+        "--trusted-proxy": ("http", "trusted_proxies"),
+        "--allowed-host": ("http", "allowed_hosts"),
+        "--cors-origin": ("http", "cors_origins"),
+        "--open-metrics/--no-open-metrics": ("access", "open_metrics"),
+        "--cluster-dir": ("security", "cluster_dir"),
+        "--insecure": ("security", "insecure"),
+        "--log-format": ("log", "format"),
+        "--log-level": ("log", "level"),
+    },
+    {
+        "listen": "ADDRESS:PORT",
+        "file": "FILE",
+        "keys_file": "FILE",
+        "tls_cert": "FILE",
+        "tls_key": "FILE",
+        "root_path": "PATH",
+        "trusted_proxies": "ADDRESS",
+        "allowed_hosts": "NAME",
+        "cors_origins": "ORIGIN",
+        "cluster_dir": "DIR",
+    },
+)
+
+serve = typer.Typer(
+    help="Serve a pipeline over HTTP: OpenAI's API, and a page for browsers.",
+    invoke_without_command=True,
+    add_completion=False,
+)
+keys = typer.Typer(help="Make, list and remove API keys.", no_args_is_help=True, add_completion=False)
+serve.add_typer(keys, name="keys")
+
+KeysFile = Annotated[
+    Path | None, typer.Option("--keys-file", metavar="FILE", help="File of the keys. Default: as configured.")
+]
+
+
+@serve.callback()
+@FLAGS.added_to
+def serve_pipelines(
+    context: typer.Context,
+    *,
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
+    stages: Annotated[
+        int | None, typer.Option(min=1, help="Start a draft node and N stages on this machine.")
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Agents to use: the draft node, then the stages in layer order."
+        ),
+    ] = None,
+    split: Split = None,
+    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
+    dtype: PipelineDtype = "auto",
+    kv: KvForm = "native",
+    exact: Exactness = "auto",
+    verification: Verification = "auto",
+    draft_quant: DraftQuantOption = "auto",
+    draft_vocabulary: DraftVocabularyOption = "auto",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the model for clients. Default: its own.")
+    ] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Further name of the model; repeatable.")
+    ] = None,
+    no_keys: Annotated[
+        bool,
+        typer.Option("--no-keys", help="Let anyone in who can connect, also beyond loopback; as --keys off."),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Configuration file. Default: {GATEWAY_FORM.default_file}, if it exists."
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every setting with its origin, and exit.")
+    ] = False,
+    exit_with_parent: ExitWithParent = False,
+    **flags: Any,
+) -> None:
+    """Serve a pipeline over HTTP: OpenAI's API, and a page for browsers.
+
+    Without --stages, --peers and --pipelines, the agents found on the network are used: a pipeline of the
+    model that is ready, or else idle agents.
+
+    Flags take precedence over environment variables (FLOWEDGE_SERVE_HTTP__LISTEN), and those over the
+    configuration file.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if no_keys:
+        flags["keys"] = "off"
+    effective = load(GATEWAY_FORM, FLAGS.given(flags), config)
+    if print_config:
+        say_text(effective_toml(GATEWAY_FORM, effective))
+        return
+    if exit_with_parent:
+        stop_when_input_closes()
+    settings = effective.config
+    drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)
+    request = PipelineRequest(
+        model=local_path(model),
+        drafter=drafting.drafter,
+        quant=quant,
+        split=split,
+        stages=stages,
+        peers=tuple(split_peers(peers)) if peers is not None else None,
+        dtype=dtype,
+        kv=kv,
+        exact=exact,
+        verification=verification,
+        tokenizer="" if tokenizer is None else local_path(tokenizer),
+        draft_form=DraftForm.parsed(draft_quant, draft_vocabulary),
+    )
+    if settings.pipelines.file is not None and (stages is not None or peers is not None):
+        raise BadRequestError("give --stages or --peers, or the file of --pipelines, which names its agents")
+    names = (name or "", tuple(alias or ()))
+    raise typer.Exit(_serve(settings, request, names, drafting.notice))
+
+
+def _serve(
+    settings: GatewaySettings, request: PipelineRequest, names: tuple[str, tuple[str, ...]], notice: str
+) -> int:
+    from flowedge.serving.process import check_settings, serve  # noqa: PLC0415 (--help takes no server)
+
+    check_settings(settings)  # before anything is started
+    choose_credentials(
+        None if settings.security.cluster_dir is None else Path(settings.security.cluster_dir),
+        settings.security.insecure,
+    )
+    screen = AnswerScreen()
+    if settings.access.keys == "off" and not settings.http.is_local:
+        warn(f"--no-keys: anyone who can connect to {settings.http.listen} may use this gateway")
+    if settings.pipelines.file is not None:
+        opening = open_declared(settings.pipelines.file, screen)
+    else:
+        if notice and not request.is_made_already:
+            screen.note(notice)
+        opening = open_entry(request, names, screen)
+    with opening as entries:
+        set_up_logs(settings.log, platform.node())
+        return serve(settings, entries, _announce)
+
+
+def _announce(url: str, gateway: Any) -> None:
+    """Say where the gateway is, on standard output, which a person or a program reads."""
+    models = ", ".join(model.name for model in gateway.pipelines.models()) or "none so far"
+    say(f"flowedge serve: listening on {url.split('//')[1].split('/', maxsplit=1)[0]}")
+    say(f"models: {models}")
+    say(f"OpenAI's API: {url}v1    page: {url}    Ctrl-C ends it")
+    if gateway.problem:
+        warn(gateway.problem)
+
+
+@keys.command()
+def add(
+    name: Annotated[str, typer.Argument(help="Name of the key, for you and for the log.")],
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests a minute.")] = None,
+    concurrent: Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of prompts and answers a minute.")
+    ] = None,
+    tokens_per_day: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of prompts and answers a day.")
+    ] = None,
+    priority: Annotated[
+        Priority, typer.Option(help="Of its requests, where several wait.")
+    ] = DEFAULT_PRIORITY,
+    keys_file: KeysFile = None,
+) -> None:
+    """Make a key and print it, once; a gateway that runs knows it within seconds. No limit is the default."""
+    limits = KeyLimits(requests_per_minute, concurrent, tokens_per_minute, tokens_per_day)
+    file = _file(keys_file)
+    say(file.add(name, priority, limits))
+    warn(f"{file.path} has its hash only: keep the key now")
+
+
+@keys.command("list")
+def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
+    """List the keys: name, when it was made, limits. The keys themselves are known to nobody."""
+    rows = [
+        {
+            "name": key.name,
+            "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created)),
+            "priority": key.priority,
+            "requests/min": key.limits.requests_per_minute,
+            "concurrent": key.limits.concurrent,
+            "tokens/min": key.limits.tokens_per_minute,
+            "tokens/day": key.limits.tokens_per_day,
+        }
+        for key in _file(keys_file).read()
+    ]
+    if as_json:
+        say_json(rows)
+        return
+    numbers = ("requests/min", "concurrent", "tokens/min", "tokens/day")
+    table = plain_table(
+        "name",
+        Column("created", Form.WHOLE, drop=1),
+        "priority",
+        *(Column(title, Form.WHOLE, right=True) for title in numbers),
+    )
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row.values()))
+    output_console().print(table)
+
+
+@keys.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
+    keys_file: KeysFile = None,
+) -> None:
+    """Remove a key; a gateway that runs refuses it within seconds."""
+    _file(keys_file).remove(name)
+    say(f"removed {name}")
+
+
+def _file(named: Path | None) -> KeyFile:
+    return KeyFile(named or load(GATEWAY_FORM).config.access.keys_path)

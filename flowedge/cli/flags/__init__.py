@@ -1,0 +1,1 @@
+"""Flags of a command that are made of the declarations of its settings."""

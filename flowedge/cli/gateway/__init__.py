@@ -1,0 +1,1 @@
+"""The pipelines and agents of `flowedge serve`."""
