@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias, get_args
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.messages import StageReport
+from flowedge.core.rules.likelihood import TokenLikelihood
+from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 
@@ -76,6 +78,7 @@ class Request:
         priority: by which requests are opened that wait for room; it changes no token.
         reuses_prefix: whether rows of other sessions may be copied for it, and its rows for them.
         shown_tokens: special tokens whose text is put out; that of others is not.
+        rules: for the logits and about them; None where there is no rule.
     """
 
     session: str
@@ -91,6 +94,7 @@ class Request:
     priority: Priority = DEFAULT_PRIORITY
     reuses_prefix: bool = True
     shown_tokens: frozenset[int] = frozenset()
+    rules: LogitRules | None = None
 
     @property
     def draft_noise(self) -> SamplingParams | None:
@@ -129,12 +133,14 @@ class Tokens:
 
     Attributes:
         drawn: when, in seconds of the draft node's clock.
+        likelihoods: of each token, if the request asked for them.
     """
 
     session: str
     token_ids: tuple[int, ...]
     text: str
     drawn: float = 0.0
+    likelihoods: tuple[TokenLikelihood, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +170,7 @@ class DecodeCounters:
             from its sending to the target until it is verified or returned without live rows.
         rows_alive_in_flight: mean number of rows in flight that were not pruned yet.
         segments_in_flight: mean number of segments with a row in flight (engine/rows_in_flight.py).
+        forced_tokens: draft tokens that a grammar left no choice about, for which no drafter was asked.
     """
 
     accepted_per_segment: tuple[int, ...] = ()
@@ -178,6 +185,7 @@ class DecodeCounters:
     rows_in_flight: float = 0.0
     rows_alive_in_flight: float = 0.0
     segments_in_flight: float = 0.0
+    forced_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.errors import BadRequestError
+from flowedge.core.rules.likelihood import TokenLikelihood
 
 # Constants of splitmix64.
 GOLDEN = 0x9E3779B97F4A7C15
@@ -94,10 +95,15 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Walk:
-    """A verified path: the accepted rows, root first, and the token drawn after the last of them."""
+    """A verified path: the accepted rows, root first, and the token drawn after the last of them.
+
+    Attributes:
+        likelihoods: of the token drawn after each accepted row, if they were asked for.
+    """
 
     accepted: tuple[int, ...]
     token: int
+    likelihoods: tuple[TokenLikelihood, ...] = ()
 
 
 class PathWalk:

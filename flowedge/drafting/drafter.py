@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from flowedge.core.arrays import NO_TOKEN, FloatArray, IntArray, Payload
 from flowedge.core.errors import CapacityError
@@ -15,6 +16,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.taps import Taps
 
 ROOT = 0  # the name of the root of every growth
+Scores: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,27 @@ class Frontier:
 
     Attributes:
         nodes: the caller's names of the nodes; ROOT for the root.
-        parents: the names of the nodes' parents; -1 for the root.
+        parents: the names of the nodes' parents, which may be nodes before them; -1 for the root.
         tokens: the nodes' tokens, whether this drafter proposed them or not.
     """
 
     nodes: Sequence[int]
     parents: Sequence[int]
     tokens: Sequence[int]
+
+    @property
+    def levels(self) -> list[Frontier]:
+        """The nodes in parts of which none has a node and its parent, upper nodes first."""
+        depths: dict[int, int] = {}
+        for node, parent in zip(self.nodes, self.parents, strict=True):
+            depths[node] = depths.get(parent, -1) + 1
+        if not any(depths.values()):
+            return [self]
+        rows = list(zip(self.nodes, self.parents, self.tokens, strict=True))
+        return [
+            Frontier(*zip(*(row for row in rows if depths[row[0]] == depth), strict=True))
+            for depth in range(max(depths.values()) + 1)
+        ]
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,9 @@ class GrowRequest:
         growth, frontier, width: as for Drafter.grow. A frontier without nodes begins no growth.
         features, next_tokens: true rows by which the session is extended first, as for Drafter.extend;
             next_tokens is None without true rows.
+        added: float32 [f, vocab], added to the logits of the target's tokens before children are chosen,
+            which is RULED_OUT where a token is ruled out; None where nothing is added. Lookup heeds what is
+            ruled out alone.
     """
 
     session: str
@@ -60,6 +79,7 @@ class GrowRequest:
     width: int
     features: Payload | None = None
     next_tokens: IntArray | None = None
+    added: Scores | None = None
 
     @property
     def added_rows(self) -> int:
@@ -77,10 +97,14 @@ class DraftLayer:
     Attributes:
         tokens: int64 [f, c], the best token of each row first, no token twice.
         log_probs: float64 [f, c].
+        forced: number of children that are all that may follow, for which the drafter was not asked.
+        computed: whether the drafter computed any node.
     """
 
     tokens: IntArray
     log_probs: FloatArray
+    forced: int = 0
+    computed: bool = True
 
 
 class Drafter(Protocol):
@@ -166,7 +190,8 @@ class Drafter(Protocol):
         """The best children of each frontier node, at most `width` of each.
 
         A new number in `growth` begins a new tree at the root. Its first frontier is the root alone; later
-        frontiers have nodes whose parents were in an earlier frontier of the growth.
+        frontiers have nodes whose parents were in an earlier frontier of the growth, or are before them in
+        this one.
 
         Raises:
             ValueError: when a node's parent was in no frontier of the growth, or no root is known.
@@ -282,8 +307,12 @@ class SessionDrafter(ABC, Generic[S]):
         if ROOT in frontier.nodes and len(frontier.nodes) > 1:
             raise ValueError(f"session {request.session} asks for the root beside other nodes")
         known = {ROOT} if extends or request.growth != state.growth else state.known_nodes
-        above = {p for node, p in zip(frontier.nodes, frontier.parents, strict=True) if node != ROOT}
-        missing = above - {*known}
+        known = {*known}
+        missing: set[int] = set()
+        for node, parent in zip(frontier.nodes, frontier.parents, strict=True):
+            if node != ROOT and parent not in known:
+                missing.add(parent)
+            known.add(node)
         if missing:
             raise ValueError(
                 f"session {request.session}: nodes {sorted(missing)} are not of growth {request.growth}"

@@ -20,7 +20,7 @@ from flowedge.drafting.drafter import (
 from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_models, learnt_odds
 from flowedge.drafting.model_drafter import Prediction, Predictor, TrueSpan
 from flowedge.drafting.ngram import Match, NGramDrafter
-from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together
+from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together, with_added
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.taps import Taps
 
@@ -173,7 +173,8 @@ class JoinedDrafter:
         if self._lookup is not None:
             matches = self._lookup.matches(request.session, request.growth, request.frontier)
             log_probs = join_lookup(log_probs, matches, state.latest_odds)
-        return RankedNodes(log_probs, request.width, state.noise, found[0].positions)
+        changed = with_added(log_probs, None, request.added)
+        return RankedNodes(changed, request.width, state.noise, found[0].positions)
 
     def _extend_lookup(self, session: str, next_tokens: IntArray) -> _Lesson:
         """Extend the lookup; return its matches before the tokens that can be learnt from."""

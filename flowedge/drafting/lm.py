@@ -260,11 +260,9 @@ class _NewRows:
             state.add_known(len(self.tokens))
             state.waiting = []
             return
-        parents = state.parents([parent for _, parent, _ in self.nodes])
-        first = self.stop - len(self.tokens)
         state.tail_parents = self.tail_parents.tolist()
-        for row, ((name, parent, token), above) in enumerate(zip(self.nodes, parents, strict=True), first):
-            state.nodes[name] = GrownNode(row, above.position + 1, (*above.path, row))
+        for row, (name, parent, token) in enumerate(self.nodes, self.stop - len(self.tokens)):
+            state.nodes[name] = state.nodes[parent].child(row)
             state.names[parent, token] = name
 
 
@@ -272,7 +270,11 @@ def _new_nodes(state: _LMSession, frontier: Frontier) -> _NewRows:
     """The nodes of a frontier that are not computed yet."""
     every = zip(frontier.nodes, frontier.parents, frontier.tokens, strict=True)
     fresh = [each for each in every if each[0] not in state.nodes]
-    parents = state.parents([parent for _, parent, _ in fresh])
+    below: dict[int, GrownNode] = {}  # the nodes of this frontier, which may have others of it as parents
+    parents: list[GrownNode] = []
+    for row, (name, parent, _) in enumerate(fresh, state.cached + len(state.tail_parents)):
+        parents.append(below[parent] if parent in below else state.parents([parent])[0])
+        below[name] = parents[-1].child(row)
     tail = state.tail_parents + [node.path[-1] if node.path else CONTEXT for node in parents]
     positions = np.array([node.position for node in parents])
     return _NewRows(state, [token for _, _, token in fresh], positions, np.array(tail), fresh)

@@ -23,7 +23,7 @@ from flowedge.drafting.drafter import (
     SessionDrafter,
     check_requests,
 )
-from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together
+from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together, with_added
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
@@ -83,6 +83,10 @@ class GrownNode:
     row: int
     position: int
     path: tuple[int, ...] = ()
+
+    def child(self, row: int) -> GrownNode:
+        """A child of this node, with its row."""
+        return GrownNode(row, self.position + 1, (*self.path, row))
 
 
 @dataclass(kw_only=True)
@@ -212,7 +216,13 @@ class ModelDrafter(SessionDrafter[M]):
             found = self.predict_together(requests)
             return ranked_together(
                 [
-                    RankedNodes(each.logits, request.width, self._noise(request), each.positions, each.ids)
+                    RankedNodes(
+                        with_added(each.logits, each.ids, request.added),
+                        request.width,
+                        self._noise(request),
+                        each.positions,
+                        each.ids,
+                    )
                     for request, each in zip(requests, found, strict=True)
                 ]
             )

@@ -20,7 +20,7 @@ from flowedge.drafting.drafter import (
     check_requests,
     padded_layer,
 )
-from flowedge.drafting.ranking import best_drawn_of
+from flowedge.drafting.ranking import RULED_OUT, best_drawn_of
 from flowedge.models.layers.taps import Taps
 
 MAX_N = 12
@@ -201,11 +201,18 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
             state.index.append(token)
 
     def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        state = self._sessions[session]
+        return self._grow(GrowRequest(session, growth, frontier, width))
+
+    def _grow(self, request: GrowRequest) -> DraftLayer:
+        """The layer of a request whose true rows are there."""
+        state, frontier, width = self._sessions[request.session], request.frontier, request.width
         children: list[list[tuple[int, float]]] = []
-        matches = self.matches(session, growth, frontier)
-        for node, match in zip(frontier.nodes, matches, strict=True):
+        matches = self.matches(request.session, request.growth, frontier)
+        for row, (node, match) in enumerate(zip(frontier.nodes, matches, strict=True)):
             found = match.candidates
+            if request.added is not None:
+                ruled = request.added[row]
+                found = [(token, log_prob) for token, log_prob in found if ruled[token] > RULED_OUT]
             if state.noise is not None:
                 position = len(state.index.tokens) + state.depths[node]
                 found = best_drawn_of(found, width, state.noise, position)
@@ -217,12 +224,7 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         for request in requests:
             if request.next_tokens is not None:
                 self.extend(request.session, None, request.next_tokens)
-        return [
-            self.grow(each.session, each.growth, each.frontier, each.width)
-            if len(each.frontier.nodes)
-            else padded_layer([])
-            for each in requests
-        ]
+        return [self._grow(each) if len(each.frontier.nodes) else padded_layer([]) for each in requests]
 
     def matches(self, session: str, growth: int, frontier: Frontier) -> list[Match]:
         """The match at each frontier node; arguments and errors as in Drafter.grow."""

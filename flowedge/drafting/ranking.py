@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from flowedge.core.sampling import SamplingParams, gumbel_noise_of, noise_streams
-from flowedge.drafting.drafter import DraftLayer, padded_layer
+from flowedge.drafting.drafter import DraftLayer, Scores, padded_layer
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.native.likeliest import likeliest
 from flowedge.models.sampling.device_noise import near_noise
@@ -28,6 +28,7 @@ from flowedge.native.library import missing_reason
 ERROR_SCALE = 0.8
 _NOISIEST = 1e30  # T g stays finite in float32; only noise counts at far lower temperatures
 _FIRST_COUNT = 256  # the likeliest tokens that the bound of top-p is first searched in
+RULED_OUT = -1e9  # added to the logits of tokens that may not follow; finite, so that no score is NaN
 _CACHED_NOISES = 32  # the nodes of a tree, and of its successors, share few positions
 
 
@@ -58,6 +59,16 @@ def ranked(
             token ids.
     """
     return ranked_together([RankedNodes(logits, width, noise, positions, ids)])[0]
+
+
+def with_added(logits: torch.Tensor, ids: torch.Tensor | None, added: Scores | None) -> torch.Tensor:
+    """Return the logits [f, columns] of a drafter with what is added to them (see GrowRequest); `ids` as in
+    `ranked`."""
+    if added is None:
+        return logits
+    columns = added[:, : logits.shape[-1]] if ids is None else added[:, to_host(ids)[0]]
+    (change,) = to_device(logits.device, np.ascontiguousarray(columns))
+    return logits.float() + change
 
 
 def ranked_together(asked: Sequence[RankedNodes]) -> list[DraftLayer]:

@@ -33,6 +33,8 @@ from flowedge.models.checkpoint.tokenizer import (
     eos_token_ids,
     load_tokenizer,
 )
+from flowedge.models.grammar.compiler import GrammarCompiler
+from flowedge.models.grammar.token_bytes import TokenBytes
 from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
@@ -52,6 +54,7 @@ class DraftModels:
         weight_bytes: of head and drafter together.
         drafter_name: of the drafter that was loaded with the models.
         draft_quant: the format of the layers of drafters that are models; "" without such a drafter.
+        grammars: which answers may follow; token_bytes: of the tokenizer.
     """
 
     config: Any
@@ -62,6 +65,8 @@ class DraftModels:
     weight_bytes: int
     drafter_name: str
     draft_quant: str
+    grammars: GrammarCompiler
+    token_bytes: TokenBytes
 
     @classmethod
     def load(
@@ -103,15 +108,19 @@ class DraftModels:
             learner,
         )
         loaded = load_drafter(drafters, target)
+        eos = eos_token_ids(checkpoint, tokenizer)
+        grammars = GrammarCompiler(tokenizer, eos, head.vocab_size)
         return cls(
             config=checkpoint.config,
             tokenizer=tokenizer,
-            eos=eos_token_ids(checkpoint, tokenizer),
-            executor=HeadExecutor(head, loaded),
+            eos=eos,
+            executor=HeadExecutor(head, loaded, grammars),
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
             drafter_name=drafter_label(drafters),
             draft_quant=target.quant if isinstance(loaded, ModelDrafter | JoinedDrafter) else "",
+            grammars=grammars,
+            token_bytes=TokenBytes(tokenizer),
         )
 
     def make_exact(self, *, required: bool) -> None:

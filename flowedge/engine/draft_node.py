@@ -32,7 +32,7 @@ from flowedge.core.messages import (
     Segment,
     Tapped,
 )
-from flowedge.core.request import Failed, Output, Request, Rows, Tokens
+from flowedge.core.request import Failed, Output, Request, Rows
 from flowedge.core.sampling import Walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
@@ -318,7 +318,7 @@ class DraftNode:
         while (rows := session.next_rows()) is not None:
             self._outputs.append(Rows(session.name, rows))
         if session.all_rows_returned:
-            session.finish_reason = "rows"
+            session.answer.finish_reason = "rows"
             self._close(session)
 
     def _report_results(self, session: DraftSession) -> None:
@@ -348,7 +348,7 @@ class DraftNode:
     def _finished(self, session: DraftSession) -> None:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
         own = self._reports.take(session.name)
-        if session.finish_reason is not None:
+        if session.answer.finish_reason is not None:
             self._outputs.append(session.finished(own))
 
     def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
@@ -378,13 +378,10 @@ class DraftNode:
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""
-        accepted = session.output.push(emit.tokens)
-        session.counts.put_out(len(accepted.tokens), self._now)
-        self._outputs.append(Tokens(session.name, accepted.tokens, accepted.text, self._now))
-        if accepted.reason is None:
-            return False
-        session.finish_reason = accepted.reason
-        return True
+        tokens = session.answer.put_out(emit.tokens, self._now)
+        session.counts.put_out(len(tokens.token_ids), self._now)
+        self._outputs.append(tokens)
+        return session.answer.finish_reason is not None
 
     def _close(self, session: DraftSession, last: Sequence[AcceptPath] = (), *, keep: bool = True) -> None:
         """End a session; `last` and `keep` are as for TargetSessions.end."""

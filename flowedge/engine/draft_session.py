@@ -20,8 +20,9 @@ from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, JobTime, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
+from flowedge.engine.sessions.session_answer import SessionAnswer
 from flowedge.engine.statistics import DecodeCounts
-from flowedge.engine.stopping import OutputText, TextStream
+from flowedge.engine.stopping import TextStream
 from flowedge.engine.verification import returned_draws
 from flowedge.engine.verification.verified_rows import VerifiedRows
 from flowedge.protocol.epochs import map_segment
@@ -43,7 +44,7 @@ class DraftSession:
         needs_features: whether its drafter is given the target's hidden states.
         keeps_drafter: whether other sessions may copy true rows of its drafter.
         prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
-        prefilled: whether the first token is drawn; finish_reason: why the generation ended.
+        answer: the tokens that are drawn and put out; prefilled: whether the first token is drawn.
         latest_job: time of the latest job.
     """
 
@@ -70,8 +71,9 @@ class DraftSession:
         self.needs_features = features = strategy.needs_drafter and spec.needs_features
         self.keeps_drafter = strategy.needs_drafter and spec.keeps_drafter
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
-        self._kept_taps = spec.kept_taps if features and not request.rows_only else ()
-        self.output = OutputText(request, text)
+        keeps = features and returned_draws.may_keep_taps(request, spec.verification)
+        self._kept_taps = spec.kept_taps if keeps else ()
+        self.answer = SessionAnswer(request, text)
         self.side_routes = {
             route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
             for route in side_routes
@@ -79,7 +81,6 @@ class DraftSession:
         self.counts = DecodeCounts()
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
-        self.finish_reason: str | None = None
         self.latest_job = JobTime(0, 0.0)
         self._spec = spec
         self._growth: Grow | None = None  # the layer to be drafted next
@@ -125,7 +126,7 @@ class DraftSession:
         """Return the output that ends the request; `own` is the report of the draft node."""
         return Finished(
             session=self.name,
-            reason=self.finish_reason or "",
+            reason=self.answer.finish_reason or "",
             text="",
             counters=self.counts.counters(),
             reports=(own, *self.reports.get(TARGET, ())),
@@ -313,13 +314,16 @@ class DraftSession:
         return self._sequence.tokens[: segment.num_rows], parents
 
     def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
-        return Verify(self.name, self.request.sampling, rows.payload, tokens, parents, rows.positions)
+        sampling, path = self.request.sampling, self.answer.path
+        return Verify(self.name, sampling, rows.payload, tokens, parents, rows.positions, path)
 
     def verified(self, job: Verify, result: Walk) -> Prefilled | Verified:
         """Return the event that tells the strategy of a verification."""
         self._verifying = False
         accepted = np.array(result.accepted)
-        self._add_true_rows(job.hidden[accepted], np.append(job.tokens[accepted[1:]], result.token))
+        drawn = np.append(job.tokens[accepted[1:]], result.token)
+        self.answer.draw(drawn.tolist(), result.likelihoods)
+        self._add_true_rows(job.hidden[accepted], drawn)
         # Everything before the root is context, so that its row is its position.
         return self._followed(int(job.positions[0]), result, self.latest_job)
 
@@ -375,6 +379,7 @@ class DraftSession:
             width=growth.width,
             features=extend[0],
             next_tokens=extend[1],
+            path=self.answer.path_to(self._true_rows.taken) if growth.nodes == (ROOT,) else None,
         )
 
     def grow(self, command: Grow | None) -> None:
@@ -389,4 +394,5 @@ class DraftSession:
             return None
         nodes = tuple(job.nodes.tolist())
         together, seconds = self.latest_job
-        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, together)
+        self.counts.add(forced_tokens=result.forced)
+        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, together, result.computed)

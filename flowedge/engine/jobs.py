@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, overload
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
+from flowedge.core.rules.logit_rules import RuledPath
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.verification.draw import Draw, DrawnRows
@@ -129,6 +130,7 @@ class Verify:
         hidden: [n, width], each row the final hidden state, then what was tapped; row 0 is the root.
         tokens: int64 [n]; parents: int64 [n] offsets into these rows, -1 for the root.
         positions: int64 [n] absolute; the token drawn after row i has position positions[i] + 1.
+        path: the session's rules, and its answer up to the root; None without rules.
     """
 
     session: str
@@ -137,6 +139,7 @@ class Verify:
     tokens: IntArray
     parents: IntArray
     positions: IntArray
+    path: RuledPath | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +166,8 @@ class GrowDraft:
         width: how many children each node gets.
         features, next_tokens: true rows by which the drafter is extended first (see ExtendDraft), the last of
             which leads to the root. Without true rows next_tokens is None.
+        path: in the first layer of a growth, the session's rules and its answer up to the root; None where no
+            rule changes draws.
     """
 
     session: str
@@ -173,6 +178,7 @@ class GrowDraft:
     width: int
     features: Payload | None
     next_tokens: IntArray | None
+    path: RuledPath | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
@@ -65,6 +66,7 @@ def virtual_pipeline(
     verification: VerificationPlace = DRAFT_NODE,
     keeps_taps: bool = False,
     kept_rows: int = DraftNodeSpec.kept_rows,
+    grammars: GrammarCompiler | None = None,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
@@ -73,6 +75,7 @@ def virtual_pipeline(
         side_models: the models between drafter and target of a hierarchy, the smallest first.
         keeps_taps: whether stages keep what they tap of draft rows until these are accepted.
         kept_rows: most cache rows of ended sessions that stages keep for later prompts.
+        grammars: of the tokenizer; without it no request may have a grammar.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -98,7 +101,7 @@ def virtual_pipeline(
     )
     return machine_pipeline(
         spec,
-        HeadExecutor(head, drafter),
+        HeadExecutor(head, drafter, grammars),
         [(executor.stage_spec(), executor) for executor in executors],
         costs,
         make_text=make_text,

@@ -51,6 +51,7 @@ class Layer:
             width. The row of a node with fewer children ends in negative tokens.
         log_probs: float64 [f, c].
         seconds: time of the computation; together: nodes in it, those of other sessions included.
+        computed: whether the drafter computed any node; otherwise a grammar left no choice.
     """
 
     growth: int
@@ -59,6 +60,7 @@ class Layer:
     log_probs: FloatArray
     seconds: float = 0.0
     together: int = 0
+    computed: bool = True
 
 
 @dataclass(frozen=True)

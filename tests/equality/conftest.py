@@ -17,7 +17,8 @@ from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
+from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
@@ -43,6 +44,7 @@ class Pair:
     head: LMHead
     drafter: Drafter
     tokenizer: Any
+    grammars: GrammarCompiler
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:
         """A chat prompt cut to, or repeated up to, a number of tokens."""
@@ -68,6 +70,7 @@ class Pair:
             observer=observer,
             verification=verification,
             blocks=bundled_blocks(tuple(split), quant),
+            grammars=self.grammars,
         )
 
 
@@ -89,7 +92,9 @@ def pair() -> Pair:
     head = LMHead.load(checkpoint)
     embedding = load_embedding(checkpoint, shared_with=head)
     eagle = load_eagle_head(checkpoint.directory.parent / "eagle", torch.float32)
-    return Pair(checkpoint, head, HeadDrafter(eagle, head, embedding), load_tokenizer(checkpoint))
+    tokenizer = load_tokenizer(checkpoint)
+    grammars = GrammarCompiler(tokenizer, eos_token_ids(checkpoint, tokenizer), head.vocab_size)
+    return Pair(checkpoint, head, HeadDrafter(eagle, head, embedding), tokenizer, grammars)
 
 
 @cache

@@ -18,6 +18,7 @@ from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.agent.services.prompt_reading import ReadPrompt, read_prompt
@@ -163,7 +164,8 @@ class GenerationService(rpc.GenerationServicer):
             clock = RequestClock(arrived)
             await self._wait_for_room(running, clock, context)
             with log.session(request, role.label, clock):
-                outgoing = OutgoingAnswer(prompt.parser(), prompt.text if message.echo else "")
+                text = prompt.text if message.echo else ""
+                outgoing = OutgoingAnswer(prompt.parser(), text, models.token_bytes)
                 await self._stream(running, request, outgoing, clock, context, log)
         finally:
             live.end(running)
@@ -283,6 +285,7 @@ def _to_request(
         if message.HasField("grammar"):
             raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
         message.grammar.lark = prompt.forced
+    rules = rules_of(message, models)
     request = Request(
         session=session_of(check_request_id(message.request_id)),
         prompt=prompt.ids,
@@ -293,12 +296,13 @@ def _to_request(
             seed=message.seed if message.HasField("seed") else secrets.randbits(32),
         ),
         max_new_tokens=message.max_new_tokens,
-        eos=frozenset() if message.ignore_eos else models.eos,
+        eos=eos_of(message, models, rules),
         stop=tuple(message.stop),
         strategy=message.strategy or (DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE),
         strategy_options=dict(message.strategy_options),
         noise=parse_noise(message.noise or DEFAULT_NOISE),
         priority=parse_priority(message.priority or DEFAULT_PRIORITY),
         shown_tokens=prompt.shown,
+        rules=rules,
     )
     return request, prompt

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowedge.agent.services.decoding_rules import logprobs_of
 from flowedge.core.request import Tokens
 from flowedge.models.answer_form.answer_parser import AnswerParser, AnswerPart
+from flowedge.models.grammar.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 TOOL_CALLS = "tool_calls"
@@ -19,9 +21,12 @@ class OutgoingAnswer:
         prompt_text: to tell the client, "" for nothing.
     """
 
-    def __init__(self, parser: AnswerParser | None, prompt_text: str = "") -> None:
+    def __init__(
+        self, parser: AnswerParser | None, prompt_text: str, token_bytes: TokenBytes
+    ) -> None:
         """parser: None if all of the answer is text."""
         self.prompt_text = prompt_text
+        self._token_bytes = token_bytes
         self._parser = parser
         self._calls = 0
 
@@ -30,6 +35,7 @@ class OutgoingAnswer:
         token_ids = [token for tokens in drawn for token in tokens.token_ids]
         chunk = self._read("".join(tokens.text for tokens in drawn))
         chunk.token_ids.extend(token_ids)
+        chunk.logprobs.extend(logprobs_of(drawn, self._token_bytes))
         return pb.GenerateEvent(chunk=chunk)
 
     def rest(self, text: str) -> pb.GenerateEvent | None:

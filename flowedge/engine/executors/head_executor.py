@@ -7,8 +7,10 @@ from typing import overload
 import numpy as np
 
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, PrefixLostError, ProtocolError
-from flowedge.drafting.drafter import Drafter, Frontier, GrowRequest
+from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier, GrowRequest
+from flowedge.engine.executors.answer_rules import AnswerRules
 from flowedge.engine.executors.in_turn import run_in_turn
+from flowedge.engine.executors.ruled_drafts import DraftPlan, RuledDrafts
 from flowedge.engine.jobs import (
     DraftBatch,
     DraftJob,
@@ -22,16 +24,24 @@ from flowedge.engine.jobs import (
     Verify,
 )
 from flowedge.engine.out_of_memory import within_memory
+from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.layers.head import LMHead
+from flowedge.models.sampling.rules.ruled_draws import RuledDraws
+from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_walks import ReturnedTree, walk_together
 
 
 class HeadExecutor:
     """A DraftExecutor: the LM head, the sampler, and the drafter where there is one."""
 
-    def __init__(self, head: LMHead, drafter: Drafter | None) -> None:
+    def __init__(
+        self, head: LMHead, drafter: Drafter | None, grammars: GrammarCompiler | None = None
+    ) -> None:
+        """grammars: of the model's tokenizer; without it no request may have a grammar."""
         self.head = head
         self.drafter = drafter
+        self._rules = AnswerRules(grammars)
+        self._ruled = RuledDrafts(grammars, head.vocab_size)
 
     def close(self) -> None:
         """Free all weights, even if this object is still referenced. It runs no job after that."""
@@ -74,6 +84,7 @@ class HeadExecutor:
         return run_in_turn(self._run_alone, batch)
 
     def _free(self, session: str) -> None:
+        self._drop_rules(session)
         if self.drafter is not None:
             self.drafter.close(session)
         self._free_idle()
@@ -85,18 +96,20 @@ class HeadExecutor:
     def _compute(self, job: DraftJob) -> DraftResult:
         match job:
             case Verify():
-                (walked,) = walk_together(self.head, [_tree(job)])
-                if isinstance(walked, FlowEdgeError):
-                    raise walked
-                return walked
+                return _result(self._verify([job]))
             case OpenDraft():
                 self._open(job)
             case KeepDraft():
+                self._extend_by_waiting(job.session)
+                self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.keep(job.session)
             case DropCache():
+                self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.close(job.session)
+            case ExtendDraft() | GrowDraft() if self._ruled.concerns(job):
+                return _result(self._draft_together([job]))
             case ExtendDraft():
                 self._drafter().extend(job.session, job.features, job.next_tokens)
             case GrowDraft():
@@ -112,8 +125,11 @@ class HeadExecutor:
         Raises:
             PrefixLostError: when the drafter does not hold the true rows that the session begins with.
         """
+        self._drop_rules(job.session)
         if self.drafter is None:
             return
+        if job.prefix is not None:
+            self._extend_by_waiting(job.prefix.session)
         try:
             self.drafter.open(job.session, job.capacity, job.first_token, job.noise, job.prefix)
         except ValueError as error:
@@ -122,18 +138,53 @@ class HeadExecutor:
             raise PrefixLostError(f"session {job.session} cannot begin: {error}") from error
 
     def _compute_together(self, batch: DraftBatch) -> list[DraftOutcome]:
-        verified = [_tree(job) for job in batch.jobs if isinstance(job, Verify)]
-        if verified:
-            return [*walk_together(self.head, verified)]
+        if batch.verifies:
+            return self._verify([job for job in batch.jobs if isinstance(job, Verify)])
         return self._draft_together([job for job in batch.jobs if not isinstance(job, Verify)])
+
+    def _verify(self, jobs: list[Verify]) -> list[DraftOutcome]:
+        """Return each job's walk, or the error that ends its session."""
+        outcomes: dict[str, DraftOutcome] = {}
+        trees: dict[str, ReturnedTree] = {}
+        for job in jobs:
+            try:
+                trees[job.session] = _tree(job, self._ruled_draws(job))
+            except BadRequestError as error:
+                outcomes[job.session] = error
+        if trees:
+            outcomes.update(zip(trees, walk_together(self.head, list(trees.values())), strict=True))
+        return [outcomes[job.session] for job in jobs]
+
+    def _ruled_draws(self, job: Verify) -> RuledDraws | None:
+        if job.path is None:
+            return None
+        sampler = TokenSampler(job.sampling, self.head.vocab_size)
+        return RuledDraws(sampler, job.path.rules, self._rules.at(job.session, job.path))
+
+    def _drop_rules(self, session: str) -> None:
+        self._rules.drop(session)
+        self._ruled.drop(session)
+
+    def _extend_by_waiting(self, session: str) -> None:
+        """Give the drafter the true rows that it has not been given, because no node needed it."""
+        rows = self._ruled.waiting_rows(session)
+        if rows is not None:
+            self._drafter().extend(session, *rows)
+            self._ruled.given(session)
 
     def _draft_together(self, jobs: list[ExtendDraft | GrowDraft]) -> list[DraftOutcome]:
         """Return each job's layer, or the error for which it was left out of the computation."""
         drafter = self._drafter()
         outcomes: dict[str, DraftOutcome] = {}
         requests: list[GrowRequest] = []
+        plans: dict[str, DraftPlan] = {}
         for job in jobs:
-            request = _request(job)
+            plan = self._ruled.plan(job)
+            request = _request(job) if plan is None else plan.request
+            if plan is not None:
+                plans[job.session] = plan
+            if request is None:
+                continue
             try:
                 drafter.check_request(request)
             except FlowEdgeError as error:
@@ -142,8 +193,19 @@ class HeadExecutor:
                 outcomes[job.session] = ProtocolError(f"drafting for session {job.session}: {error}")
             else:
                 requests.append(request)
-        for request, layer in zip(requests, drafter.grow_together(requests), strict=True):
-            outcomes[request.session] = layer if len(request.frontier.nodes) else None
+        drafted: dict[str, DraftLayer] = {}
+        if requests:
+            layers = drafter.grow_together(requests)
+            drafted = {each.session: layer for each, layer in zip(requests, layers, strict=True)}
+        for job in jobs:
+            if job.session in outcomes:
+                continue
+            layer, own = drafted.get(job.session), plans.get(job.session)
+            if own is not None:
+                self._ruled.done(own)
+                outcomes[job.session] = own.layer(layer)
+            else:
+                outcomes[job.session] = layer if isinstance(job, GrowDraft) else None
         return [outcomes[job.session] for job in jobs]
 
     def _drafter(self) -> Drafter:
@@ -152,9 +214,17 @@ class HeadExecutor:
         return self.drafter
 
 
-def _tree(job: Verify) -> ReturnedTree:
+def _result(outcomes: list[DraftOutcome]) -> DraftResult:
+    """The outcome of a single job; raises it if it is an error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, FlowEdgeError):
+        raise outcome
+    return outcome
+
+
+def _tree(job: Verify, ruled: RuledDraws | None) -> ReturnedTree:
     return ReturnedTree(
-        job.sampling, job.hidden, job.tokens.tolist(), job.parents.tolist(), job.positions + 1
+        job.sampling, job.hidden, job.tokens.tolist(), job.parents.tolist(), job.positions + 1, ruled
     )
 
 

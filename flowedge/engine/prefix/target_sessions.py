@@ -142,7 +142,7 @@ class TargetSessions:
         else:
             self._outbox.close(name)
         in_drafter = keep and session.draft_rows > 0
-        if session.strategy.needs_drafter and not waited:
+        if (session.strategy.needs_drafter or request.rules is not None) and not waited:
             self._jobs += [] if extension is None else [extension]
             self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
         if keep:

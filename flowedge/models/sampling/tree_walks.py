@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
 from flowedge.core.arrays import IntArray, Payload
-from flowedge.core.errors import NonFiniteError
+from flowedge.core.errors import BadRequestError, NonFiniteError
 from flowedge.core.sampling import PathWalk, SamplingParams, Walk
 from flowedge.models.copies import to_device
 from flowedge.models.layers.head import LMHead
 from flowedge.models.sampling.path_logits import PathLogits
+from flowedge.models.sampling.rules.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler
 
 Drawn = Callable[[int], int]
@@ -25,6 +27,7 @@ class ReturnedTree:
     Attributes:
         hidden: [n, hidden or more], the rows' final hidden states, then what was tapped; row 0 is the root.
         tokens, parents: as in `walk`; positions: int64 [n], of the token drawn after each row.
+        ruled: draws by the session's rules, at the root; None without rules.
     """
 
     sampling: SamplingParams
@@ -32,17 +35,22 @@ class ReturnedTree:
     tokens: Sequence[int]
     parents: Sequence[int]
     positions: IntArray
+    ruled: RuledDraws | None = None
+
+
+WalkError: TypeAlias = NonFiniteError | BadRequestError
 
 
 @torch.inference_mode()
-def walk_together(head: LMHead, trees: Sequence[ReturnedTree]) -> list[Walk | NonFiniteError]:
+def walk_together(head: LMHead, trees: Sequence[ReturnedTree]) -> list[Walk | WalkError]:
     """Follow the target's draws through each tree.
 
     The logits of all trees' rows are one product. Where the head gives rows the same bits whatever their
     number, only rows that a walk may visit are computed: those of all walks together, a few rows ahead.
 
     Returns:
-        For each tree its walk, or the error if logits on its path are no numbers.
+        For each tree its walk, or the error if logits on its path are no numbers, or its grammar cannot be
+        followed.
     """
     samplers = [TokenSampler(tree.sampling, head.vocab_size) for tree in trees]
     hidden = [tree.hidden[:, : head.hidden_size] for tree in trees]
@@ -64,9 +72,11 @@ def _drawn_of_all(
 ) -> list[Drawn]:
     """The draws after each tree's rows. Trees with the same filters are drawn from together."""
     groups: dict[SamplingParams, list[int]] = {}
+    ruled: list[int] = []
     for index, tree in enumerate(trees):
-        groups.setdefault(replace(tree.sampling, seed=0), []).append(index)
-    order = [index for members in groups.values() for index in members]
+        group = groups.setdefault(replace(tree.sampling, seed=0), []) if tree.ruled is None else ruled
+        group.append(index)
+    order = [index for members in [*groups.values(), ruled] for index in members]
     logits = head.logits(torch.cat([hidden[index] for index in order]))
     drawn: dict[int, Drawn] = {}
     first = 0
@@ -81,6 +91,9 @@ def _drawn_of_all(
             torch.cat([streams[index] for index in members]),
         )
         drawn.update(zip(members, draws, strict=True))
+    for index in ruled:
+        drawn[index] = _ruled_draw(trees[index], logits[first : first + len(hidden[index])])
+        first += len(hidden[index])
     return [drawn[index] for index in range(len(trees))]
 
 
@@ -89,33 +102,50 @@ def _walk_ahead(
     trees: Sequence[ReturnedTree],
     samplers: Sequence[TokenSampler],
     hidden: Sequence[torch.Tensor],
-) -> list[Walk | NonFiniteError]:
+) -> list[Walk | WalkError]:
     """Walk through all trees as far as logits are known, then compute those of the next rows of all."""
     walks = [PathWalk(tree.tokens, tree.parents) for tree in trees]
     logits = [PathLogits(head, rows, tree.parents) for rows, tree in zip(hidden, trees, strict=True)]
-    errors: dict[int, NonFiniteError] = {}
+    errors: dict[int, WalkError] = {}
     going = list(range(len(trees)))
     while going:
         PathLogits.compute([(logits[index], walks[index].row) for index in going])
         for index in list(going):
-            own, walk = logits[index], walks[index]
+            own, walk, ruled = logits[index], walks[index], trees[index].ruled
+            draw = samplers[index].draw if ruled is None else ruled.draw
             try:
                 while own.knows(walk.row):
                     position = int(trees[index].positions[walk.row])
-                    if not walk.follow(samplers[index].draw(own.of(walk.row), position)):
+                    if not walk.follow(draw(own.of(walk.row), position)):
                         going.remove(index)
                         break
-            except NonFiniteError as error:
+            except (NonFiniteError, BadRequestError) as error:
                 errors[index] = error
                 going.remove(index)
-    return [errors[index] if index in errors else walks[index].walked for index in range(len(trees))]
+    return [
+        errors[index] if index in errors else _with_likelihoods(tree, walks[index])
+        for index, tree in enumerate(trees)
+    ]
 
 
-def _walked(tree: ReturnedTree, draw: Drawn) -> Walk | NonFiniteError:
+def _walked(tree: ReturnedTree, draw: Drawn) -> Walk | WalkError:
     path = PathWalk(tree.tokens, tree.parents)
     try:
         while path.follow(draw(path.row)):
             pass
-    except NonFiniteError as error:
+    except (NonFiniteError, BadRequestError) as error:
         return error
-    return path.walked
+    return _with_likelihoods(tree, path)
+
+
+def _ruled_draw(tree: ReturnedTree, logits: torch.Tensor) -> Drawn:
+    """The draws after the rows of a path, by the rules of its session."""
+    ruled = tree.ruled
+    assert ruled is not None
+    return lambda row: ruled.draw(logits[row], int(tree.positions[row]))
+
+
+def _with_likelihoods(tree: ReturnedTree, path: PathWalk) -> Walk:
+    if tree.ruled is None or not tree.ruled.likelihoods:
+        return path.walked
+    return replace(path.walked, likelihoods=tuple(tree.ruled.likelihoods))

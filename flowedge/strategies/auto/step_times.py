@@ -73,6 +73,8 @@ class StepTimes:
 
     def observe_layer(self, layer: Layer, *, of_root: bool) -> None:
         """Take in the time of a layer; a layer below the root includes the extension by true rows."""
+        if not layer.computed:
+            return
         if of_root:
             self._root_forwards.observe(_ROOT_LAYER, layer.seconds)
         self._forwards.observe(max(layer.together, len(layer.nodes)), layer.seconds)

@@ -1,0 +1,1 @@
+"""Draws by rules that depend on the tokens of the answer so far."""
