@@ -8,13 +8,15 @@ token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, Payload
 from flowedge.core.errors import PrefixLostError
 from flowedge.core.messages import CONTEXT
-from flowedge.core.sampling import walk
+from flowedge.core.rules.likelihood import TokenLikelihood
+from flowedge.core.sampling import Walk, walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.executors.in_turn import JobsInTurn
 from flowedge.engine.jobs import (
@@ -58,6 +60,14 @@ def token_of(hidden: int, position: int, vocab: int) -> int:
     return mix(hidden ^ position) % vocab
 
 
+def said(answer: Sequence[int]) -> int:
+    """A hash of the tokens of an answer, by which its next token depends on all of them if it has rules."""
+    state = 0
+    for token in answer:
+        state = mix(state + token + 1 & MASK)
+    return state
+
+
 class PlainModel:
     """The same model run alone, one token at a time, with nothing but a growing sum of KVs per stage."""
 
@@ -69,7 +79,7 @@ class PlainModel:
         # Of each row that the last answer needed: what leaves the last stage, then what was tapped.
         self.features: list[list[int]] = []
 
-    def generate(self, prompt, max_new_tokens: int, eos=frozenset()) -> list[int]:
+    def generate(self, prompt, max_new_tokens: int, eos=frozenset(), rules=None) -> list[int]:
         sums = [0] * self.num_stages
         self.features = []
         out: list[int] = []
@@ -86,7 +96,7 @@ class PlainModel:
             self.features.append([hidden, *tapped])
             position += 1
             if position == len(tokens):
-                token = token_of(hidden, position, self.vocab)
+                token = token_of(hidden ^ said(out) if rules else hidden, position, self.vocab)
                 tokens.append(token)
                 out.append(token)
                 if len(out) == max_new_tokens or token in eos:
@@ -193,24 +203,37 @@ class ExactHead(JobsInTurn):
                 self.kept.add(job.session)
                 return None
             case DropCache():
-                assert job.session in self.open | self.kept
+                # Sessions with rules have a state here without a drafter as well.
+                assert job.session in self.open | self.kept or job.session not in self.fed
                 self.open.discard(job.session)
                 self.kept.discard(job.session)
                 return None
             case Verify():
-                hidden, positions = job.hidden[:, 0].tolist(), job.positions.tolist()
-                return walk(
-                    job.tokens.tolist(),
-                    job.parents.tolist(),
-                    lambda row: token_of(hidden[row], positions[row] + 1, self.vocab),
-                )
+                return self._verify(job)
             case ExtendDraft():
                 self._feed(job)
                 return None
             case GrowDraft():
                 assert job.session in self.open
                 self._feed(job)
+                if job.path is not None:
+                    answer = list(job.path.tokens)
+                    assert self.told[job.session][-len(answer) :] == answer, "another answer than the root's"
                 return self._grow(job)
+
+    def _verify(self, job: Verify) -> Walk:
+        hidden, positions = job.hidden[:, 0].tolist(), job.positions.tolist()
+        drawn: list[int] = []  # along the path
+
+        def draw(row: int) -> int:
+            value = hidden[row] ^ said([*job.path.tokens, *drawn]) if job.path is not None else hidden[row]
+            drawn.append(token_of(value, positions[row] + 1, self.vocab))
+            return drawn[-1]
+
+        walked = walk(job.tokens.tolist(), job.parents.tolist(), draw)
+        if job.path is None or job.path.rules.logprobs is None:
+            return walked
+        return replace(walked, likelihoods=tuple(TokenLikelihood(token, 0.0) for token in drawn))
 
     def _feed(self, job: ExtendDraft | GrowDraft) -> None:
         if job.features is not None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from flowedge.core.messages import Forget
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
+from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.admission.cache_budget import AdmissionLimits
@@ -140,6 +141,13 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
     }
 
 
+def random_rules(rng: np.random.Generator) -> LogitRules | None:
+    """Return rules for about a third of the sessions; the exact model asks only whether there are any."""
+    if rng.random() < 0.65:
+        return None
+    return LogitRules(presence_penalty=1.0, logprobs=0 if rng.random() < 0.5 else None)
+
+
 def express_fault(rng: np.random.Generator):
     """Return a fault that loses, delays and so reorders express messages, or None."""
     kind = rng.choice(["fine", "cut", "late", "mixed"])
@@ -161,6 +169,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
     """
     rng = np.random.default_rng(seed)
     reuse = np.random.default_rng([seed, 1])  # as with `surrounding`, not of `rng`
+    ruling = np.random.default_rng([seed, 2])  # likewise
     num_stages = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 8]))
     vocab = int(rng.choice([1, 2, 2, 3, 4, 6]))
     verification = LAST_STAGE if seed % 2 else DRAFT_NODE
@@ -232,6 +241,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             eos=eos,
             strategy=name,
             strategy_options=options,
+            rules=random_rules(ruling),
         )
         requests.append(request)
         start = float(rng.integers(0, 60))
@@ -272,7 +282,9 @@ def check_outputs(
     devices: number of the stages, and of the middle models.
     """
     got = [token for o in outputs if isinstance(o, Tokens) for token in o.token_ids]
-    want = plain.generate(request.prompt, request.max_new_tokens, request.eos)
+    if request.rules is not None and request.rules.logprobs is not None:
+        assert got == [each.token for o in outputs if isinstance(o, Tokens) for each in o.likelihoods]
+    want = plain.generate(request.prompt, request.max_new_tokens, request.eos, request.rules)
     if cancelled and not isinstance(outputs[-1] if outputs else None, Finished):
         assert got == want[: len(got)]
         return len(got)
@@ -287,7 +299,8 @@ def check_outputs(
 def check_fed(request: Request, head: ExactHead, plain: PlainModel) -> None:
     """Hold the true rows that the drafter was given for a request against the model alone."""
     # Rows beyond the end of the answer may be verified together with its last.
-    text = [*request.prompt, *plain.generate(request.prompt, request.max_new_tokens + BEYOND)]
+    answer = plain.generate(request.prompt, request.max_new_tokens + BEYOND, rules=request.rules)
+    text = [*request.prompt, *answer]
     fed, told = head.fed.get(request.session, []), head.told.get(request.session, [])
     assert fed == plain.features[: len(fed)], "the drafter was given other features"
     assert told == text[1 : 1 + len(told)], "the drafter was given other tokens"
@@ -300,7 +313,7 @@ def follow_ups(
     later: list[Request] = []
     for i in range(int(rng.integers(0, 5))):
         source = [*requests, *later][int(rng.integers(0, len(requests) + len(later)))]
-        answer = plain.generate(source.prompt, source.max_new_tokens, source.eos)
+        answer = plain.generate(source.prompt, source.max_new_tokens, source.eos, source.rules)
         text = (*source.prompt, *answer)
         shared = text[: int(rng.integers(1, len(text) + 1))] if rng.random() < 0.5 else text
         added = tuple(int(t) for t in rng.integers(0, plain.vocab, size=int(rng.integers(0, 5))))

@@ -16,7 +16,9 @@ from flowedge.engine.batching import computing_segments
 from flowedge.engine.batching.computing_segments import ComputingSegments
 from flowedge.engine.batching.waiting_segments import WaitingSegments
 from flowedge.engine.jobs import Forward, ForwardBatch
+from flowedge.engine.sessions.session_answer import SessionAnswer
 from flowedge.engine.stage import Stage
+from flowedge.engine.verification import returned_draws
 from flowedge.protocol import cached_rows as tail
 from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
@@ -321,6 +323,15 @@ def batch_without_the_last(original, self: Outbox, segments) -> None:
     original(self, segments[:-1] if len(segments) > 1 else segments)
 
 
+def path_without_the_root(original, self: SessionAnswer, position: int):
+    path = original(self, position)
+    return path if path is None else replace(path, tokens=path.tokens[:-1])
+
+
+def one_token_said_twice(original, self: SessionAnswer, tokens, likelihoods) -> None:
+    original(self, tokens if len(tokens) < 3 else [*tokens, tokens[-1]], likelihoods)
+
+
 def dead_parts_not_gathered(original, self: exact_model.ExactStage, job: Forward):
     return None if job.dead else original(self, job)
 
@@ -370,6 +381,11 @@ BUGS: dict[str, Bug] = {
     "a batch loses a segment": wrapped(Outbox, "put_together", batch_without_the_last),
     "the cache of a dead part of a batch not gathered": wrapped(
         exact_model.ExactStage, "_run_forward", dead_parts_not_gathered
+    ),
+    "the rules see another answer": wrapped(SessionAnswer, "draw", one_token_said_twice),
+    "drafts follow the rules from a node too high": wrapped(SessionAnswer, "path_to", path_without_the_root),
+    "a last stage that does not draw keeps its taps": replaced(
+        returned_draws, "may_keep_taps", lambda request, _place: not request.rows_only
     ),
     "results that wait are not trimmed": wrapped(draft_session.DraftSession, "prune", node_keeps_old_result),
 }

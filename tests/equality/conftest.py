@@ -44,7 +44,7 @@ class Pair:
     head: LMHead
     drafter: Drafter
     tokenizer: Any
-    grammars: GrammarCompiler
+    grammars: GrammarCompiler | None = None
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:
         """A chat prompt cut to, or repeated up to, a number of tokens."""

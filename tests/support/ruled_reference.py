@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from llguidance import LLMatcher
+from llguidance.hf import from_tokenizer
+from transformers import LogitsProcessor
 
 from flowedge.core.rules.grammar_source import GrammarSource
 from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.check import reference as plain
 from flowedge.models.check.reference import ReferenceModel
 
 
@@ -66,15 +67,12 @@ def ruled_answer(
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
     """Return the tokens of the plain model under rules, and the raw logits before each of them."""
     processor = Rules(rules, len(prompt), grammar, eos)
-    steps = LogitsProcessorList([processor, *plain._drawing(sampling)])
-    return tuple(model._generate(prompt, count, steps, eos_ids=eos)), processor.raw
+    output = model.generate(prompt, sampling, count, eos, [processor])
+    return tuple(output.token_ids), processor.raw
 
 
 def llguidance_matcher(tokenizer: Any, source: GrammarSource, eos: Collection[int]) -> Any:
     """Return llguidance's own matcher for a grammar."""
-    from llguidance import LLMatcher  # noqa: PLC0415
-    from llguidance.hf import from_tokenizer  # noqa: PLC0415
-
     text = {
         "json_object": lambda: LLMatcher.grammar_from_json_schema(
             '{"type": "object", "x-guidance": {"whitespace_pattern": "[\\\\x20\\\\x0A\\\\x0D\\\\x09]{1,40}"}}'

@@ -101,14 +101,17 @@ class ReferenceModel:
         sampling: SamplingParams,
         max_new_tokens: int,
         eos_ids: Collection[int] = (),
+        rules: Sequence[LogitsProcessor] = (),
     ) -> ReferenceOutput:
         """Draw tokens until an end token or `max_new_tokens`.
+
+        rules: applied to the logits, in float64, before temperature, filters and noise.
 
         Raises:
             NonFiniteError: when the model's logits are not finite.
         """
         margins = _Margins()
-        processors = LogitsProcessorList([_Raw(), *_drawing(sampling), margins])
+        processors = LogitsProcessorList([_Raw(), *rules, *_drawing(sampling), margins])
         tokens = self._generate(prompt_ids, max_new_tokens, processors, eos_ids=eos_ids)
         return ReferenceOutput(tokens, margins.values)
 
