@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from flowedge.serving import ollama, openai
 from flowedge.serving.errors import add_handlers
 from flowedge.serving.http.middleware import RequestMiddleware
 from flowedge.serving.routes import health, models
@@ -13,7 +14,7 @@ from flowedge.version import VERSION
 
 __all__ = ["Gateway", "make_app"]
 
-ROUTERS: tuple[APIRouter, ...] = (health.router, models.router)
+ROUTERS: tuple[APIRouter, ...] = (health.router, models.router, openai.router, ollama.router)
 """The routers of all endpoints; the first that has a route for a path answers."""
 _EXPOSED = ["x-request-id", "retry-after"]
 

@@ -1,0 +1,97 @@
+"""What a request asks of the pipelines of a model: the answers run on the first that can begin them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from fastapi import Depends, Request
+
+from flowedge.core.errors import FlowEdgeError
+from flowedge.serving.access.caller import ApiCaller, authorised
+from flowedge.serving.answers.planned import PlannedAnswer
+from flowedge.serving.answers.running import RunningAnswers
+from flowedge.serving.errors import ApiError
+from flowedge.serving.pipelines.member import PipelineClient
+from flowedge.serving.pipelines.pool import may_go_elsewhere
+from flowedge.serving.state import Gateway, gateway_of
+
+AskedBy: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
+"""The parameter of an endpoint that asks for answers."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The answers that a request asks of a model.
+
+    Attributes:
+        model: name or alias.
+    """
+
+    gateway: Gateway
+    caller: ApiCaller
+    model: str
+    planned: Sequence[PlannedAnswer]
+    request_id: str
+
+    @classmethod
+    def of(cls, request: Request, caller: ApiCaller, model: str, planned: Sequence[PlannedAnswer]) -> Asked:
+        """Return what a request asks for.
+
+        Raises:
+            UnknownModelError: when there is no such model.
+        """
+        gateway = gateway_of(request)
+        return cls(gateway, caller, gateway.pipelines.model(model).name, planned, request.state.request_id)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[RunningAnswers]:
+        """Yield the answers when the first chunk is there; what is not complete at the end is cancelled.
+
+        A pipeline that fails before the first chunk is replaced by another.
+
+        Raises:
+            ApiError: when no pipeline can answer, or the key may not ask now.
+            FlowEdgeError: the first error of the answers.
+        """
+        failed: dict[str, FlowEdgeError] = {}
+        while True:
+            client, begun = None, False
+            try:
+                async with AsyncExitStack() as stack:
+                    client = await self._leased(stack, failed)
+                    answers = RunningAnswers(client, self.planned, self.request_id)
+                    stack.push_async_callback(self._end, answers)
+                    await answers.begin()
+                    begun = True
+                    yield answers
+                return
+            except FlowEdgeError as error:
+                if client is None or begun or not may_go_elsewhere(error):
+                    raise
+                failed[client.pipeline] = error
+
+    async def _leased(self, stack: AsyncExitStack, failed: Mapping[str, FlowEdgeError]) -> PipelineClient:
+        """Return the client of a pipeline that has not failed, leased while the stack lasts.
+
+        Raises:
+            ApiError: when there is none.
+            FlowEdgeError: the last failure, when there is none any more.
+        """
+        pool = self.gateway.pipelines
+        try:
+            return await stack.enter_async_context(pool.lease(self.model, self.caller, exclude=failed))
+        except ApiError as error:
+            if failed:
+                raise list(failed.values())[-1] from error
+            raise
+
+    async def _end(self, answers: RunningAnswers) -> None:
+        """End the answers, and count their tokens for metrics and the key."""
+        await answers.close()
+        for answer in answers.generations:
+            self.gateway.metrics.answered(self.model, answers.pipeline, answer.statistics)
+        usage = answers.usage()
+        self.caller.used(usage.prompt_tokens + usage.new_tokens)

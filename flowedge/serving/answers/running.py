@@ -1,0 +1,136 @@
+"""The answers of one request, computed by one pipeline at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+from typing import TypeAlias
+
+from flowedge.client import AsyncGeneration, Chunk
+from flowedge.serving.answers.planned import PlannedAnswer
+from flowedge.serving.answers.usage import AnswerUsage, RequestUsage
+from flowedge.serving.pipelines.member import PipelineClient
+from flowedge.version import VERSION
+
+_LONGEST_ID = 44  # characters of a request's id before the number of an answer
+
+PlacedChunk: TypeAlias = tuple[int, Chunk | None]
+"""The place of an answer, and its next chunk; None behind its last one."""
+
+
+class RunningAnswers:
+    """The answers of one request.
+
+    Attributes:
+        generations: the answers in the order in which they were planned.
+        pipeline: name of the pipeline.
+        fingerprint: changes with the model and with the version of FlowEdge.
+    """
+
+    def __init__(self, client: PipelineClient, planned: Sequence[PlannedAnswer], request_id: str) -> None:
+        """Start the answers; see PlannedAnswer.start for the errors."""
+        self.pipeline = client.pipeline
+        self.fingerprint = fingerprint_of(client)
+        self._planned = planned
+        self.generations: list[AsyncGeneration] = []
+        for place, each in enumerate(planned):
+            name = request_id if len(planned) == 1 else f"{request_id[:_LONGEST_ID]}-{place}"
+            self.generations.append(each.start(client, name))
+        self._tokens = [0] * len(planned)  # of the chunks so far
+        self._reasoning = [0] * len(planned)  # of these, until the end of the reasoning
+        self._first: PlacedChunk | None = None
+        self._merged = self._of_several() if len(planned) > 1 else self._of_one()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a chunk."""
+        return self._first is not None
+
+    async def begin(self) -> None:
+        """Wait for the first chunk; until then another pipeline can be asked instead.
+
+        Raises what the client raises.
+        """
+        self._first = await anext(self._merged)
+
+    async def chunks(self) -> AsyncGenerator[PlacedChunk, None]:
+        """Yield the chunks of all answers as they come.
+
+        Raises what the client raises.
+        """
+        if self._first is not None:
+            yield self._noted(self._first)
+        async for placed in self._merged:
+            yield self._noted(placed)
+
+    async def complete(self) -> None:
+        """Wait until all answers are complete.
+
+        Raises what the client raises.
+        """
+        async for _ in self.chunks():
+            pass
+
+    def usage(self) -> RequestUsage:
+        """Return the usage of the answers so far."""
+        answers = [
+            AnswerUsage(
+                planned.place, len(answer.prompt_ids), len(answer.token_ids), reasoning, answer.statistics
+            )
+            for planned, answer, reasoning in zip(
+                self._planned, self.generations, self._reasoning, strict=True
+            )
+        ]
+        return RequestUsage(answers, self.pipeline)
+
+    async def close(self) -> None:
+        """Cancel the answers that are not complete, which frees their caches."""
+        for generation in self.generations:
+            generation.close()
+        await self._merged.aclose()
+
+    def _noted(self, placed: PlacedChunk) -> PlacedChunk:
+        place, chunk = placed
+        if chunk is not None:
+            self._tokens[place] += len(chunk.token_ids)
+            if chunk.reasoning:
+                self._reasoning[place] = self._tokens[place]
+        return placed
+
+    async def _of_one(self) -> AsyncGenerator[PlacedChunk, None]:
+        async for chunk in self.generations[0]:
+            yield 0, chunk
+        yield 0, None
+
+    async def _of_several(self) -> AsyncGenerator[PlacedChunk, None]:
+        """Yield the chunks of all answers; the first error ends the others."""
+        # Without a limit: the answers' own limits bound what waits, and a slow client is cut off.
+        ready: asyncio.Queue[PlacedChunk | asyncio.Task[None]] = asyncio.Queue()
+
+        async def take(place: int, generation: AsyncGeneration) -> None:
+            async for chunk in generation:
+                ready.put_nowait((place, chunk))
+            ready.put_nowait((place, None))
+
+        tasks = [asyncio.create_task(take(*each)) for each in enumerate(self.generations)]
+        for task in tasks:
+            task.add_done_callback(ready.put_nowait)
+        try:
+            running = len(tasks)
+            while running:
+                found = await ready.get()
+                if isinstance(found, tuple):
+                    yield found
+                else:
+                    found.result()
+                    running -= 1
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def fingerprint_of(client: PipelineClient) -> str:
+    """Return what OpenAI's answers call `system_fingerprint`."""
+    return "fp_" + hashlib.sha256(f"{client.model} {VERSION}".encode()).hexdigest()[:10]
