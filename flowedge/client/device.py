@@ -33,6 +33,8 @@ class Device:
         draft_vocabulary: of a draft node, what was asked for (see DraftForm.vocabulary).
         draft_quant, draft_tokens: of a draft node whose drafter is a model, the format of its layers and the
             number of tokens that it proposes.
+        sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
+        context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
     """
 
     id: str
@@ -66,6 +68,9 @@ class Device:
     draft_vocabulary: str = ""
     draft_quant: str = ""
     draft_tokens: int = 0
+    sessions: int = 0
+    waiting: int = 0
+    context_tokens: int = 0
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:

@@ -86,7 +86,8 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
 
     @property
     def context(self) -> int | None:
-        return None
+        """Most tokens of a prompt with its answer; None where the draft node does not tell."""
+        return (self.device.context_tokens or None) if self.device is not None else None
 
     @property
     def asked_in_s(self) -> float:
@@ -96,11 +97,17 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     @property
     def load(self) -> float:
         """Requests that it answers or queues, of this gateway now and of others when it was last asked."""
-        return self.leases
+        if self.device is None:
+            return self.leases
+        others = self.device.sessions + self.device.waiting - self._leases_when_asked
+        return self.leases + max(others, 0)
 
     def reading(self) -> dict[str, float]:
         """Return its gauges."""
-        return {"ready": float(self.ready), "running": self.leases}
+        known = {"ready": float(self.ready), "running": self.leases}
+        if self.device is None or not self.ready:
+            return known
+        return {**known, "sessions": self.device.sessions, "waiting": self.device.waiting}
 
     def failed(self, error: Exception) -> None:
         """Take the pipeline out of the choice until it has been asked how it is."""
