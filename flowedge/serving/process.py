@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import platform
 import socket
 import ssl
@@ -110,7 +111,7 @@ class GatewayServer:
             forwarded_allow_ips=list(http.trusted_proxies),
             root_path=http.root_path,
             backlog=_BACKLOG,
-            timeout_keep_alive=int(settings.deadlines.idle_s),
+            timeout_keep_alive=math.ceil(settings.deadlines.idle_s),
             timeout_graceful_shutdown=_STOP_S,
         )
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # clients' mistakes are no news

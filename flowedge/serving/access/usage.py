@@ -15,7 +15,7 @@ _BUSY_S = 1.0  # after which a key with too many requests at once may try again
 class Window:
     """Amounts used within a sliding time.
 
-    Amounts of one second are kept together, so that a day takes bounded memory.
+    Of a day, what was used within 24 seconds is kept together, so that the memory stays small.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -23,6 +23,9 @@ class Window:
         self._grain_s = seconds / 3600
         self._used: deque[tuple[float, int]] = deque()  # (time of the last use, amount)
         self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._used)
 
     def add(self, amount: int, now: float) -> None:
         if self._used and now - self._used[-1][0] < self._grain_s and self._seconds > MINUTE_S:
