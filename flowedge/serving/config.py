@@ -84,7 +84,6 @@ class PoolSettings(SettingsGroup):
     )
     ask_s: Seconds = setting(5.0, "Seconds between two questions to a draft node how it is.")
     ask_limit_s: Seconds = setting(5.0, "Time for a draft node to answer such a question.")
-    answer_s: Seconds = setting(600.0, "Maximum time for an answer.")
     most_ask_s: Seconds = setting(60.0, "Longest time after which a pipeline that is gone is asked again.")
 
 
@@ -129,6 +128,7 @@ class GatewayDeadlines(SettingsGroup):
     write_s: Seconds = setting(
         30.0, "Time for which a client may not read what is sent; then its connection and request end."
     )
+    answer_s: Seconds = setting(600.0, "Maximum time for an answer.")
     comment_s: Seconds = setting(10.0, "Time without output after which a stream carries a comment line.")
     drain_s: float = setting(
         20.0,

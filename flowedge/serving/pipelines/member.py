@@ -52,7 +52,6 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self.device: Device | None = None
         self.client = PipelineClient(
             entry.draft_node,
-            timeout_s=settings.answer_s,
             name=entry.certificate or None,
             pipeline=entry.label,
             model=entry.model,

@@ -82,7 +82,7 @@ def test_when_a_key_is_required(file: KeyFile, mode: str, local: bool, made: boo
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_without_a_key_it_does_not_listen_beyond_loopback(file: KeyFile, mode: str) -> None:
-    with pytest.raises(BadRequestError, match="flowedge serve keys add NAME.*--no-keys"):
+    with pytest.raises(BadRequestError, match=r"flowedge serve keys add NAME.*--no-keys"):
         Gatekeeper(mode, file, local=False)  # type: ignore[arg-type]
 
 
