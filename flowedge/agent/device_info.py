@@ -33,6 +33,7 @@ from flowedge.system.memory import (
     resident_bytes,
 )
 from flowedge.system.state_dir import state_dir
+from flowedge.system.temperature import hottest
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 
@@ -193,6 +194,7 @@ class DeviceInfo:
             protocol_version=PROTOCOL_VERSION,
             version=VERSION,
             resident_bytes=resident_bytes(),
+            temperature=hottest(),
             instance=self.instance,
             certified_role=text_of(current().roles),
             compute=pb.Compute(

@@ -17,6 +17,8 @@ from flowedge.client.chat.tools import AUTO, ToolOffer
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.transcript import Chunk
+from flowedge.client.watching.activity import PipelineActivity
+from flowedge.client.watching.streams import watch_async
 from flowedge.core.errors import FlowEdgeError
 from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import agent_pb2
@@ -93,6 +95,14 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         except grpc.aio.AioRpcError as error:
             raise self.description_error(error) from error
         return Device.from_proto(reply)
+
+    def watch(self) -> AsyncIterator[PipelineActivity]:
+        """Watch the draft node's pipeline, as `Client.watch` does; iterate over it with `async for`."""
+
+        async def begin() -> Any:
+            return GenerationStub(await self._connection.channel()).Watch(pb.WatchRequest())
+
+        return watch_async(begin, self.address, self.silence_s, self.error_of)
 
     async def close(self) -> None:
         """End the connection; requests that are running are cancelled."""

@@ -35,6 +35,7 @@ class Device:
             number of tokens that it proposes.
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
         context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
+        temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
     """
 
     id: str
@@ -71,11 +72,12 @@ class Device:
     sessions: int = 0
     waiting: int = 0
     context_tokens: int = 0
+    temperature: float | None = None
 
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
         """Read the reply to Describe; an agent without a role is IDLE."""
-        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers", "compute"}
+        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers", "compute", "temperature"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         return cls(
@@ -90,5 +92,6 @@ class Device:
                 tuple(reply.compute.dtypes),
                 reply.compute.reason,
             ),
+            temperature=reply.temperature if reply.HasField("temperature") else None,
             **plain,
         )

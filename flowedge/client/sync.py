@@ -20,6 +20,8 @@ from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.transcript import Chunk
+from flowedge.client.watching.activity import PipelineActivity
+from flowedge.client.watching.streams import watch_blocking
 from flowedge.core.errors import FlowEdgeError
 from flowedge.security.tls.channels import Connection
 from flowedge.v1 import agent_pb2
@@ -127,6 +129,20 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         except grpc.RpcError as error:
             raise self.description_error(error) from error
         return Device.from_proto(reply)
+
+    def watch(self) -> Iterator[PipelineActivity]:
+        """Watch what happens in the draft node's pipeline, until the loop over the messages is left.
+
+        A message comes at most each tenth of a second, and at least each second. A caller that reads slowly
+        misses activity.
+
+        Raises:
+            CapacityError: when too many watch already.
+            DeviceError: when the device is not a draft node.
+            DeviceLostError: when the pipeline has ended, or the device fell silent.
+        """
+        call = GenerationStub(self._connection.channel()).Watch(pb.WatchRequest())
+        return watch_blocking(call, self.address, self.silence_s, self.error_of)
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
         """Ask the agent for its clocks `count` times, one after the other; the round trips are the link's."""

@@ -43,7 +43,7 @@ from flowedge.engine.batching.draft_jobs import next_draft_job
 from flowedge.engine.batching.prefill_turns import PrefillTurns
 from flowedge.engine.batching.step_segments import send_steps
 from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.finite import are_scores
+from flowedge.engine.finite import are_scores, named
 from flowedge.engine.jobs import (
     DraftJob,
     DraftOutcome,
@@ -56,6 +56,7 @@ from flowedge.engine.jobs import (
 )
 from flowedge.engine.prefix.target_sessions import TargetSessions
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
+from flowedge.engine.sessions.session_observer import UNOBSERVED_SESSIONS, SessionObserver
 from flowedge.engine.sessions.work_reports import WorkReports
 from flowedge.engine.stopping import TextStream
 from flowedge.protocol.outbox import DraftNodeOutbox
@@ -71,6 +72,7 @@ class DraftNode:
         spec: may be replaced; sessions that are prepared from then on go by it.
         admission: the sessions that wait for room.
         target: the sessions on the target's route, and those that are kept there.
+        observer: is told of tokens that are put out.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class DraftNode:
         self._outputs: deque[Output] = deque()
         self._reports = WorkReports(device)
         self._now = 0.0
+        self.observer: SessionObserver = UNOBSERVED_SESSIONS
         self._prefill = PrefillTurns(spec.prefill_rows, self._outgoing[TARGET])
         self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
 
@@ -197,7 +200,7 @@ class DraftNode:
                 case Open() | Forget() | Heartbeat():
                     pass
         except (ProtocolError, NonFiniteError) as broken:
-            self.fail_session(name, self._named(broken))
+            self.fail_session(name, named(broken, self.device))
 
     def next_job(self) -> DraftWork | None:
         """Return the next job, once the job before it is finished; verifying goes before drafting."""
@@ -223,7 +226,7 @@ class DraftNode:
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             if not are_scores(result):
                 of_drafter = NonFiniteError.of(f"the scores of drafter {self.spec.drafter_name}")
-                self.fail_session(job.session, self._named(of_drafter))
+                self.fail_session(job.session, named(of_drafter, self.device))
                 return
             layer = session.grown(job, result)
             if layer is not None:
@@ -233,7 +236,7 @@ class DraftNode:
     def fail(self, job: DraftWork, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with the error."""
         for name in sessions_of(job):
-            self._fail(name, self._named(error))
+            self._fail(name, named(error, self.device))
 
     def _fail(self, name: str, error: FlowEdgeError, route: int = TARGET, *, in_band: bool = True) -> None:
         """End a session with an error, unless it is begun again (see TargetSessions.begin_again)."""
@@ -241,11 +244,6 @@ class DraftNode:
         if session is None or not self.target.begin_again(session, error, in_band=in_band):
             self.target.forget([name])
             self.fail_session(name, error)
-
-    def _named(self, error: FlowEdgeError) -> FlowEdgeError:
-        """Return an error, one of numbers with the name of this device before it."""
-        damaged = isinstance(error, NonFiniteError)
-        return error_from_code(error.code, self.device, str(error)) if damaged else error
 
     def next_outbound(self, route: int = TARGET) -> Message | None:
         """Return the next message for the link to a route's first stage, which must be ready to take it."""
@@ -380,6 +378,7 @@ class DraftNode:
         """Put out certain tokens; return whether the generation ends with them."""
         tokens = session.answer.put_out(emit.tokens, self._now)
         session.counts.put_out(len(tokens.token_ids), self._now)
+        self.observer.put_out(session.name, tokens.token_ids, self._now)
         self._outputs.append(tokens)
         return session.answer.finish_reason is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.arrays import Payload
-from flowedge.core.errors import NonFiniteError
+from flowedge.core.errors import FlowEdgeError, NonFiniteError, error_from_code
 from flowedge.drafting.drafter import DraftLayer
 
 BFLOAT16_EXPONENT, FLOAT16_EXPONENT = 0x7F80, 0x7C00  # all bits of the exponent: NaN or infinity
@@ -43,6 +43,12 @@ def check_finite(payload: Payload, sender: str) -> None:
 def are_scores(layer: DraftLayer) -> bool:
     """Whether no log-probability of a layer is NaN or infinity; a child that is impossible has -infinity."""
     return bool((layer.log_probs < np.inf).all())
+
+
+def named(error: FlowEdgeError, device: str) -> FlowEdgeError:
+    """Return an error; an error of numbers with the name of the device before it."""
+    damaged = isinstance(error, NonFiniteError)
+    return error_from_code(error.code, device, str(error)) if damaged else error
 
 
 def _rows_with(bits: Payload, exponent: int) -> int:

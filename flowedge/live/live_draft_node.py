@@ -83,7 +83,7 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         self._last_stages = last_stages
         self._refusing: DrainingError | None = None
         self._links = {
-            route: RouteLinks(express_fault, self._sender(partial(machine.next_outbound, route)))
+            route: RouteLinks(express_fault, self._sender(partial(self._next_outbound, route)))
             for route in machine.routes
         }
         self._last: dict[int, InStream] = {}  # from the last stage of each route
@@ -239,6 +239,9 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
 
     def closed(self, stream: InStream, reason: str) -> None:
         self._on_lost(DeviceLostError(stream.peer, reason))
+
+    def _next_outbound(self, route: int) -> Message | None:
+        return self._machine.next_outbound(route)
 
     def _result_bytes(self, route: int) -> int:
         """Return the most bytes of the frame of a result on a route."""

@@ -28,6 +28,11 @@ def temperatures(zones: Path = _ZONES) -> dict[str, float]:
     return found or _of_chips()
 
 
+def hottest(zones: Path = _ZONES) -> float | None:
+    """Return the highest of the temperatures, in degrees Celsius; None where the device reports none."""
+    return max(temperatures(zones).values(), default=None)
+
+
 def _of_chips() -> dict[str, float]:
     if not hasattr(psutil, "sensors_temperatures"):  # only Linux and FreeBSD have it
         return {}

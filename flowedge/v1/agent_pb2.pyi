@@ -37,7 +37,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, quant: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "certified_role", "instance", "compute", "dtype", "kv", "exact", "tokenizer", "verification", "draft_vocabulary", "draft_quant", "draft_tokens", "sessions", "waiting", "context_tokens")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "certified_role", "instance", "compute", "dtype", "kv", "exact", "tokenizer", "verification", "draft_vocabulary", "draft_quant", "draft_tokens", "sessions", "waiting", "context_tokens", "temperature")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class Device(_message.Message):
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -108,7 +109,8 @@ class Device(_message.Message):
     sessions: int
     waiting: int
     context_tokens: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., dtype: _Optional[str] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., tokenizer: _Optional[str] = ..., verification: _Optional[str] = ..., draft_vocabulary: _Optional[str] = ..., draft_quant: _Optional[str] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ...) -> None: ...
+    temperature: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., dtype: _Optional[str] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., tokenizer: _Optional[str] = ..., verification: _Optional[str] = ..., draft_vocabulary: _Optional[str] = ..., draft_quant: _Optional[str] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
 
 class Compute(_message.Message):
     __slots__ = ("device", "processor", "dtypes", "reason", "cuda_graphs")

@@ -28,10 +28,10 @@ from flowedge.core.log_fields import about
 from flowedge.core.request import Request
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
+from flowedge.live.watching.watched_draft_node import WatchedDraftNode
 from flowedge.net.deadline import ProgressDeadline
 from flowedge.placement.admission import session_rows
 from flowedge.strategies.events import TARGET
@@ -55,7 +55,7 @@ SHORT_SESSION = 256  # rows; a drafter takes more bytes a row for sessions that 
 class DraftNodeRole(PipelineRole):
     """Has the other devices take their roles, loads the LM head and the drafter, and serves requests."""
 
-    _live: LiveDraftNode | None
+    _live: WatchedDraftNode | None
 
     def __init__(
         self,
@@ -98,11 +98,16 @@ class DraftNodeRole(PipelineRole):
             raise
         self._loaded = True
 
-    def serving(self) -> tuple[LiveDraftNode, DraftModels]:
+    def serving(self) -> tuple[WatchedDraftNode, DraftModels]:
         """Return what serves requests. Raises DeviceError while the pipeline is being set up."""
         if self._live is None or self._models is None or not self._loaded:
             raise DeviceError(self._agent.name, "its pipeline is still being set up")
         return self._live, self._models
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The names of the target's stages, in order; empty while the pipeline is being planned."""
+        return tuple(stage.name for stage in self._routes[TARGET].stages) if self._routes else ()
 
     def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
         """Begin to serve a request; see LiveDraftNode.start.
@@ -230,7 +235,7 @@ class DraftNodeRole(PipelineRole):
         await self._live.connect(addresses, self._open_to)
 
     async def _choose_kept_taps(
-        self, live: LiveDraftNode, target: PlannedRoute, models: DraftModels
+        self, live: WatchedDraftNode, target: PlannedRoute, models: DraftModels
     ) -> tuple[tuple[int, int], ...]:
         if live.pads_rows:
             return ()
@@ -266,10 +271,10 @@ class DraftNodeRole(PipelineRole):
         stages = [stage for route in self._routes for stage in route.stages]
         await release_stages(stages, self.pipeline, self._members)
 
-    def _make_live(self, models: DraftModels) -> LiveDraftNode:
+    def _make_live(self, models: DraftModels) -> WatchedDraftNode:
         self._check_not_stopped()
         agent = self._agent
-        return LiveDraftNode(
+        return WatchedDraftNode(
             models.make_machine(
                 agent.name,
                 len(self._routes[TARGET].stages),

@@ -20,6 +20,7 @@ from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
+from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.agent.services.prompt_reading import ReadPrompt, read_prompt
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
@@ -136,6 +137,7 @@ class GenerationService(rpc.GenerationServicer):
         self._metrics = metrics
         self._refusals = LogRate(REFUSALS_LOGGED)
         self._encoder = PromptEncoder(agent.config.limits.encodings, agent.config.deadlines.progress_s)
+        self._watches = PipelineWatches(agent.name, agent.config.deadlines.read_s)
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
         """Stream one generation; when the client goes away its session is closed."""
@@ -143,15 +145,23 @@ class GenerationService(rpc.GenerationServicer):
         log = RequestLog(request.request_id, str(context.peer()), caller_key(context), self._refusals)
         try:
             self._agent.roles.check_open()
-            role = self._agent.roles.role
-            if not isinstance(role, DraftNodeRole):
-                raise DeviceError(
-                    self._agent.name, "it is not a draft node; ask the draft node of a pipeline"
-                )
-            await self._generate(role, request, context, log)
+            await self._generate(self._role(), request, context, log)
         except FlowEdgeError as error:
             log.failed(error)
             await abort(context, error)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # noqa: ARG002 (it is empty)
+        """Stream what happens in the pipeline, until the caller ends the call or the pipeline ends."""
+        try:
+            await self._watches.serve(self._role(), context)
+        except FlowEdgeError as error:
+            await abort(context, error)
+
+    def _role(self) -> DraftNodeRole:
+        role = self._agent.roles.role
+        if not isinstance(role, DraftNodeRole):
+            raise DeviceError(self._agent.name, "it is not a draft node; ask the draft node of a pipeline")
+        return role
 
     async def _generate(
         self, role: DraftNodeRole, message: pb.GenerateRequest, context: Any, log: RequestLog

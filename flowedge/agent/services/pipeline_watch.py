@@ -1,0 +1,153 @@
+"""Tells watchers what happens in the pipeline of a draft node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.core.errors import CapacityError
+from flowedge.live.watching.activity_notes import ActivityNotes
+from flowedge.live.watching.activity_reader import ActivityReader, TextOf
+from flowedge.live.watching.watched_draft_node import WatchedDraftNode
+from flowedge.net.grpc_handlers import Context
+from flowedge.net.unread import send_reply
+from flowedge.v1 import generation_pb2 as pb
+
+if TYPE_CHECKING:
+    from flowedge.engine.draft_models import DraftModels
+
+MAX_WATCHERS = 8
+PERIOD_S = 0.1  # between two messages
+STATE_S, SILENT_S = 0.5, 1.0  # between two states, and between two messages when nothing happens
+MAX_UNREAD = 20  # messages that wait for a watcher
+MOST_TEXT = 40  # characters of a token
+_SPACE = "\u2581"  # with which some tokenizers' tokens of a new word begin
+
+
+class Watcher:
+    """The messages that wait for one watcher; None is the last."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[pb.PipelineActivity | None] = asyncio.Queue()
+        self._missed = False
+
+    def offer(self, message: pb.PipelineActivity) -> None:
+        """Hand on a message, or drop it if too many wait; the next message says that it follows a gap."""
+        if self._messages.qsize() >= MAX_UNREAD:
+            self._missed = True
+            return
+        if self._missed and not message.incomplete:
+            whole, message = message, pb.PipelineActivity(incomplete=True)
+            message.MergeFrom(whole)
+        self._missed = False
+        self._messages.put_nowait(message)
+
+    def end(self) -> None:
+        self._messages.put_nowait(None)
+
+    async def next(self) -> pb.PipelineActivity | None:
+        return await self._messages.get()
+
+
+class PipelineWatch:
+    """Watches the pipeline of one draft node, as long as there are watchers."""
+
+    def __init__(self, device: str, role: DraftNodeRole, live: WatchedDraftNode, text_of: TextOf) -> None:
+        self.role = role
+        self.watchers: set[Watcher] = set()
+        self._live = live
+        self._notes = ActivityNotes()
+        self._reader = ActivityReader(device, role.stage_names, live.row_bytes, text_of)
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def watcher(self) -> Iterator[Watcher]:
+        """Add a watcher until the context is left."""
+        added = Watcher()
+        added.offer(pb.PipelineActivity(now=time.monotonic(), state=self._state()))
+        self.watchers.add(added)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield added
+        finally:
+            self.watchers.discard(added)
+
+    def _state(self) -> pb.PipelineState:
+        live = self._live
+        return self._reader.state(live.num_running, live.num_waiting, time.monotonic())
+
+    async def _run(self) -> None:
+        self._live.begin_notes(self._notes)
+        try:
+            told, stated = 0.0, 0.0
+            while self.watchers and self._live.alive and self.role.in_use:
+                await asyncio.sleep(PERIOD_S)
+                now = time.monotonic()
+                notes, lost = self._notes.take()
+                message = self._reader.read(notes, now, lost=lost)
+                if now - stated >= STATE_S:
+                    stated = now
+                    message.state.CopyFrom(self._state())
+                if notes or lost or now - told >= SILENT_S:
+                    told = now
+                    for watcher in self.watchers:
+                        watcher.offer(message)
+        finally:
+            self._live.end_notes(self._notes)
+            self._notes.take()
+            for watcher in self.watchers:
+                watcher.end()
+
+
+class PipelineWatches:
+    """Serves the watchers of one agent."""
+
+    def __init__(self, device: str, read_s: float) -> None:
+        """read_s: seconds within which a watcher has to take a message."""
+        self._device = device
+        self._read_s = read_s
+        self._watch: PipelineWatch | None = None
+
+    async def serve(self, role: DraftNodeRole, context: Context) -> None:
+        """Send a watcher messages until it ends the call, or the role ends.
+
+        Raises:
+            CapacityError: when too many watch already.
+            DeviceError: while the pipeline is being set up.
+            UnreadReplyError: when the watcher does not take a message in time.
+        """
+        live, models = role.serving()
+        if self._watch is None or self._watch.role is not role:
+            self._watch = PipelineWatch(self._device, role, live, token_text(models))
+        if len(self._watch.watchers) >= MAX_WATCHERS:
+            raise CapacityError(
+                f"{MAX_WATCHERS} watch the pipeline of {self._device} already; end another watch first"
+            )
+        watch = self._watch
+        try:
+            with watch.watcher() as watcher:
+                while (message := await watcher.next()) is not None:
+                    await send_reply(context, message, self._read_s)
+        finally:
+            if self._watch is watch and not watch.watchers:
+                self._watch = None  # so that nothing of the role is held
+
+
+def token_text(models: DraftModels) -> TextOf:
+    """Return a function that returns the text of a token, cut to MOST_TEXT characters."""
+    tokenizer: Any = models.tokenizer
+
+    @lru_cache(maxsize=16_384)
+    def text_of(token: int) -> str:
+        text = str(tokenizer.decode([token]))
+        if str(tokenizer.convert_ids_to_tokens(token)).startswith(_SPACE) and not text.startswith(" "):
+            text = f" {text}"
+        return text[:MOST_TEXT]
+
+    return text_of

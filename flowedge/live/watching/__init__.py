@@ -1,0 +1,1 @@
+"""What a draft node tells of its pipeline while somebody watches."""

@@ -1,0 +1,72 @@
+"""The driver of a draft node that tells what its pipeline does while somebody watches."""
+
+from __future__ import annotations
+
+import time
+
+from flowedge.core.messages import Message, Segment, SessionMessage
+from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.jobs import DraftWork, DraftWorkResult, GrowDraft, outcomes_of
+from flowedge.engine.sessions.session_observer import UNOBSERVED_SESSIONS
+from flowedge.live.compute_thread import Outcome
+from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.running_request import RunningRequest
+from flowedge.live.watching.activity_notes import ActivityNotes
+from flowedge.strategies.events import TARGET
+
+
+class WatchedDraftNode(LiveDraftNode):
+    """A LiveDraftNode whose work can be noted. While nobody watches, nothing is noted."""
+
+    _notes: ActivityNotes | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Sessions that are open, without those that wait."""
+        return max(len(self._running) - self.num_waiting, 0)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of hidden states, with what is tapped for the drafter."""
+        spec = self._machine.spec
+        return spec.width * {"float32": 4, "uint16": 2, "float16": 2}.get(spec.dtype, 4)
+
+    def begin_notes(self, notes: ActivityNotes) -> None:
+        """Have everything noted from now on, in these notes only."""
+        with self._lock:
+            self._notes = self._machine.observer = notes
+
+    def end_notes(self, notes: ActivityNotes) -> None:
+        """Note nothing any more, unless other notes have been begun since."""
+        with self._lock:
+            if self._notes is notes:
+                self._notes, self._machine.observer = None, UNOBSERVED_SESSIONS
+
+    def _next_outbound(self, route: int) -> Message | None:
+        message = super()._next_outbound(route)
+        if self._notes is not None and message is not None and route == TARGET:
+            self._notes.leaves(message, time.monotonic())
+        return message
+
+    def _take_part(self, message: SessionMessage, route: int, sender: str) -> None:
+        if self._notes is not None and route == TARGET and isinstance(message, Segment):
+            self._notes.came_back(message, time.monotonic())
+        super()._take_part(message, route, sender)
+
+    def _finish(self, job: DraftWork, outcome: Outcome[DraftWorkResult | None]) -> None:
+        if self._notes is not None:
+            self._notes.worked(job, *outcome.span)
+            for part, result in outcomes_of(job, outcome.result):
+                if isinstance(part, GrowDraft) and isinstance(result, DraftLayer):
+                    self._notes.grown(part, result, outcome.span.end)
+        super()._finish(job, outcome)
+
+    def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
+        if self._notes is not None:
+            self._notes.left(num_bytes, ended)
+        super()._note_sent(message, num_bytes, started, ended)
+
+    def _count_end(self, running: RunningRequest, reason: str) -> None:
+        if self._notes is not None:
+            self._notes.ended(running.session, reason, time.monotonic())
+        super()._count_end(running, reason)
