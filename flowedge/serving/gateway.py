@@ -8,13 +8,20 @@ from starlette.middleware.cors import CORSMiddleware
 from flowedge.serving import ollama, openai
 from flowedge.serving.errors import add_handlers
 from flowedge.serving.http.middleware import RequestMiddleware
+from flowedge.serving.page import routes as page
 from flowedge.serving.routes import health, models
 from flowedge.serving.state import Gateway
 from flowedge.version import VERSION
 
 __all__ = ["Gateway", "make_app"]
 
-ROUTERS: tuple[APIRouter, ...] = (health.router, models.router, openai.router, ollama.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    models.router,
+    openai.router,
+    ollama.router,
+    page.router,
+)
 """The routers of all endpoints; the first that has a route for a path answers."""
 _EXPOSED = ["x-request-id", "retry-after"]
 

@@ -16,6 +16,7 @@ from flowedge.core.log_fields import about
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.pipelines.served import PipelineEntry, name_of
 from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.fetch.progress import FetchProgress
 
 _FIRST_WAIT_S = 0.5
 _NOT_ASKED = "it has not answered yet"
@@ -36,6 +37,18 @@ class PipelineClient(AsyncClient):
     model: str = ""
 
 
+@dataclass(frozen=True)
+class SetUpProgress:
+    """What a device does while its pipeline is set up.
+
+    Attributes:
+        transfer: of weights; None while none are fetched.
+    """
+
+    message: str
+    transfer: FetchProgress | None = None
+
+
 class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     """A pipeline, watched while the context lasts.
 
@@ -43,6 +56,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         leases: requests of this gateway that it answers or queues.
         problem: why it cannot answer; "" if it can.
         device: its draft node, as it answered last; None before.
+        progress: what each device does while the pipeline is set up, by the device's name.
     """
 
     def __init__(self, entry: PipelineEntry, settings: PoolSettings) -> None:
@@ -50,6 +64,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self.leases = 0
         self.problem = _NOT_ASKED
         self.device: Device | None = None
+        self.progress: dict[str, SetUpProgress] = {}
         self.client = PipelineClient(
             entry.draft_node,
             name=entry.certificate or None,
@@ -161,10 +176,18 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         spec = self._entry.spec
         assert spec is not None
         self._become("it is being set up")
-        await asyncio.to_thread(assemble, spec, self._report)
+        try:
+            await asyncio.to_thread(assemble, spec, self._report, on_transfer=self._transferred)
+        finally:
+            self.progress = {}
 
     def _report(self, device: str, message: str) -> None:
+        self.progress = {**self.progress, device: SetUpProgress(message)}
         _log.info("%s: %s", device, message, extra=about(event="setting_up", peer=device))
+
+    def _transferred(self, device: str, transfer: FetchProgress) -> None:
+        before = self.progress.get(device, SetUpProgress(""))
+        self.progress = {**self.progress, device: SetUpProgress(before.message, transfer)}
 
     def _take(self, device: Device) -> None:
         """Take over what the draft node answered.

@@ -98,6 +98,11 @@ class PipelinePool:
         raise UnknownModelError(name, [model.name for model in models])
 
     @property
+    def members(self) -> tuple[PoolMember, ...]:
+        """The pipelines, in the order of the settings."""
+        return tuple(self._members)
+
+    @property
     def addresses(self) -> dict[str, str]:
         """Address of the draft node of each pipeline, by the pipeline's name."""
         return {member.label: member.address for member in self._members}

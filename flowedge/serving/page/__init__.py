@@ -1,0 +1,1 @@
+"""The page of a gateway: its files, and what it shows of the cluster."""

@@ -1,0 +1,251 @@
+"""What browsers are told: of the cluster and of the activity of its pipelines, while anybody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+from flowedge.client.watching.activity import PipelineActivity, PipelineState
+from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError
+from flowedge.core.log_fields import about
+from flowedge.discovery.discovery import AgentWatcher
+from flowedge.serving.errors import SERVER, ApiError
+from flowedge.serving.page import picture
+from flowedge.serving.page.devices import DeviceReply, DeviceSurvey
+from flowedge.serving.pipelines.member import PoolMember
+from flowedge.serving.state import Gateway
+from flowedge.serving.streams import ServerEvent
+
+ASK_S = 1.5  # between two questions to the devices
+AGAIN_S = 1.5  # before a draft node is watched again
+FRESH_S = 3.0  # for which a picture of the cluster is shown again
+MOST_BROWSERS = 64
+MOST_UNREAD = 40  # events that wait for a browser
+MOST_SESSIONS = 512  # whose numbers are remembered
+END_S = 5.0  # after the last browser has gone
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Event:
+    """An event, with and without the texts of tokens."""
+
+    kind: str
+    plain: str
+    full: str
+
+
+class Browser:
+    """The events that wait for one browser.
+
+    Attributes:
+        reads_texts: whether it is shown the texts of tokens.
+    """
+
+    def __init__(self, *, reads_texts: bool) -> None:
+        self.reads_texts = reads_texts
+        self._events: asyncio.Queue[ServerEvent] = asyncio.Queue()
+
+    def offer(self, event: _Event) -> None:
+        """Hand on an event; activity is dropped while too much waits."""
+        if self._events.qsize() < MOST_UNREAD or (
+            event.kind == "cluster" and self._events.qsize() < 2 * MOST_UNREAD
+        ):
+            data = event.full if self.reads_texts else event.plain
+            self._events.put_nowait(ServerEvent(data, event.kind))
+
+    async def next(self, wait_s: float) -> ServerEvent | None:
+        """Return the next event; None if there is none for a while."""
+        try:
+            return await asyncio.wait_for(self._events.get(), wait_s)
+        except asyncio.TimeoutError:
+            return None
+
+
+class PageFeed:
+    """One for a gateway. It asks and watches the devices while browsers look, and a little longer."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._browsers: set[Browser] = set()
+        self._survey = DeviceSurvey()
+        self._asking = asyncio.Lock()
+        self._asked = float("-inf")
+        self._parts: dict[str, list[tuple[str, str]]] = {}  # of each pipeline: address and part of devices
+        self._states: dict[str, PipelineState] = {}
+        self._sessions: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._next_session = 1
+        self._watcher: AgentWatcher | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def cluster(self) -> dict[str, Any]:
+        """Return the picture of the cluster."""
+        async with self._asking:
+            if time.monotonic() - self._asked > FRESH_S:
+                await self._ask()
+        if self._task is None:
+            await self._survey.close()
+        return self._cluster()
+
+    async def events(self, *, reads_texts: bool) -> AsyncIterator[ServerEvent]:
+        """Yield events until the gateway stops.
+
+        Raises:
+            ApiError: with status 503, when too many browsers look already.
+        """
+        if len(self._browsers) >= MOST_BROWSERS:
+            raise ApiError(
+                503,
+                f"{MOST_BROWSERS} pages look at this gateway already; close some of them",
+                kind=SERVER,
+                code="too_many_pages",
+                retry_after_s=END_S,
+            )
+        browser = Browser(reads_texts=reads_texts)
+        self._browsers.add(browser)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        try:
+            first = json.dumps(await self.cluster())
+            yield ServerEvent(first, "cluster")
+            while not self._gateway.draining.is_set():
+                event = await browser.next(1.0)
+                if event is not None:
+                    yield event
+        finally:
+            self._browsers.discard(browser)
+
+    def _tell(self, event: _Event) -> None:
+        for browser in self._browsers:
+            browser.offer(event)
+
+    async def _run(self) -> None:
+        """Ask and watch until no browser has looked for a while."""
+        members = self._gateway.pipelines.members
+        tasks = [asyncio.create_task(self._keep_asking()), asyncio.create_task(self._search())]
+        tasks += [asyncio.create_task(self._keep_watching(member)) for member in members]
+        looked = time.monotonic()
+        try:
+            while time.monotonic() - looked < END_S and not self._gateway.draining.is_set():
+                await asyncio.sleep(0.5)
+                if self._browsers:
+                    looked = time.monotonic()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._task = None
+            self._states.clear()
+            await self._survey.close()
+
+    async def _keep_asking(self) -> None:
+        """Ask the devices regularly, and tell browsers of changes."""
+        told = ""
+        while True:
+            async with self._asking:
+                await self._ask()
+            cluster = json.dumps(self._cluster())
+            if cluster != told:
+                told = cluster
+                self._tell(_Event("cluster", cluster, cluster))
+            await asyncio.sleep(ASK_S)
+
+    async def _ask(self) -> None:
+        members = self._gateway.pipelines.members
+        await self._survey.ask([*(member.address for member in members), *self._known_addresses()])
+        for member in members:
+            draft_node = self._survey.reply(member.address)
+            if draft_node.present and draft_node.device is not None and draft_node.device.stage_addresses:
+                self._parts[member.label] = picture.pipeline_devices(draft_node.device)
+        missing = [
+            address for address in self._known_addresses() if self._survey.reply(address).device is None
+        ]
+        if missing:
+            await self._survey.ask([*(member.address for member in members), *self._known_addresses()])
+        self._asked = time.monotonic()
+
+    def _known_addresses(self) -> list[str]:
+        return [address for parts in self._parts.values() for address, _ in parts]
+
+    async def _search(self) -> None:
+        """Look for devices on the network."""
+        try:
+            async with AgentWatcher() as self._watcher:
+                await asyncio.Event().wait()
+        except DeviceError as error:
+            _log.info("devices are not searched for: %s", error, extra=about(event="page_search_failed"))
+        finally:
+            self._watcher = None
+
+    async def _keep_watching(self, member: PoolMember) -> None:
+        """Tell browsers of the activity of a pipeline; begin again when it has come back."""
+        while True:
+            try:
+                async for told in member.client.watch():
+                    self._tell(self._activity(member.label, told))
+            except (CapacityError, FlowEdgeError) as error:
+                _log.debug("pipeline %s is not watched: %s", member.label, error)
+            self._states.pop(member.label, None)
+            await asyncio.sleep(AGAIN_S)
+
+    def _activity(self, pipeline: str, told: PipelineActivity) -> _Event:
+        if told.state is not None:
+            self._states[pipeline] = told.state
+        named = {each.session for each in told.computed} | {each.session for each in told.trees}
+        plain = picture.of_activity(
+            pipeline, told, {session: self._number(pipeline, session) for session in named}
+        )
+        full = picture.with_texts(plain, told) if told.trees else plain
+        text = json.dumps(plain)
+        return _Event("activity", text, text if full is plain else json.dumps(full))
+
+    def _number(self, pipeline: str, session: str) -> int:
+        """Return the number by which browsers know a session, whose name may tell of its client."""
+        key = (pipeline, session)
+        if key not in self._sessions:
+            self._sessions[key] = self._next_session
+            self._next_session += 1
+            while len(self._sessions) > MOST_SESSIONS:
+                self._sessions.popitem(last=False)
+        return self._sessions[key]
+
+    def _cluster(self) -> dict[str, Any]:
+        pipelines, ids = [], set()
+        for member in self._gateway.pipelines.members:
+            devices = self._devices(member)
+            ids |= {reply.device.id for reply, _ in devices if reply.device is not None}
+            pipelines.append(picture.of_pipeline(member, devices, self._states.get(member.label)))
+        sightings = self._watcher.sightings if self._watcher is not None else []
+        others = [picture.of_other(each) for each in sightings if each.device.id not in ids]
+        models = [
+            {"id": model.name, "ready": bool(model.ready), "context": model.context}
+            for model in self._gateway.pipelines.models()
+        ]
+        return {"models": models, "pipelines": pipelines, "others": others[: picture.MOST_OTHERS]}
+
+    def _devices(self, member: PoolMember) -> list[tuple[DeviceReply, str]]:
+        """Return what the devices of a pipeline answered; those of the last time while it is gone."""
+        draft_node = self._survey.reply(member.address)
+        devices = [(draft_node, picture.DRAFT_NODE)]
+        for address, part in self._parts.get(member.label, []):
+            devices.append((self._survey.reply(address), part))
+        return devices
+
+
+def feed_of(app: FastAPI) -> PageFeed:
+    """Return the feed of an application, which is made when it is first asked for."""
+    with contextlib.suppress(AttributeError):
+        found: PageFeed = app.state.page_feed
+        return found
+    made = app.state.page_feed = PageFeed(app.state.gateway)
+    return made

@@ -1,0 +1,253 @@
+// The chat: conversations, answers as they come, and what one can do with them.
+import { html, useEffect, useRef, useState } from "./html.js";
+import { GatewayError, chat } from "./api.js";
+import { create, requestOf, save, statisticsText, titleOf } from "./conversations.js";
+import { Markdown } from "./markdown.js";
+import { SettingsDialog } from "./settings.js";
+
+const FOLLOW_PX = 80; // from the end, within which the view follows the answer
+
+export function ChatView({ conversations, setConversations, current, setCurrent, cluster, askKey, announce }) {
+  const [running, setRunning] = useState(null); // {id, controller}
+  const [editing, setEditing] = useState(null); // index of the question that is edited
+  const [draft, setDraft] = useState("");
+  const [listOpen, setListOpen] = useState(false);
+  const [settingsOpen, setSettingsOpen] = useState(false);
+  const field = useRef(null);
+  const latest = useRef(conversations);
+  latest.current = conversations;
+  const models = cluster?.models ?? [];
+  const conversation = conversations.find((each) => each.id === current) ?? null;
+  const messages = conversation?.messages ?? [];
+  const answering = running !== null && running.id === conversation?.id;
+  const locked = cluster?.key_required && !cluster?.may_chat;
+
+  const change = (id, update, { store = true } = {}) => {
+    latest.current = latest.current.map((each) => (each.id === id ? update(each) : each));
+    setConversations(latest.current);
+    if (store) save(latest.current);
+  };
+
+  const answer = async (id) => {
+    const controller = new AbortController();
+    setRunning({ id, controller });
+    const asked = latest.current.find((each) => each.id === id);
+    const reply = { role: "assistant", content: "", reasoning: "" };
+    const show = (store) => change(id, (each) => ({ ...each, messages: [...asked.messages, { ...reply }] }), { store });
+    show(false);
+    announce("The answer begins.");
+    let shown = 0;
+    try {
+      for await (const part of chat(requestOf(asked, models[0]?.id ?? ""), controller.signal)) {
+        if (part.content) reply.content += part.content;
+        if (part.reasoning) reply.reasoning += part.reasoning;
+        if (part.finish) reply.finish = part.finish;
+        if (part.usage) reply.statistics = statisticsText(part.usage);
+        if (performance.now() - shown > 60) {
+          shown = performance.now();
+          show(false);
+        }
+      }
+      announce("The answer is complete.");
+    } catch (error) {
+      if (error.name === "AbortError") {
+        reply.finish = "stopped";
+        announce("The answer was stopped.");
+      } else {
+        reply.error = errorText(error);
+        if (error instanceof GatewayError && error.status === 401) askKey(error.message);
+        announce(`The answer failed: ${reply.error}`);
+      }
+    }
+    show(true);
+    setRunning(null);
+  };
+
+  const send = () => {
+    const text = draft.trim();
+    if (!text || running || locked) return;
+    let id = conversation?.id;
+    if (!id) {
+      const made = create();
+      id = made.id;
+      latest.current = [made, ...latest.current];
+      setCurrent(id);
+    }
+    const kept = editing === null ? undefined : editing;
+    change(id, (each) => ({ ...each, messages: [...each.messages.slice(0, kept), { role: "user", content: text }] }));
+    // The conversation that was used last comes first.
+    latest.current = [...latest.current.filter((each) => each.id === id), ...latest.current.filter((each) => each.id !== id)];
+    setConversations(latest.current);
+    save(latest.current);
+    setDraft("");
+    setEditing(null);
+    answer(id);
+  };
+
+  const regenerate = () => {
+    change(conversation.id, (each) => ({ ...each, messages: upToQuestion(each.messages) }));
+    answer(conversation.id);
+  };
+
+  const edit = (place) => {
+    setEditing(place);
+    setDraft(messages[place].content);
+    field.current?.focus();
+  };
+
+  const choose = (id) => {
+    setCurrent(id);
+    setListOpen(false);
+    setEditing(null);
+    setDraft("");
+    field.current?.focus();
+  };
+
+  const remove = (id) => {
+    if (running?.id === id) running.controller.abort();
+    latest.current = latest.current.filter((each) => each.id !== id);
+    setConversations(latest.current);
+    save(latest.current);
+    if (id === current) setCurrent(null);
+    announce("The conversation was deleted.");
+  };
+
+  return html`<div class=${`chat${listOpen ? " list-open" : ""}`}>
+    <${ConversationList} conversations=${conversations} current=${current} choose=${choose} remove=${remove}
+      rename=${(id, title) => change(id, (each) => ({ ...each, title }))} />
+    <div class="talk">
+      <div class="talk-head">
+        <button type="button" class="list-button" aria-expanded=${listOpen} onClick=${() => setListOpen(!listOpen)}>Conversations</button>
+        <h2>${conversation ? titleOf(conversation) : "Chat"}</h2>
+        <button type="button" onClick=${() => setSettingsOpen(true)} disabled=${answering}>Settings</button>
+      </div>
+      <${Messages} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} busy=${running !== null}
+        locked=${locked} askKey=${askKey} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
+      <${Composer} field=${field} draft=${draft} setDraft=${setDraft} send=${send} editing=${editing !== null}
+        cancelEdit=${() => { setEditing(null); setDraft(""); }} answering=${answering} busy=${running !== null} locked=${locked}
+        stop=${() => running?.controller.abort()} />
+    </div>
+    ${settingsOpen && html`<${SettingsDialog} conversation=${conversation} models=${models} close=${() => setSettingsOpen(false)}
+      store=${(settings) => {
+        if (conversation) change(conversation.id, (each) => ({ ...each, settings }));
+        else {
+          const made = create(settings);
+          latest.current = [made, ...latest.current];
+          setConversations(latest.current);
+          save(latest.current);
+          setCurrent(made.id);
+        }
+      }} />`}
+  </div>`;
+}
+
+/** The messages before the last answer. */
+export function upToQuestion(messages) {
+  const last = messages.findLastIndex((message) => message.role === "user");
+  return messages.slice(0, last + 1);
+}
+
+export function errorText(error) {
+  if (!(error instanceof GatewayError)) return `The answer cannot be read: ${error.message}`;
+  const again = error.retryAfter ? ` Try again in about ${Math.ceil(error.retryAfter)} s.` : "";
+  return `${error.message}${again}`;
+}
+
+function ConversationList({ conversations, current, choose, remove, rename }) {
+  const [renaming, setRenaming] = useState(null);
+  return html`<nav class="conversations" aria-label="Conversations">
+    <button type="button" class="primary wide" onClick=${() => choose(null)}>New conversation</button>
+    <ul>${conversations.map((each) => html`<li key=${each.id} class=${each.id === current ? "current" : ""}>
+      ${renaming === each.id
+        ? html`<input class="rename" aria-label="Name of the conversation" value=${titleOf(each)} ref=${(element) => element?.focus()}
+            onKeyDown=${(event) => {
+              if (event.key === "Enter") event.target.blur();
+              if (event.key === "Escape") setRenaming(null);
+            }}
+            onBlur=${(event) => {
+              if (renaming === each.id) rename(each.id, event.target.value.trim());
+              setRenaming(null);
+            }} />`
+        : html`<button type="button" class="title" aria-current=${each.id === current ? "true" : undefined} onClick=${() => choose(each.id)}>${titleOf(each)}</button>
+            <button type="button" class="quiet" aria-label=${`Rename ${titleOf(each)}`} title="Rename" onClick=${() => setRenaming(each.id)}>✎</button>
+            <button type="button" class="quiet" aria-label=${`Delete ${titleOf(each)}`} title="Delete" onClick=${() => remove(each.id)}>✕</button>`}
+    </li>`)}</ul>
+    <p class="hint">Conversations are kept in this browser only.</p>
+  </nav>`;
+}
+
+const SUGGESTIONS = ["Explain speculative decoding in two sentences.", "Write a haiku about small computers.", "What is a pipeline?"];
+
+function Messages({ conversation, answering, busy, edit, regenerate, locked, askKey, suggest }) {
+  const frame = useRef(null);
+  const follows = useRef(true);
+  const messages = conversation?.messages ?? [];
+  useEffect(() => {
+    if (follows.current && frame.current) frame.current.scrollTop = frame.current.scrollHeight;
+  }, [conversation]);
+  useEffect(() => {
+    follows.current = true;
+  }, [conversation?.id, messages.length]);
+  const scrolled = () => {
+    const { scrollTop, scrollHeight, clientHeight } = frame.current;
+    follows.current = scrollHeight - scrollTop - clientHeight < FOLLOW_PX;
+  };
+  const lastQuestion = messages.findLastIndex((message) => message.role === "user");
+  return html`<div class="messages" ref=${frame} onScroll=${scrolled} role="log" aria-live="off" aria-label="Messages" tabindex="0">
+    ${!messages.length && html`<div class="welcome">
+      <p class="welcome-title">What would you like to know?</p>
+      ${locked
+        ? html`<p>To chat, this gateway asks for an API key. Everybody may watch the cluster.</p>
+            <button type="button" class="primary" onClick=${() => askKey("")}>Enter an API key</button>`
+        : html`<div class="suggestions">${SUGGESTIONS.map((text) => html`<button type="button" onClick=${() => suggest(text)}>${text}</button>`)}</div>`}
+    </div>`}
+    ${messages.map((message, place) => {
+      const last = place === messages.length - 1;
+      return message.role === "user"
+        ? html`<article class="message user" key=${place} aria-label="You"><div class="bubble">${message.content}</div>
+            ${place === lastQuestion && !busy && !locked && html`<div class="actions"><button type="button" class="quiet" onClick=${() => edit(place)}>Edit</button>
+              ${last && html`<button type="button" class="quiet" onClick=${regenerate}>Answer</button>`}</div>`}</article>`
+        : html`<${Answer} key=${place} message=${message} live=${last && answering} regenerate=${last && !busy && !locked ? regenerate : null} />`;
+    })}
+  </div>`;
+}
+
+function Answer({ message, live, regenerate }) {
+  return html`<article class="message assistant" aria-label="Answer" aria-busy=${live}>
+    ${message.reasoning && html`<details class="reasoning" open=${live && !message.content}><summary>Reasoning</summary><${Markdown} text=${message.reasoning} /></details>`}
+    ${message.content && html`<${Markdown} text=${message.content} />`}
+    ${live && !message.content && !message.reasoning && html`<p class="waiting">Waiting for the first token …</p>`}
+    ${message.error && html`<p class="error" role="alert">${message.error}</p>`}
+    ${!live && html`<div class="actions">
+      ${regenerate && html`<button type="button" class="quiet" onClick=${regenerate}>${message.error ? "Try again" : "Regenerate"}</button>`}
+      <span class="hint statistics">${[message.finish === "stopped" ? "stopped" : message.finish === "length" ? "ended at the most tokens" : "", message.statistics].filter(Boolean).join(" · ")}</span>
+    </div>`}
+  </article>`;
+}
+
+function Composer({ field, draft, setDraft, send, editing, cancelEdit, answering, busy, locked, stop }) {
+  useEffect(() => {
+    const element = field.current;
+    element.style.height = "auto";
+    element.style.height = `${Math.min(element.scrollHeight + 2, 220)}px`;
+  }, [draft]);
+  const key = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+    if (event.key === "Escape" && answering) stop();
+    if (event.key === "Escape" && editing) cancelEdit();
+  };
+  return html`<form class="composer" aria-label="Question" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+    ${editing && html`<p class="hint">You are editing your last question. <button type="button" class="quiet" onClick=${cancelEdit}>Leave it as it was</button></p>`}
+    <div class="composer-box">
+      <label class="hidden" for="question">Question</label>
+      <textarea id="question" ref=${field} rows="1" placeholder=${locked ? "An API key is needed to chat" : "Ask something"} value=${draft} disabled=${locked}
+        onInput=${(event) => setDraft(event.target.value)} onKeyDown=${key}></textarea>
+      ${answering
+        ? html`<button type="button" class="primary" id="stop" onClick=${stop}>Stop</button>`
+        : html`<button type="submit" class="primary" id="send" disabled=${busy || locked || !draft.trim()}>Send</button>`}
+    </div>
+  </form>`;
+}
