@@ -21,9 +21,7 @@ class OutgoingAnswer:
         prompt_text: to tell the client, "" for nothing.
     """
 
-    def __init__(
-        self, parser: AnswerParser | None, prompt_text: str, token_bytes: TokenBytes
-    ) -> None:
+    def __init__(self, parser: AnswerParser | None, prompt_text: str, token_bytes: TokenBytes) -> None:
         """parser: None if all of the answer is text."""
         self.prompt_text = prompt_text
         self._token_bytes = token_bytes

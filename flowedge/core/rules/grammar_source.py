@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from flowedge.core.errors import BadRequestError
 
 GrammarKind: TypeAlias = Literal["json_object", "json_schema", "lark", "regex"]
-MAX_GRAMMAR = 256 << 10  # characters
+MAX_GRAMMAR = 128 << 10  # characters
 
 
 @dataclass(frozen=True)

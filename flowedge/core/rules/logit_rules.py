@@ -9,7 +9,7 @@ from flowedge.core.rules.grammar_source import GrammarSource
 
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
-MAX_BIASES = 4096
+MAX_BIASES = 1024
 MAX_LIKELIEST = 20
 
 

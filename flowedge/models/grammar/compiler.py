@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_COMPILED = 16  # grammars that are held for later requests
-_MAX_LEXER_STATES = 50_000  # of a grammar, each 1 to 2 KB
+# Of llguidance, so that a grammar takes D0 tens of milliseconds a token at most.
+_LIMITS = {"max_lexer_states": 50_000, "step_max_items": 10_000, "verbose_errors": False}
 _MAX_MESSAGE = 500  # characters of llguidance's messages, which repeat the grammar
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
@@ -61,7 +62,7 @@ class GrammarCompiler:
             raise BadRequestError(
                 f"{source.parameter} cannot be followed: the model has no token that ends an answer"
             )
-        limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        limits = LLParserLimits(**_LIMITS)
         text = _llguidance_text(LLMatcher, source)
         tokenizer = self._read_tokenizer()
         compiled = LLMatcher(tokenizer, text, log_level=0, limits=limits)
@@ -104,7 +105,7 @@ def _llguidance_text(matcher: type[LLMatcher], source: GrammarSource) -> str:
         schema = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"{source.parameter} is no JSON: {_shortened(str(error))}") from error
-    if not isinstance(schema, dict | bool):
+    if not isinstance(schema, dict):
         raise BadRequestError(f"{source.parameter} is a JSON {type(schema).__name__}; it must be an object")
     return matcher.grammar_from_json_schema(source.text, defaults=_SCHEMA_STYLE)  # type: ignore[arg-type]
 

@@ -12,16 +12,15 @@ from flowedge.core.errors import BadRequestError
 
 MAX_TEXT = 256  # characters of a text that is not listed below
 MAX_PATH = 1024
-MAX_GRAMMAR = 1 << 16
 MAX_TEXTS = 1024  # in one list
 
 # Characters; None where the service has a limit of its own.
 LIMITS: Mapping[str, int | None] = {
     "flowedge.v1.GenerateRequest.prompt": None,
     "flowedge.v1.GenerateRequest.text": None,
-    "flowedge.v1.Grammar.json_schema": MAX_GRAMMAR,
-    "flowedge.v1.Grammar.lark": MAX_GRAMMAR,
-    "flowedge.v1.Grammar.regex": MAX_GRAMMAR,
+    "flowedge.v1.Grammar.json_schema": None,
+    "flowedge.v1.Grammar.lark": None,
+    "flowedge.v1.Grammar.regex": None,
     "flowedge.v1.Conversation.tools": None,
     "flowedge.v1.Conversation.template_values": None,
     "flowedge.v1.ChatMessage.content": None,

@@ -13,6 +13,8 @@ from torch import nn
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, CapacityError, NonFiniteError, ProtocolError
+from flowedge.core.rules.grammar_source import GrammarSource
+from flowedge.core.rules.logit_rules import LogitRules, RuledPath
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -75,6 +77,34 @@ def test_segments_are_verified_together_as_alone(count: int, dtype: torch.dtype)
     running = executor(dtype)
     jobs = [segment(index, running.head, rows=3 + index) for index in range(count)]
     assert running.run(DraftBatch(jobs)) == [running.run(job) for job in jobs]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_segments_of_sessions_with_rules_are_verified_together_as_alone(dtype: torch.dtype) -> None:
+    """In turn, with other rules each, and without any; a job that is run again has the same walk."""
+    running = executor(dtype)
+    rules = [None, LogitRules(presence_penalty=2.0, logprobs=2), LogitRules(logit_bias=((3, 9.0),)), None]
+    jobs = []
+    for index in range(8):
+        own = rules[index % len(rules)]
+        path = None if own is None else RuledPath(own, (4, 4, index))
+        jobs.append(replace(segment(index, running.head, rows=3 + index), path=path))
+    alone = [running.run(job) for job in jobs]
+    assert running.run(DraftBatch(jobs)) == alone == [running.run(job) for job in jobs]
+    for job, walk in zip(jobs, alone, strict=True):
+        assert isinstance(walk, Walk)
+        asked = job.path is not None and job.path.rules.logprobs is not None
+        assert len(walk.likelihoods) == (len(walk.accepted) if asked else 0)
+
+
+def test_a_grammar_without_a_tokenizer_ends_its_session_alone() -> None:
+    running = executor()
+    jobs = [segment(index, running.head) for index in range(2)]
+    rules = LogitRules(grammar=GrammarSource("json_object"))
+    refused, walk = running.run(DraftBatch([replace(jobs[0], path=RuledPath(rules, ())), jobs[1]]))
+    assert isinstance(refused, BadRequestError)
+    assert "no tokenizer is loaded" in str(refused)
+    assert walk == running.run(jobs[1])
 
 
 def test_walks_of_several_sessions_share_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
