@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscrip
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.chat.messages import ChatMessage, checked_messages
 from flowedge.client.chat.tools import AUTO, ToolOffer
+from flowedge.client.conversations.conversation import BaseConversation
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
+from flowedge.client.status import DraftNodeStatus
 from flowedge.client.transcript import Chunk
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.client.watching.streams import watch_async
@@ -79,14 +81,33 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
         return self._start(request, seconds, on_waiting)
 
+    def conversation(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        keeps_partial: bool = False,
+        **arguments: Any,
+    ) -> AsyncConversation:
+        """Begin a conversation, which keeps its history.
+
+        Args:
+            system: a system message, for models whose chat template takes one.
+            tools: what the model may call, as dicts of OpenAI's form.
+            keeps_partial: whether an answer that fails or is cancelled is kept, as far as it came.
+            arguments: of `chat`, for each question.
+        """
+        return AsyncConversation(
+            self.chat, system=system, tools=tools, keeps_partial=keeps_partial, **arguments
+        )
+
     def _start(
         self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
     ) -> AsyncGeneration:
-        async def begin() -> Any:
+        async def begin(seconds: float) -> Any:
             return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
 
-        beginning = asyncio.ensure_future(begin())
-        return AsyncGeneration(self, request.request_id, seconds, beginning, on_waiting)
+        return AsyncGeneration(self, request.request_id, seconds, begin, on_waiting)
 
     async def describe(self) -> Device:
         stub = AgentStub(await self._connection.channel())
@@ -103,6 +124,30 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
             return GenerationStub(await self._connection.channel()).Watch(pb.WatchRequest())
 
         return watch_async(begin, self.address, self.silence_s, self.error_of)
+
+    async def devices(self) -> list[Device]:
+        """Ask the draft node and its stages what they are, as `Client.devices` does."""
+        first = await self.describe()
+
+        async def describe(address: str) -> Device:
+            async with AsyncClient(**self.other_client(address)) as client:
+                return await client.describe()
+
+        return [first, *await asyncio.gather(*map(describe, first.stage_addresses))]
+
+    async def status(self) -> DraftNodeStatus:
+        """Ask the draft node what it serves, and for its requests."""
+        device = await self.describe()
+        stub = GenerationStub(await self._connection.channel())
+        call = stub.Watch(pb.WatchRequest(), timeout=self.silence_s)
+        try:
+            first = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise self.description_error(error) from error
+        finally:
+            call.cancel()
+        activity = first if isinstance(first, pb.PipelineActivity) else pb.PipelineActivity()
+        return DraftNodeStatus.of(device, activity)
 
     async def close(self) -> None:
         """End the connection; requests that are running are cancelled."""
@@ -123,12 +168,13 @@ class AsyncGeneration(
         client: AsyncClient,
         request_id: str,
         timeout_s: float,
-        beginning: asyncio.Future[Any],
+        begin: Callable[[float], Coroutine[Any, Any, Any]],
         on_waiting: OnWaiting | None = None,
     ) -> None:
-        """beginning: gives the call once the channel is connected."""
+        """begin: sends the request, which may take so many seconds; gives the call once it is connected."""
         super().__init__(client, request_id, timeout_s, on_waiting)
-        self._beginning = beginning
+        self._begin = begin
+        self._beginning = asyncio.ensure_future(begin(timeout_s))
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return _AnswerLoop(self)
@@ -141,6 +187,11 @@ class AsyncGeneration(
             except FlowEdgeError as error:
                 if self.finish_reason is not None:  # another task has called close() meanwhile
                     break
+                if (pause_s := self._pause_before_retry(error)) is not None:
+                    await asyncio.sleep(pause_s)
+                    if self.finish_reason is None:
+                        self._beginning = asyncio.ensure_future(self._begin(self._left_s()))
+                    continue
                 raise self._failed(error) from error.__cause__
             except asyncio.CancelledError:
                 if self.finish_reason is not None:  # gRPC's way to say that close() has cancelled the call
@@ -175,6 +226,10 @@ class AsyncGeneration(
         if not isinstance(event, pb.GenerateEvent):
             raise self._ended_early()
         return event
+
+
+class AsyncConversation(BaseConversation[AsyncGeneration]):
+    """A conversation of an `AsyncClient`."""
 
 
 class _AnswerLoop(AsyncIterator[Chunk]):

@@ -8,12 +8,14 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 
 from flowedge.client.channel import SILENCE_S, stream_ended
+from flowedge.client.chat.values import is_integer
 from flowedge.client.request import checked_seconds
+from flowedge.client.retrying import Retries
 from flowedge.client.transcript import CANCELLED, AnswerStatistics, Chunk, Transcript
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError
 from flowedge.net.address import checked_address
@@ -37,6 +39,8 @@ class BaseClient:
     Attributes:
         timeout_s: seconds that a whole generation may take.
         silence_s: seconds without any message, signs of life included, after which a device is lost.
+        retries: how often a request is sent again for which a device was lost, or which found no room and is
+            expected to find some; only before its first event.
         name: the name that the device's certificate must have; any name of the cluster if None.
         cluster_dir: the directory of the credentials to show, as --cluster-dir; the state directory if None.
         security: credentials that are loaded already, instead of `cluster_dir`.
@@ -51,6 +55,7 @@ class BaseClient:
     _: KW_ONLY
     timeout_s: float = 600.0
     silence_s: float = SILENCE_S
+    retries: int = 0
     name: str | None = None
     cluster_dir: str | Path | None = None
     security: Security | None = None
@@ -63,6 +68,8 @@ class BaseClient:
         checked_address(self.address)
         checked_seconds("timeout_s", self.timeout_s)
         checked_seconds("silence_s", self.silence_s)
+        if not is_integer(self.retries) or self.retries < 0:
+            raise BadRequestError(f"retries is {self.retries!r}; it must be an integer of 0 or more")
         if self.cluster_dir is not None:
             if self.security is not None:
                 raise BadRequestError("give either cluster_dir or security")
@@ -85,6 +92,10 @@ class BaseClient:
         """Return the seconds that a generation may take: its own limit if it has one, or the client's."""
         return self.timeout_s if timeout_s is None else checked_seconds("timeout_s", timeout_s)
 
+    def other_client(self, address: str) -> dict[str, Any]:
+        """Return the arguments of a client of another agent of the pipeline."""
+        return {"address": address, "silence_s": self.silence_s, "security": self.security}
+
     def follow(self, answer: StreamedTranscript) -> None:
         """Have an answer cancelled if the client is closed before the answer is complete."""
         self._answers.add(answer)
@@ -99,6 +110,9 @@ class StreamedTranscript(Transcript):
 
     A request ends early, with the finish reason "cancelled", when `close` is called, when a loop over the
     chunks is left, when the client is closed, or when nothing refers to the answer any more.
+
+    Attributes:
+        on_end: called once, when the answer is complete, has failed or was cancelled by `close`.
     """
 
     def __init__(
@@ -110,16 +124,24 @@ class StreamedTranscript(Transcript):
         self._client = client
         self._timeout_s = timeout_s
         self._error: FlowEdgeError | None = None
+        self._retries = Retries(client.retries)
+        self.on_end: Callable[[StreamedTranscript], None] | None = None
         self._started = time.monotonic()
         self._token_times: list[float] = []  # of chunks with tokens, in seconds of the monotonic clock
         client.follow(self)
 
+    @property
+    def running(self) -> bool:
+        """Whether the answer may still grow."""
+        return self.finish_reason is None and self._error is None
+
     def close(self) -> None:
         """Cancel the request; has no effect if the answer is complete or has failed."""
-        if self.finish_reason is None and self._error is None:
+        if self.running:
             self.finish_reason = CANCELLED
             self.statistics = self._statistics_so_far()
             self._cancel()
+            self._tell_end()
 
     @abstractmethod
     def _cancel(self) -> None:
@@ -132,7 +154,27 @@ class StreamedTranscript(Transcript):
             self._on_waiting(self.queue_position, self.expected_s)
         if chunk is not None and chunk.token_ids:
             self._token_times.append(time.monotonic())
+        if self.finish_reason is not None:
+            self._tell_end()
         return chunk
+
+    def _tell_end(self) -> None:
+        told, self.on_end = self.on_end, None
+        if told is not None:
+            told(self)
+
+    def _left_s(self) -> float:
+        """Return the seconds that the answer may still take."""
+        return self._started + self._timeout_s - time.monotonic()
+
+    def _pause_before_retry(self, error: FlowEdgeError) -> float | None:
+        """Return the seconds after which the request is sent again; None if it is not."""
+        if self.seed is not None:
+            return None
+        pause_s = self._retries.pause_s(error, self._left_s())
+        if pause_s is not None:
+            self.queue_position, self.expected_s = 0, None
+        return pause_s
 
     def _check_not_failed(self) -> None:
         """Raise the error that ended the answer, if there was one."""
@@ -143,6 +185,7 @@ class StreamedTranscript(Transcript):
         """Take note that the answer has failed, and end its call; return the error with the request's id."""
         self._error = error.of_request(self.request_id)
         self._cancel()
+        self._tell_end()
         return self._error
 
     def _silent(self) -> FlowEdgeError:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from flowedge.client.chat.grammar import Grammar
 from flowedge.client.chat.messages import ChatMessage
 from flowedge.client.chat.tools import ToolOffer
-from flowedge.client.values import (
+from flowedge.client.chat.values import (
     are_numbers_by_name,
     are_numbers_by_token,
     are_texts,

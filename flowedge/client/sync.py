@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,10 @@ from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.client.chat.messages import ChatMessage, checked_messages
 from flowedge.client.chat.tools import AUTO, ToolOffer
 from flowedge.client.clock_offset import Exchange, exchange_clocks
+from flowedge.client.conversations.conversation import BaseConversation
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
+from flowedge.client.status import DraftNodeStatus
 from flowedge.client.transcript import Chunk
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.client.watching.streams import watch_blocking
@@ -116,10 +119,29 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
         return self._start(request, seconds, on_waiting)
 
+    def conversation(
+        self,
+        *,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        keeps_partial: bool = False,
+        **arguments: Any,
+    ) -> Conversation:
+        """Begin a conversation, which keeps its history.
+
+        Args:
+            system: a system message, for models whose chat template takes one.
+            tools: what the model may call, as dicts of OpenAI's form.
+            keeps_partial: whether an answer that fails or is cancelled is kept, as far as it came.
+            arguments: of `chat`, for each question.
+        """
+        return Conversation(self.chat, system=system, tools=tools, keeps_partial=keeps_partial, **arguments)
+
     def _start(self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None) -> Generation:
-        stub = GenerationStub(self._connection.channel())
-        call = stub.Generate(request, timeout=seconds)
-        return Generation(self, request.request_id, seconds, call, on_waiting)
+        def begin(seconds: float) -> Any:
+            return GenerationStub(self._connection.channel()).Generate(request, timeout=seconds)
+
+        return Generation(self, request.request_id, seconds, begin, on_waiting)
 
     def describe(self) -> Device:
         """Ask the agent what it is and which role it has."""
@@ -143,6 +165,35 @@ class Client(BaseClient, AbstractContextManager["Client"]):
         """
         call = GenerationStub(self._connection.channel()).Watch(pb.WatchRequest())
         return watch_blocking(call, self.address, self.silence_s, self.error_of)
+
+    def devices(self) -> list[Device]:
+        """Ask the draft node and its stages, in pipeline order, what they are.
+
+        Raises:
+            FlowEdgeError: when one of them does not answer.
+        """
+        first = self.describe()
+
+        def describe(address: str) -> Device:
+            with Client(**self.other_client(address)) as client:
+                return client.describe()
+
+        if not first.stage_addresses:
+            return [first]
+        with ThreadPoolExecutor(len(first.stage_addresses)) as asking:
+            return [first, *asking.map(describe, first.stage_addresses)]
+
+    def status(self) -> DraftNodeStatus:
+        """Ask the draft node what it serves, and for its requests."""
+        device = self.describe()
+        stub = GenerationStub(self._connection.channel())
+        call = stub.Watch(pb.WatchRequest(), timeout=self.silence_s)
+        try:
+            return DraftNodeStatus.of(device, next(iter(call), pb.PipelineActivity()))
+        except grpc.RpcError as error:
+            raise self.description_error(error) from error
+        finally:
+            call.cancel()
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
         """Ask the agent for its clocks `count` times, one after the other; the round trips are the link's."""
@@ -176,17 +227,24 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         client: Client,
         request_id: str,
         timeout_s: float,
-        call: Any,
+        begin: Callable[[float], Any],
         on_waiting: OnWaiting | None = None,
     ) -> None:
+        """begin: sends the request, which may take so many seconds, and returns the call."""
         super().__init__(client, request_id, timeout_s, on_waiting)
-        self._call = call
+        self._begin = begin
+        self._ended = threading.Event()
+        self._call = self._send(timeout_s)
+
+    def _send(self, seconds: float) -> Any:
+        call = self._begin(seconds)
         self._events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None] = queue.SimpleQueue()
         # The thread holds the call and the queue, not this object: dropping it ends the call.
         threading.Thread(
             target=_read, args=(call, self._events), name="flowedge-generation", daemon=True
         ).start()
         weakref.finalize(self, call.cancel)
+        return call
 
     def __iter__(self) -> Iterator[Chunk]:
         try:
@@ -207,6 +265,8 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
             except FlowEdgeError as error:
                 if self.finish_reason is not None:  # another thread has called close() meanwhile
                     break
+                if self._send_again(error):
+                    continue
                 raise self._failed(error) from error.__cause__
             if chunk is not None:
                 return chunk
@@ -221,7 +281,19 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _send_again(self, error: FlowEdgeError) -> bool:
+        """Send the request again after a pause, if it may be; return whether to read on."""
+        pause_s = self._pause_before_retry(error)
+        if pause_s is None:
+            return False
+        if not self._ended.wait(pause_s):
+            self._call = self._send(self._left_s())
+            if self.finish_reason is not None:  # closed meanwhile
+                self._call.cancel()
+        return True
+
     def _cancel(self) -> None:
+        self._ended.set()
         self._call.cancel()
 
     def _next_event(self) -> pb.GenerateEvent:
@@ -234,6 +306,10 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         if event is None:
             raise self._ended_early()
         return event
+
+
+class Conversation(BaseConversation[Generation]):
+    """A conversation of a `Client`."""
 
 
 def _read(call: Any, events: queue.SimpleQueue[pb.GenerateEvent | grpc.RpcError | None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.client.values import is_text, wrong_type
+from flowedge.client.chat.values import is_text, wrong_type
 from flowedge.core.errors import BadRequestError
 from flowedge.core.utf8 import checked_utf8
 from flowedge.v1 import generation_pb2 as pb

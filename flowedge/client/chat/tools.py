@@ -8,7 +8,7 @@ from typing import Any
 
 from flowedge.client.chat.grammar import json_text
 from flowedge.client.chat.messages import ChatMessage
-from flowedge.client.values import is_flag, is_text, wrong_type
+from flowedge.client.chat.values import is_flag, is_text, wrong_type
 from flowedge.core.errors import BadRequestError
 from flowedge.v1 import generation_pb2 as pb
 

@@ -1,0 +1,1 @@
+"""Conversations that keep their history."""

@@ -1,0 +1,95 @@
+"""Requests that are sent again, and those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flowedge.client import AsyncClient, Client
+from flowedge.core.errors import (
+    BadRequestError,
+    CapacityError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+)
+from flowedge.net.grpc_status import to_status
+from flowedge.v1 import generation_pb2 as pb
+from tests.client.fake_node import chunk, finished, serving, started, waiting
+
+Script = Callable[[Any, Any], Iterator[pb.GenerateEvent]]
+
+
+def failing(times: int, error: FlowEdgeError, *first: pb.GenerateEvent) -> Script:
+    """Return a script that fails so often, after some events, and then answers."""
+    left = [times]
+
+    def script(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
+        if left[0]:
+            left[0] -= 1
+            yield from first
+            status, details, metadata = to_status(error)
+            context.set_trailing_metadata(metadata)
+            context.abort(status, details)
+        yield started()
+        yield chunk("Hi", 5)
+        yield finished()
+
+    return script
+
+
+def answered(script: Script, retries: int) -> tuple[str, int]:
+    """Return the answer and the number of requests, by the blocking client."""
+    with serving(script) as (node, address), Client(address, retries=retries) as client:
+        return client.generate("Hi").result().text, len(node.requests)
+
+
+async def asked(address: str, retries: int) -> str:
+    async with AsyncClient(address, retries=retries) as client:
+        return (await client.generate("Hi").result()).text
+
+
+@pytest.mark.parametrize(
+    "error", [DeviceLostError("v1", "gone"), DrainingError("d0", "stops"), CapacityError.later("full", 0.1)]
+)
+def test_errors_that_another_try_can_mend(error: FlowEdgeError) -> None:
+    assert answered(failing(2, error, waiting(1)), 2) == ("Hi", 3)
+    with serving(failing(2, error)) as (node, address):
+        assert asyncio.run(asked(address, 2)) == "Hi"
+    assert len({request.request_id for request in node.requests}) == 1
+    for times in (1, 2):
+        with pytest.raises(type(error)):
+            answered(failing(times, error), times - 1)
+
+
+@pytest.mark.parametrize("error", [BadRequestError("no"), CapacityError("never fits")])
+def test_other_errors_are_final(error: FlowEdgeError) -> None:
+    with pytest.raises(type(error)):
+        answered(failing(1, error), 5)
+    with serving(failing(1, error)) as (_, address), pytest.raises(type(error)):
+        asyncio.run(asked(address, 5))
+
+
+def test_nothing_is_sent_again_after_its_start() -> None:
+    script = failing(1, DeviceLostError("v1", "gone"), started())
+    with pytest.raises(DeviceLostError):
+        answered(script, 5)
+
+
+def test_a_pause_ends_within_the_time_for_the_answer() -> None:
+    script = failing(9, CapacityError.later("full", 30))
+    with (
+        serving(script) as (_, address),
+        Client(address, retries=5) as client,
+        pytest.raises(CapacityError),
+    ):
+        client.generate("Hi", timeout_s=5).result()
+
+
+def test_the_number_of_tries_is_checked() -> None:
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(BadRequestError, match="retries is"):
+            Client("a:1", retries=wrong)  # type: ignore[arg-type]
