@@ -18,6 +18,7 @@ starts the agent. Run again after a change of the checkout, it upgrades; setting
 
   --offline DIR       install from this folder of wheels (make-wheels.sh makes it) and from nowhere else
   --no-start          neither enable nor start the agent
+  --serve             enable and start the gateway on this device, too (flowedge-serve.service, docs/gateway.md)
   --python PYTHON     the interpreter to install for (/usr/bin/python3)
   --torch-index URL   take PyTorch from this index instead of the one for this kind of device
 TEXT
@@ -78,10 +79,10 @@ install_package() {
     printf '%s\n' "$now" >"$PREFIX/stamp"
 }
 
-# install_config TEMPLATE TARGET: settings are a person's; what is there is kept.
+# install_config TEMPLATE TARGET [EXAMPLE]: settings are a person's; what is there is kept.
 install_config() {
     if [[ -e $2 ]]; then
-        say "$2 is kept; the settings of this version are in $CONFIG/agent.toml.example"
+        say "$2 is kept; the settings of this version are in $CONFIG/${3:-agent.toml}.example"
     else
         install -m 644 "$1" "$2"
     fi
@@ -94,6 +95,7 @@ install_system() {
     # Where flowedge join writes before the services first start.
     install -d -m 700 -o flowedge -g flowedge /var/lib/flowedge
     install -d -m 700 -o flowedge-enrol -g flowedge-enrol /var/lib/flowedge-enrol
+    install -d -m 700 -o flowedge-serve -g flowedge-serve /var/lib/flowedge-serve
     install -m 644 -t /etc/systemd/system "${UNITS[@]/#/$here/systemd/}"
     install -d -m 755 "$CONFIG" /usr/local/bin
     work=$(mktemp)
@@ -104,6 +106,8 @@ install_system() {
     sed -i 's/^#model = ""$/model = "bundled"/' "$work"
     install_config "$work" "$CONFIG/draft-node.toml"
     rm "$work"
+    install -m 644 "$here/serve.toml" "$CONFIG/serve.toml.example"
+    install_config "$here/serve.toml" "$CONFIG/serve.toml" serve.toml
     ln -sfn "$PREFIX/bin/flowedge" /usr/local/bin/flowedge
     # Not where nothing has been booted, as in the making of an image.
     if [[ -d /run/systemd/system ]]; then systemctl daemon-reload; fi
@@ -115,15 +119,23 @@ start() {
     if systemctl --quiet is-enabled flowedge-draft-node.service; then service=flowedge-draft-node.service; fi
     systemctl enable --quiet "$service"
     systemctl restart "$service" || die "it did not start; journalctl -u $service says why"
-    systemctl try-restart flowedge-enrol.service
+    systemctl try-restart flowedge-enrol.service flowedge-serve.service
     say "$service runs; flowedge devices lists the agents, journalctl -u $service shows what it does"
 }
 
-wheels='' python='' index='' start=yes
+start_gateway() {
+    systemctl enable --quiet flowedge-serve.service
+    # Not waited for: the gateway is ready when a pipeline is.
+    systemctl restart --no-block flowedge-serve.service
+    say "flowedge-serve.service is being started; journalctl -u flowedge-serve says when it serves, and where"
+}
+
+wheels='' python='' index='' start=yes serve=no
 while (($#)); do
     case $1 in
         --offline) need_value "$1" $# && wheels=$2 && shift ;;
         --no-start) start=no ;;
+        --serve) serve=yes ;;
         --python) need_value "$1" $# && python=$2 && shift ;;
         --torch-index) need_value "$1" $# && index=$2 && shift ;;
         -h | --help) usage && exit ;;
@@ -149,6 +161,7 @@ install_package
 install_system
 if [[ $start == yes ]]; then
     start
+    if [[ $serve == yes ]]; then start_gateway; fi
 else
     say "installed; systemctl enable --now flowedge-agent starts the agent"
 fi

@@ -11,7 +11,8 @@ usage() {
 usage: uninstall.sh [--purge]
 
 Stops the services and removes them and /opt/flowedge. Settings (/etc/flowedge), the identity (/var/lib/flowedge), the key
-of a cluster that was made here (/var/lib/flowedge-enrol) and cached weights (/var/cache/flowedge) are kept.
+of a cluster that was made here (/var/lib/flowedge-enrol), API keys (/var/lib/flowedge-serve) and cached weights
+(/var/cache/flowedge) are kept.
 
   --purge   remove those too, and the users; the device has to join a cluster anew after that
 TEXT
@@ -37,9 +38,9 @@ systemctl daemon-reload
 rm -rf "$PREFIX"
 if [[ $(readlink /usr/local/bin/flowedge) == "$PREFIX/bin/flowedge" ]]; then rm /usr/local/bin/flowedge; fi
 if [[ $purge == yes ]]; then
-    rm -rf "$CONFIG" /var/lib/flowedge /var/lib/flowedge-enrol /var/cache/flowedge
+    rm -rf "$CONFIG" /var/{lib,cache}/flowedge /var/lib/flowedge-enrol /var/{lib,cache}/flowedge-serve
     rm -rf /etc/systemd/system/flowedge-*.service.d
-    for user in flowedge flowedge-enrol; do
+    for user in flowedge flowedge-enrol flowedge-serve; do
         if getent passwd "$user" >/dev/null; then userdel "$user"; fi
     done
     rm -f /etc/sysusers.d/flowedge.conf

@@ -3,7 +3,7 @@
 
 PREFIX=/opt/flowedge
 CONFIG=/etc/flowedge
-UNITS=(flowedge-agent.service flowedge-draft-node.service flowedge-enrol.service)
+UNITS=(flowedge-agent.service flowedge-draft-node.service flowedge-enrol.service flowedge-serve.service)
 MINIMUM_PYTHON=3.10
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.agent_config import LogSettings
 from flowedge.agent.config.loading import SERVE_PREFIX, ConfigForm
+from flowedge.agent.config.rendering import ConfigDocuments
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.net.address import host_ip, is_loopback, join_address
@@ -154,3 +155,13 @@ class GatewaySettings(BaseModel):
 
 
 GATEWAY_FORM = ConfigForm(GatewaySettings, "flowedge serve", Path("/etc/flowedge/serve.toml"), SERVE_PREFIX)
+GATEWAY_DOCUMENTS = ConfigDocuments(
+    GATEWAY_FORM,
+    "How this machine's FlowEdge gateway runs",
+    Path("device_agents/serve.toml"),
+    Path("docs/gateway.md"),
+    ("http", "listen"),
+)
+
+if __name__ == "__main__":
+    GATEWAY_DOCUMENTS.write()

@@ -11,9 +11,11 @@ import pytest
 from flowedge.agent.config.agent_config import DeadlineSettings
 from flowedge.cli.main import EXIT_USAGE
 from flowedge.security.tls.renewable_server import MAX_CONNECTIONS
+from flowedge.serving.config import GatewayDeadlines, GatewayLimits
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))
-AGENTS = [unit for unit in UNITS if unit.stem != "flowedge-enrol"]
+AGENTS = [unit for unit in UNITS if unit.stem in ("flowedge-agent", "flowedge-draft-node")]
+GATEWAY = next(unit for unit in UNITS if unit.stem == "flowedge-serve")
 EXPOSURE = 3.0  # the most that is allowed
 
 
@@ -63,9 +65,30 @@ def test_systemd_waits_longer_than_the_drain(unit: Path) -> None:
     assert float(read(unit)["TimeoutStopSec"][0]) >= DeadlineSettings().drain_s + 10
 
 
+def test_systemd_waits_longer_than_the_drain_of_the_gateway() -> None:
+    assert float(read(GATEWAY)["TimeoutStopSec"][0]) >= GatewayDeadlines().drain_s + 10
+
+
+def test_the_gateway_is_as_confined_as_the_agent() -> None:
+    agent, gateway = read(AGENTS[0]), read(GATEWAY)
+    accelerators = {"DeviceAllow", "DevicePolicy", "SupplementaryGroups"}
+    accelerators |= {"RuntimeDirectory", "RuntimeDirectoryMode"}
+    assert agent.keys() - gateway.keys() == accelerators
+    assert gateway["PrivateDevices"] == ["yes"]
+    own = {"Description", "After", "ExecStart", "Environment", "WorkingDirectory", "TimeoutStartSec"}
+    own |= {"User", "Group", "StateDirectory", "CacheDirectory"}
+    assert {key for key in agent.keys() & gateway.keys() if agent[key] != gateway[key]} == own
+
+
+def test_the_gateway_shares_no_directory_with_the_agent() -> None:
+    agent, gateway = read(AGENTS[0]), read(GATEWAY)
+    for key in ("User", "StateDirectory", "CacheDirectory", "WorkingDirectory"):
+        assert agent[key] != gateway[key]
+
+
 def test_descriptors_suffice_for_the_connections() -> None:
     for unit in UNITS:
-        assert int(read(unit)["LimitNOFILE"][0]) >= 2 * MAX_CONNECTIONS
+        assert int(read(unit)["LimitNOFILE"][0]) >= 2 * max(MAX_CONNECTIONS, GatewayLimits().connections)
 
 
 def test_a_wrong_configuration_is_not_tried_again() -> None:

@@ -19,9 +19,13 @@ class RawAnswer(NamedTuple):
 
 
 @contextmanager
-def connected(host: tuple[str, int]) -> Iterator[socket.socket]:
-    """A connection to a gateway."""
-    with socket.create_connection(host, timeout=SOCKET_S) as connection:
+def connected(host: tuple[str, int], receive_buffer: int = 0) -> Iterator[socket.socket]:
+    """A connection to a gateway; with a receive buffer of so many bytes, 0 for the system's."""
+    with socket.socket() as connection:
+        connection.settimeout(SOCKET_S)
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.connect(host)
         yield connection
 
 

@@ -78,7 +78,7 @@ class RequestMiddleware:
         if is_open or isinstance(caller, ApiError) or record.method not in _WITH_BODY:
             await self._run(scope, receive, answer, body)
             return
-        with gateway.answering(), caller.one_request():
+        with gateway.answering():
             await self._run(scope, receive, answer, body)
 
     def _check(self, scope: Scope, headers: Headers, record: RequestRecord) -> None:
@@ -109,7 +109,7 @@ class RequestMiddleware:
             if cut.done() and answer.record.status and not task.done() and not gone.done():
                 # A stream ends itself, with an error as its last event.
                 await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
+            if task.done() or answer.complete:
                 await task
             elif gone.done():
                 raise ClientGoneError
@@ -148,11 +148,12 @@ class _Answer:
 
     Attributes:
         closes: whether the connection ends with the answer.
+        complete: whether all of it was sent.
     """
 
     def __init__(self, send: Send, record: RequestRecord) -> None:
         self._send, self.record = send, record
-        self.closes = False
+        self.closes = self.complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -161,6 +162,8 @@ class _Answer:
             if self.closes:
                 own.append((b"connection", b"close"))
             message = {**message, "headers": [*message.get("headers", ()), *own]}
+        elif message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
         await self._send(message)
 
     async def refuse(self, scope: Scope, receive: Receive, error: ApiError) -> None:

@@ -21,7 +21,7 @@ from flowedge.serving.errors import ApiError
 
 _log = logging.getLogger(__name__)
 # Kept small, so that a client which has stopped reading is noticed after little output.
-SEND_BUFFER = 64 << 10
+SEND_BUFFER = 16 << 10
 _WRITE_BUFFER = 16 << 10
 
 

@@ -10,7 +10,7 @@ INSTALL_S = 900.0  # pip unpacks a gigabyte
 _INSTALL = (f"{CHECKOUT}/device_agents/install.sh", "--offline", WHEELS)
 _UNINSTALL = f"{CHECKOUT}/device_agents/uninstall.sh"
 _TRACES = (
-    "/opt/flowedge /etc/flowedge /var/lib/flowedge* /var/cache/flowedge /usr/local/bin/flowedge "
+    "/opt/flowedge /etc/flowedge /var/lib/flowedge* /var/cache/flowedge* /usr/local/bin/flowedge "
     "/etc/sysusers.d/flowedge.conf /etc/systemd/system/flowedge* /etc/systemd/system/*/flowedge*"
 )
 _SAME = "has just this version"
@@ -35,6 +35,6 @@ def install_again(host: Host) -> None:
 def uninstall(host: Host) -> None:
     """Uninstall everything and check that no trace is left."""
     host.run([_UNINSTALL, "--purge"])
-    look = f"ls -d {_TRACES}; getent passwd flowedge flowedge-enrol"
+    look = f"ls -d {_TRACES}; getent passwd flowedge flowedge-enrol flowedge-serve"
     left = host.run(["sh", "-c", look], check=False).stdout
     check(not left, f"uninstall.sh --purge left on {host.name}: {left}")

@@ -1,0 +1,50 @@
+"""Connections that do nothing, and clients that ask at once."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.serving.asking import COMPLETIONS, await_sessions, body
+from tests.serving.http_sockets import connected
+from tests.support.gateways import GatewayProcess
+
+IDLE = 1000
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(before[0], min(IDLE + 500, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_thousand_idle_connections_keep_nobody_from_answers(
+    gateway4: GatewayProcess, many_descriptors: None
+) -> None:
+    with ExitStack() as idle:
+        for _ in range(IDLE):
+            idle.enter_context(connected(gateway4.host))
+        with gateway4.client() as client:
+            answer = client.post(COMPLETIONS, json=body(8))
+            assert gateway4.samples()["flowedge_gateway_connections"] > IDLE
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 8
+
+
+def test_eight_clients_at_once_get_what_one_gets(gateway4: GatewayProcess, cluster4: str) -> None:
+    def ask(place: int) -> str:
+        with gateway4.client() as client:
+            answer = client.post(COMPLETIONS, json=body(24, prompt=f"def f{place}(a):", temperature=0))
+        return str(answer.json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, range(8)))
+    assert together == [ask(place) for place in range(8)]
+    await_sessions(cluster4, 0)
