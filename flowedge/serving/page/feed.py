@@ -97,6 +97,10 @@ class PageFeed:
             await self._survey.close()
         return self._cluster()
 
+    def for_reader(self, cluster: dict[str, Any], *, reads_texts: bool) -> dict[str, Any]:
+        """Return a picture of the cluster with what the reader may do."""
+        return {**cluster, "key_required": self._gateway.keys.required, "may_chat": reads_texts}
+
     async def events(self, *, reads_texts: bool) -> AsyncIterator[ServerEvent]:
         """Yield events until the gateway stops.
 
@@ -116,7 +120,7 @@ class PageFeed:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         try:
-            first = json.dumps(await self.cluster())
+            first = json.dumps(self.for_reader(await self.cluster(), reads_texts=reads_texts))
             yield ServerEvent(first, "cluster")
             while not self._gateway.draining.is_set():
                 event = await browser.next(1.0)
@@ -154,10 +158,12 @@ class PageFeed:
         while True:
             async with self._asking:
                 await self._ask()
-            cluster = json.dumps(self._cluster())
-            if cluster != told:
-                told = cluster
-                self._tell(_Event("cluster", cluster, cluster))
+            cluster = self._cluster()
+            plain = json.dumps(self.for_reader(cluster, reads_texts=False))
+            if plain != told:
+                told = plain
+                full = json.dumps(self.for_reader(cluster, reads_texts=True))
+                self._tell(_Event("cluster", plain, full))
             await asyncio.sleep(ASK_S)
 
     async def _ask(self) -> None:

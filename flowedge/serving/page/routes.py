@@ -11,7 +11,6 @@ from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import ApiError
 from flowedge.serving.page.feed import feed_of
 from flowedge.serving.page.static_files import static_files
-from flowedge.serving.state import TheGateway
 from flowedge.serving.streams import event_stream
 
 router = APIRouter()
@@ -34,13 +33,13 @@ async def static(path: str, request: Request) -> Response:
 
 
 @router.get("/flowedge/v1/cluster")
-async def cluster(request: Request, gateway: TheGateway) -> dict[str, Any]:
+async def cluster(request: Request) -> dict[str, Any]:
     """Return the pipelines and their devices, which everyone who can connect may see.
 
     `may_chat` says whether the request has shown a key, or needs none.
     """
-    shown = await feed_of(request.app).cluster()
-    return {**shown, "key_required": gateway.keys.required, "may_chat": _may_chat(request)}
+    feed = feed_of(request.app)
+    return feed.for_reader(await feed.cluster(), reads_texts=_may_chat(request))
 
 
 @router.get("/flowedge/v1/activity")

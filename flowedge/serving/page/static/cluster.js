@@ -2,8 +2,8 @@
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { bytes, gib, layersText, percent, rate, seconds, shortened } from "./format.js";
 
-const CARD = { width: 200, height: 178 };
-const GAP = { x: 74, y: 56 };
+const CARD = { width: 188, height: 178 };
+const GAP = { x: 62, y: 56 };
 const MARGIN = 16;
 
 export function ClusterView({ cluster, views }) {
@@ -35,7 +35,8 @@ function Pipeline({ pipeline, view }) {
 
 /** Where cards are, in a picture of this width: from left to right, then on the next line. */
 export function layoutCards(count, width) {
-  const columns = Math.max(1, Math.min(count, Math.floor((width - 2 * MARGIN + GAP.x) / (CARD.width + GAP.x))));
+  const fitting = Math.max(1, Math.floor((width - 2 * MARGIN + GAP.x) / (CARD.width + GAP.x)));
+  const columns = Math.ceil(count / Math.ceil(count / fitting)) || 1; // lines of the same length, if possible
   const used = columns * CARD.width + (columns - 1) * GAP.x;
   const left = Math.max(MARGIN, (width - used) / 2);
   const places = Array.from({ length: count }, (_, number) => ({
@@ -123,12 +124,12 @@ function Card({ device, place }) {
     <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}</title>
     <rect class="device-box" width=${CARD.width} height=${CARD.height} rx="12" />
     <circle class="presence" cx=${CARD.width - 18} cy="20" r="5" />
-    <text x="14" y="25" class="device-name">${shortened(device.name, 21)}</text>
-    <text x="14" y="43" class="device-line">${shortened(partText(device), 29)}</text>
-    <text x="14" y="60" class="device-line">${shortened(`${device.kind} · ${device.compute}`, 29)}</text>
-    <text x="14" y="77" class="device-line">${shortened(held, 29)}</text>
+    <text x="14" y="25" class="device-name">${shortened(device.name, 20)}</text>
+    <text x="14" y="43" class="device-line">${shortened(partText(device), 27)}</text>
+    <text x="14" y="60" class="device-line">${shortened(`${device.kind} · ${device.compute}`, 27)}</text>
+    <text x="14" y="77" class="device-line">${shortened(held, 27)}</text>
     <text x="14" y="101" class="device-label">Memory</text>
-    <text x=${CARD.width - 14} y="101" class="device-label" text-anchor="end">${gib(device.memory_total - device.memory_available)} of ${gib(device.memory_total)}</text>
+    <text x=${CARD.width - 14} y="101" class="device-label" text-anchor="end">${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}</text>
     <rect class="track" x="14" y="107" width=${wide} height="8" rx="4" />
     <rect class="mem-weights" x="14" y="107" width=${wide * weights} height="8" rx="3" />
     <rect class="mem-cache" x=${14 + wide * weights} y="107" width=${wide * cache} height="8" />
@@ -137,7 +138,7 @@ function Card({ device, place }) {
     <text x=${CARD.width - 14} y="135" class="device-label" text-anchor="end">${device.busy === null ? "–" : percent(device.busy)}</text>
     <rect class="track" x="14" y="141" width=${wide} height="8" rx="4" />
     <rect class="busy" x="14" y="141" width=${wide * (device.busy ?? 0)} height="8" rx="4" />
-    <text x="14" y="168" class="device-label">${device.temperature === null || device.temperature === undefined ? "no temperature told" : `${device.temperature.toFixed(0)} °C`}</text>
+    <text x="14" y="168" class="device-label">${device.temperature == null ? "" : `${device.temperature.toFixed(0)} °C`}</text>
     <text x=${CARD.width - 14} y="168" class="device-label" text-anchor="end">${device.present ? `answers in ${seconds(device.round_trip_s)}` : "does not answer"}</text>
   </g>`;
 }

@@ -41,6 +41,15 @@ export function visibleToken(text) {
   return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replace(/^ /, "·").replace(/ $/, "·") || "∅";
 }
 
+/** Names without the beginning that all of them share, such as "kitchen-". */
+export function shortNames(names) {
+  let shared = names.length > 1 ? names[0].lastIndexOf("-") + 1 : 0;
+  while (shared > 0 && !names.every((name) => name.length > shared && name.startsWith(names[0].slice(0, shared)))) {
+    shared = names[0].lastIndexOf("-", shared - 2) + 1;
+  }
+  return names.map((name) => name.slice(shared));
+}
+
 export function layersText(layers) {
   if (!layers) return "";
   const [first, stop] = layers;

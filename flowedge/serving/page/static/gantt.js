@@ -1,6 +1,6 @@
 // The rolling chart of what each device computed in the last seconds.
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
-import { percent, seconds, shortened } from "./format.js";
+import { percent, seconds, shortNames, shortened } from "./format.js";
 
 const WINDOW_S = 6;
 const ROW = 34;
@@ -94,7 +94,9 @@ function paint(canvas, bars, devices, now, by) {
   const context = canvas.getContext("2d");
   context.setTransform(dense, 0, 0, dense, 0, 0);
   context.clearRect(0, 0, width, height);
-  const left = Math.min(130, Math.max(70, width * 0.2));
+  const narrow = width < 500;
+  const left = narrow ? 56 : 130;
+  const names = narrow ? shortNames(devices) : devices;
   const scale = (width - left - 8) / WINDOW_S;
   const start = now - WINDOW_S;
   context.font = `12px ${style.fontFamily}`;
@@ -117,7 +119,7 @@ function paint(canvas, bars, devices, now, by) {
     context.fillStyle = color("--track");
     context.fillRect(left, row * ROW + 6, width - left - 8, ROW - 12);
     context.fillStyle = color("--text");
-    context.fillText(shortened(device, Math.floor(left / 7)), 2, row * ROW + ROW / 2);
+    context.fillText(shortened(names[row], Math.floor(left / 7)), 2, row * ROW + ROW / 2);
   });
   for (const bar of bars) {
     const row = rows.get(bar.device);

@@ -3,8 +3,9 @@
 export const KEPT_S = 20; // of bars and figures
 const DELAY_S = 0.6; // by which the picture lags, so that what is drawn has been told
 const PRUNED_S = 0.8; // for which pruned nodes are shown
-const PAST = 5; // accepted tokens that stay in sight before the root
+const PAST = 2; // accepted tokens that stay in sight before the root
 const MOST_NODES = 3000;
+const MOST_PRUNED = 6; // nodes that are shown while they fade
 
 /** The draft tree of one session. */
 export class DraftTreeView {
@@ -15,6 +16,7 @@ export class DraftTreeView {
     this.finished = null;
     this.accepted = 0;
     this.sent = 0;
+    this.told = []; // the texts of the latest accepted changes
     this.changedAt = 0;
   }
 
@@ -44,7 +46,10 @@ export class DraftTreeView {
         this.path.push(number);
       }
     });
-    if (change.kind === "accepted") this.prune(at);
+    if (change.kind === "accepted") {
+      this.prune(at);
+      if (change.texts) this.told = [...this.told.slice(-199), change.texts.join("")];
+    }
     if (this.nodes.size > MOST_NODES) this.forgetUnsent();
   }
 
@@ -146,15 +151,17 @@ export class PipelineView {
 }
 
 /** Places for the nodes of a tree: the likeliest ones, at most `most`, from left to right by depth. */
-export function layoutTree(tree, most = 44) {
+export function layoutTree(tree, most = 28) {
   const { path } = tree;
   if (!path.length) return { nodes: [], columns: 0, rows: 0 };
   const drafts = [...tree.nodes.values()].filter((node) => node.state !== "accepted");
   const rank = { sent: 0, grown: 1 };
-  drafts.sort((a, b) => (a.prunedAt ? 1 : 0) - (b.prunedAt ? 1 : 0) || rank[a.state] - rank[b.state] || b.score - a.score);
+  drafts.sort((a, b) => rank[a.state] - rank[b.state] || b.score - a.score);
+  const pruned = drafts.filter((node) => node.prunedAt).slice(0, MOST_PRUNED);
+  const alive = drafts.filter((node) => !node.prunedAt).slice(0, most - pruned.length);
   const kept = new Map();
   for (const number of path) if (tree.nodes.has(number)) kept.set(number, tree.nodes.get(number));
-  for (const node of drafts) {
+  for (const node of [...pruned, ...alive]) {
     if (kept.size >= most) break;
     const missing = [];
     let above = node;

@@ -4,7 +4,7 @@ import { shortened, visibleToken } from "./format.js";
 import { layoutTree } from "./live.js";
 
 const COLUMN = 92;
-const ROW = 30;
+const ROW = 28;
 const BOX = { width: 76, height: 22 };
 const STATES = [
   ["accepted", "accepted"],

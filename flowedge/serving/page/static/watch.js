@@ -19,11 +19,28 @@ export function WatchView({ views, cluster, chosen, choose, dark }) {
       ? html`<p class="empty card">${cluster ? "No pipeline tells what it does at the moment." : "Connecting …"}</p>`
       : html`<${Figures} view=${view} />
           <div class="live-grid">
-            <${Gantt} view=${view} devices=${devices} dark=${dark} />
+            <div class="stack"><${Gantt} view=${view} devices=${devices} dark=${dark} />
+              ${cluster.may_chat && html`<${SoFar} view=${view} />`}</div>
             <${DraftTree} view=${view} mayRead=${cluster.may_chat} />
           </div>
           ${view.incomplete && html`<p class="hint" role="status">This browser reads too slowly: some activity is missing.</p>`}`}
   </div>`;
+}
+
+/** The text of the running answer, with what the latest segment brought. */
+function SoFar({ view }) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => redraw((count) => count + 1), 300);
+    return () => clearInterval(timer);
+  }, [view]);
+  const tree = view.tree;
+  if (!tree?.told.length) return null;
+  return html`<section class="card" aria-labelledby="so-far-title">
+    <div class="card-head"><h3 id="so-far-title">The answer so far</h3>
+      <span class="hint">${tree.accepted} tokens${tree.finished ? `, ${tree.finished}` : ""}</span></div>
+    <p class="so-far" tabindex="0">${tree.told.slice(0, -1).join("")}<mark>${tree.told.at(-1)}</mark></p>
+  </section>`;
 }
 
 export function Figures({ view }) {
