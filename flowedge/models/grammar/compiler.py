@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 16  # grammars that are held for later requests
 # Of llguidance, so that a grammar takes D0 tens of milliseconds a token at most.
-_LIMITS = {"max_lexer_states": 50_000, "step_max_items": 10_000, "verbose_errors": False}
+_LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "step_max_items": 10_000, "verbose_errors": False}
 _MAX_MESSAGE = 500  # characters of llguidance's messages, which repeat the grammar
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
