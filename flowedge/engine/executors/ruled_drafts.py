@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -103,7 +104,14 @@ class DraftPlan:
 
 
 class RuledDrafts:
-    """The drafting of all sessions with rules that change draws."""
+    """The drafting of all sessions with rules that change draws.
+
+    Attributes:
+        forces_tokens: whether tokens that a grammar leaves no choice about are drafted without the drafter;
+            measurements switch it off.
+    """
+
+    forces_tokens: ClassVar[bool] = True
 
     def __init__(self, grammars: GrammarCompiler | None, vocab_size: int) -> None:
         """`vocab_size` is the number of the target's logits."""
@@ -217,7 +225,7 @@ class RuledDrafts:
         if path.ended:
             return [], None
         allowed = path.allowed()
-        if allowed is not None and np.count_nonzero(allowed) == 1:
+        if self.forces_tokens and allowed is not None and np.count_nonzero(allowed) == 1:
             return [(int(np.argmax(allowed)), 0.0)], None
         added = np.zeros(self._vocab_size, dtype=np.float64)
         path.adjust(added)
