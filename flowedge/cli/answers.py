@@ -56,7 +56,7 @@ def answer_all(
     ):
         report.draft_node = device = client.describe()
         if request.is_made_already:
-            report.options = options = _fitting(options, device)
+            report.options = options = fitting_options(options, device)
             if check:
                 _check_is_served(request, device)
         checker = _load_checker(request, device.dtype, screen) if check else None
@@ -121,7 +121,7 @@ def _judge(asking: Asking, checker: Checker | None) -> Verdict | None:
     )
 
 
-def _fitting(options: GenerateOptions, device: Device) -> GenerateOptions:
+def fitting_options(options: GenerateOptions, device: Device) -> GenerateOptions:
     """Return the options for a pipeline that was made already, which may have no drafter."""
     plain = device.drafter == NO_DRAFTER and options.strategy == DEFAULT_STRATEGY
     return replace(options, strategy=AUTOREGRESSIVE) if plain else options

@@ -53,6 +53,7 @@ class CommandEntry(NamedTuple):
 
 _HELP = {
     "generate": "Answer prompts; the text streams as it is generated.",
+    "chat": "Chat with a model; agents are started here if the network has none.",
     "serve": "Serve a pipeline over HTTP: OpenAI's API, and a page for browsers.",
     "devices": "List the agents on the network, their resources and their roles.",
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -15,7 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 CLI = [sys.executable, "-m", "flowedge.cli.main"]
-_COMMANDS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Makes the terminal that of the process, so that Ctrl-C is a signal.
+_OWNING = (
+    "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "runpy.run_module('flowedge.cli.main', run_name='__main__', alter_sys=True)"
+)
+_COMMANDS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[78DM])")
 
 
 def run_in_terminal(
@@ -68,3 +74,70 @@ def _read(terminal: int, deadline: float) -> bytes:
         if not part:
             return written
         written += part
+
+
+class Terminal:
+    """`flowedge` in a terminal of its own, with somebody at the keyboard.
+
+    Attributes:
+        shown: all text so far, without colours.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+        self._terminal, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _OWNING, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._written = b""
+        self._seen = 0
+
+    @property
+    def shown(self) -> str:
+        return without_colours(self._written.decode(errors="replace"))
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def expect(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+        """Wait for text after the text that was expected before.
+
+        Raises:
+            TimeoutError: when the text does not come.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = re.compile(pattern).search(self.shown, self._seen)
+            if found:
+                self._seen = found.end()
+                return found
+            self._read_more(deadline, pattern)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Return the exit code when the command has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None:
+            self._read_more(deadline, "the end")
+        return self.process.returncode
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._terminal)
+
+    def _read_more(self, deadline: float, awaited: str) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{awaited!r} did not come; the terminal shows {self.shown[-2000:]}")
+        if select.select([self._terminal], [], [], min(left, 0.2))[0]:
+            with contextlib.suppress(OSError):  # the command has closed it
+                self._written += os.read(self._terminal, 1 << 16)

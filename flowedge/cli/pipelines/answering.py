@@ -18,6 +18,10 @@ from flowedge.security.process import current
 _log = logging.getLogger(__name__)
 
 
+class NoAgentFoundError(DeadlineError):
+    """No agent is announced on the network."""
+
+
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:
     """Search the network; return the agents that answer, by address, as `ask_all` does."""
     settings = load_config().config.discovery
@@ -35,13 +39,13 @@ def ask_all(
         discover_s: the seconds of the search, to name in errors.
 
     Raises:
-        DeadlineError: when no agent is announced.
+        NoAgentFoundError: when no agent is announced.
         FlowEdgeError: when announced agents do not answer; the error of the first.
         ProtocolError: when all agents run other versions of the protocol.
         AccessError: when all agents belong to other clusters.
     """
     if not advertised and not peers:
-        raise DeadlineError(
+        raise NoAgentFoundError(
             f"no agent answered within {discover_s:g} s: start agents with `flowedge agent`, name "
             "them with --peers host:port,..., or use --stages N to start them here for this run"
         )

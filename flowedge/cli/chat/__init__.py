@@ -1,0 +1,1 @@
+"""The chat in a terminal: its input, its commands, and what it shows beside the answers."""

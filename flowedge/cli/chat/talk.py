@@ -1,0 +1,147 @@
+"""Messages of the user, and the answers as they come."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from flowedge.cli.chat.live_line import LiveLine
+from flowedge.cli.output import warn, write_answer
+from flowedge.cli.prompt_answer import PromptAnswer
+from flowedge.cli.screens.answer_screen import AnswerScreen
+from flowedge.client import Client, Conversation, Generation
+from flowedge.client.statistics import typed_statistics
+from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
+
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+@dataclass
+class Talk:
+    """A conversation whose answers are written to standard output.
+
+    Attributes:
+        last: the last answer that was complete.
+        failures: number of messages that were not answered.
+    """
+
+    client: Client
+    conversation: Conversation
+    screen: AnswerScreen
+    live: LiveLine
+    last: PromptAnswer | None = None
+    failures: int = 0
+    _asked: float = field(default=0.0, init=False)
+    _answers: int = field(default=0, init=False)  # written so far
+
+    def say(self, message: str) -> None:
+        """Send a message of the user and write the answer; an error is shown, and the conversation goes on.
+
+        KeyboardInterrupt ends the answer, of which the conversation keeps what has come.
+        """
+        self._asked = time.monotonic()
+        answer: Generation | None = None
+        begun = _Begun()
+        try:
+            self.live.show("thinking")
+            answer = self.conversation.ask(message, on_waiting=self._show_place)
+            self._write(answer, begun)
+        except KeyboardInterrupt:
+            if answer is not None:
+                answer.close()
+            self._end(begun)
+            warn("stopped")
+        except FlowEdgeError as error:
+            self._end(begun)
+            self.failures += 1
+            hint = "; /reset begins a new conversation" if isinstance(error, CapacityError) else ""
+            warn(f"flowedge: {error}{hint}")
+        else:
+            self._end(begun)
+            self.last = _complete(message, answer, self._asked)
+
+    def statistics(self) -> None:
+        """Show the statistics of the last answer.
+
+        Raises:
+            BadRequestError: when no answer was complete.
+        """
+        if self.last is None:
+            raise BadRequestError("there is no complete answer yet")
+        self.screen.show_answer(self.last, several=False)
+
+    def _write(self, answer: Generation, begun: _Begun) -> None:
+        for chunk in answer:
+            if chunk.text or chunk.reasoning:
+                self._make_place(begun)
+            if chunk.reasoning and self.live.shown:  # a program that reads the answers wants them alone
+                write_answer_dim(chunk.reasoning)
+                begun.reasoning = begun.any = True
+            if chunk.text:
+                if begun.reasoning:
+                    write_answer("\n\n")
+                    begun.reasoning = False
+                write_answer(chunk.text)
+                begun.any = True
+            begun.steps += bool(chunk.token_ids)
+            self.live.show(self._figures(answer, begun.steps))
+
+    def _make_place(self, begun: _Begun) -> None:
+        """Clear the place of the next text; answers are set apart where nothing else stands between them."""
+        self.live.clear()
+        if self._answers and not begun.any and not self.live.shown:
+            write_answer("\n")
+
+    def _end(self, begun: _Begun) -> None:
+        self.live.clear()
+        if begun.any:
+            self._answers += 1
+            write_answer("\n")
+
+    def _figures(self, answer: Generation, steps: int) -> str:
+        tokens, seconds = len(answer.token_ids), time.monotonic() - self._asked - answer.queue_s
+        rate = f", {tokens / seconds:.1f} tokens/s" if seconds > 0 else ""
+        return f"{tokens} tokens{rate}, {tokens / max(steps, 1):.1f} a step   Ctrl-C stops"
+
+    def _show_place(self, position: int, expected_s: float) -> None:
+        if self.live.shown:
+            self.live.show(f"waiting for room: place {position}, about {expected_s:.0f} s")
+        else:
+            self.screen.show_place(position, expected_s)
+
+
+@dataclass
+class _Begun:
+    """What was written of an answer so far."""
+
+    any: bool = False
+    reasoning: bool = False  # and no text since
+    steps: int = 0
+
+
+def write_answer_dim(text: str) -> None:
+    """Write a thought of the model to a terminal."""
+    write_style(_DIM)
+    write_answer(text)
+    write_style(_PLAIN)
+
+
+def write_style(code: str) -> None:
+    print(code, end="", flush=True)
+
+
+def _complete(message: str, answer: Generation, asked: float) -> PromptAnswer:
+    statistics = typed_statistics(answer.statistics)
+    return PromptAnswer(
+        prompt=message,
+        prompt_ids=answer.prompt_ids,
+        token_ids=answer.token_ids,
+        text=answer.text,
+        seed=answer.seed or 0,
+        finish_reason=answer.finish_reason or "",
+        statistics=statistics,
+        client_ttft_s=statistics.ttft_s,
+        verdict=None,
+        asked=asked,
+        answered=time.monotonic(),
+    )
