@@ -10,6 +10,9 @@ from flowedge.client import AsyncClient, AsyncGeneration, ChatMessage
 from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.core.sampling import MAX_SEED
 from flowedge.serving.access.caller import ApiCaller
+from flowedge.serving.answers.closed_schema import closed_schema
+
+DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit: room in the caches is taken for them
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class ToolUse:
     def calls(self) -> bool:
         """Whether the answer may have tool calls."""
         return bool(self.tools) and self.choice != "none"
+
+    def offered(self) -> Sequence[dict[str, Any]]:
+        """Return the tools; where a call is certain, it has the listed arguments only."""
+        if self.choice in ("auto", "none"):
+            return self.tools
+        return [{**tool, "function": _with_closed_parameters(tool["function"])} for tool in self.tools]
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class PlannedAnswer:
             use = self.prompt.tool_use
             return client.chat(
                 self.prompt.messages,
-                tools=use.tools,
+                tools=use.offered(),
                 tool_choice=use.choice,
                 parallel_tool_calls=use.parallel,
                 template_values=self.prompt.template_values or None,
@@ -76,6 +85,10 @@ class PlannedAnswer:
             )
         text, ids = (self.prompt, None) if isinstance(self.prompt, str) else (None, self.prompt)
         return client.generate(text=text, prompt_ids=ids, options=self.options, request_id=request_id)
+
+
+def _with_closed_parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {**function, "parameters": closed_schema(function["parameters"])}
 
 
 def with_tool_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -100,7 +113,8 @@ def choice_options(
     Raises:
         BadRequestError: when an option is out of range.
     """
-    base = chosen_options(None, {**arguments, "priority": caller.priority})
+    given = {"max_new_tokens": DEFAULT_NEW_TOKENS, **arguments, "priority": caller.priority}
+    base = chosen_options(None, given)
     if seed is None:
         return [base] * choices
     return [replace(base, seed=(seed + choice) % (MAX_SEED + 1)) for choice in range(choices)]

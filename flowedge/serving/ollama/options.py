@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from flowedge.client import Grammar
 from flowedge.client.request import GenerateArguments
 from flowedge.serving.answers.body import BodyPart, RequestBody, Stop, not_supported
+from flowedge.serving.answers.closed_schema import schema_grammar
 
 MAX_LOGPROBS = 20
 _WITHOUT_EFFECT = frozenset(
@@ -96,7 +97,7 @@ class AnswerBody(RequestBody):
     def grammar(self) -> Grammar | None:
         """What the answer must be; None for any text."""
         if isinstance(self.format, dict):
-            return Grammar.json_schema(self.format)
+            return schema_grammar(self.format)
         return Grammar.json_object() if self.format else None
 
     def template_values(self) -> dict[str, Any]:

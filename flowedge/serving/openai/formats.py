@@ -8,6 +8,7 @@ from pydantic import Field
 
 from flowedge.client import Grammar
 from flowedge.serving.answers.body import BodyPart
+from flowedge.serving.answers.closed_schema import schema_grammar
 from flowedge.serving.errors import ApiError
 
 
@@ -46,4 +47,4 @@ def grammar_of(kind: str, schema: dict[str, Any] | None) -> Grammar | None:
     """Return what an answer of a format must be; None for any text."""
     if kind == "text":
         return None
-    return Grammar.json_object() if schema is None else Grammar.json_schema(schema)
+    return Grammar.json_object() if schema is None else schema_grammar(schema)

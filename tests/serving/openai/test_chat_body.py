@@ -150,7 +150,7 @@ def test_formats_become_grammars() -> None:
     for form, grammar in (
         ({"type": "text"}, None),
         ({"type": "json_object"}, Grammar.json_object()),
-        (schema, Grammar.json_schema(SCHEMA)),
+        (schema, Grammar.json_schema({**SCHEMA, "additionalProperties": False})),
     ):
         assert planned_answers(read(response_format=form), ApiCaller())[0].options.grammar == grammar
 

@@ -1,0 +1,102 @@
+"""Ollama's own client: models, chat and generate, plain and streamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ollama import Client, ResponseError
+
+from tests.support.gateways import ANSWER_S, GatewayProcess
+
+HELLO = [{"role": "user", "content": "Add two numbers."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green", "blue"]}},
+    "required": ["colour"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def ollama(gateway4: GatewayProcess) -> Iterator[Client]:
+    with Client(gateway4.url, timeout=ANSWER_S, trust_env=False) as client:
+        yield client
+
+
+def test_models(ollama: Client, gateway4: GatewayProcess) -> None:
+    assert [model.model for model in ollama.list().models] == ["bundled"]
+    assert [model.name for model in ollama.ps().models] == ["bundled"]
+    shown = ollama.show("bundled")
+    assert shown.capabilities == ["completion", "tools"]
+    with gateway4.client() as client:
+        assert client.get("/api/version").json()["version"]
+        assert client.head("/").status_code == 200
+
+
+def test_a_chat_is_the_same_streamed(ollama: Client) -> None:
+    options = {"num_predict": 16, "seed": 5, "num_ctx": 1024}
+    whole = ollama.chat("bundled", HELLO, options=options, keep_alive="5m")
+    *parts, last = ollama.chat("bundled:latest", HELLO, options=options, stream=True)
+    assert whole.message.content
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content
+    assert not any(part.done for part in parts)
+    for answer in (whole, last):
+        assert (answer.done, answer.done_reason, answer.eval_count) == (True, "length", 16)
+        assert answer.total_duration is not None
+        assert answer.eval_duration is not None
+        assert answer.total_duration > answer.eval_duration > 0
+
+
+def test_generate(ollama: Client) -> None:
+    options = {"num_predict": 12, "temperature": 0}
+    whole = ollama.generate("bundled", "Add two numbers.", options=options)
+    parts = ollama.generate("bundled", "Add two numbers.", options=options, stream=True)
+    assert "".join(part.response or "" for part in parts) == whole.response
+    assert whole.response == ollama.chat("bundled", HELLO, options=options).message.content
+    raw = ollama.generate("bundled", "def add(", raw=True, options={**options, "stop": ["\n"]})
+    assert "\n" not in (raw.response or "")
+    assert ollama.generate("bundled").done_reason == "load"
+
+
+def test_formats(ollama: Client) -> None:
+    answer = ollama.chat("bundled", HELLO, format=SCHEMA, options={"num_predict": 60})
+    assert json.loads(answer.message.content or "")["colour"] in ("red", "green", "blue")
+
+
+def test_tools_and_their_answers_are_taken(ollama: Client) -> None:
+    def paint(colour: str) -> str:
+        """Paint it.
+
+        Args:
+            colour: which.
+        """
+        return colour
+
+    messages: list[dict[str, Any]] = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "paint", "arguments": {"colour": "red"}}}],
+        },
+        {"role": "tool", "tool_name": "paint", "content": "It is done."},
+    ]
+    answer = ollama.chat("bundled", messages, tools=[paint], options={"num_predict": 8, "temperature": 0})
+    assert answer.eval_count == 8
+
+
+def test_errors_have_ollamas_shape(ollama: Client, gateway4: GatewayProcess) -> None:
+    with pytest.raises(ResponseError, match="there is no model 'llama3' here") as unknown:
+        ollama.chat("llama3", HELLO)
+    assert unknown.value.status_code == 404
+    with pytest.raises(ResponseError, match=r"options\.mirostat is not supported") as refused:
+        ollama.chat("bundled", HELLO, options={"mirostat": 1}, stream=False)
+    assert refused.value.status_code == 400
+    with pytest.raises(ResponseError, match="the model takes 2048"):
+        list(ollama.chat("bundled", HELLO, options={"num_predict": 5000}, stream=True))
+    with gateway4.client() as client:
+        answer = client.post("/api/chat", content='{"model": "bundled", "messages": 5}')
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("messages is 5")
