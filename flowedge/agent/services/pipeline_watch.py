@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import CapacityError, DeviceError
 from flowedge.live.watching.activity_notes import ActivityNotes
 from flowedge.live.watching.activity_reader import ActivityReader, TextOf
 from flowedge.live.watching.watched_draft_node import WatchedDraftNode
@@ -26,6 +27,7 @@ PERIOD_S = 0.1  # between two messages
 STATE_S, SILENT_S = 0.5, 1.0  # between two states, and between two messages when nothing happens
 MAX_UNREAD = 20  # messages that wait for a watcher
 MOST_TEXT = 40  # characters of a token
+_log = logging.getLogger(__name__)
 _SPACE = "\u2581"  # with which some tokenizers' tokens of a new word begin
 
 
@@ -55,11 +57,16 @@ class Watcher:
 
 
 class PipelineWatch:
-    """Watches the pipeline of one draft node, as long as there are watchers."""
+    """Watches the pipeline of one draft node, as long as there are watchers.
+
+    Attributes:
+        problem: why the watch has failed; "" if it has not.
+    """
 
     def __init__(self, device: str, role: DraftNodeRole, live: WatchedDraftNode, text_of: TextOf) -> None:
         self.role = role
         self.watchers: set[Watcher] = set()
+        self.problem = ""
         self._live = live
         self._notes = ActivityNotes()
         self._reader = ActivityReader(device, role.stage_names, live.row_bytes, text_of)
@@ -85,24 +92,31 @@ class PipelineWatch:
     async def _run(self) -> None:
         self._live.begin_notes(self._notes)
         try:
-            told, stated = 0.0, 0.0
-            while self.watchers and self._live.alive and self.role.in_use:
-                await asyncio.sleep(PERIOD_S)
-                now = time.monotonic()
-                notes, lost = self._notes.take()
-                message = self._reader.read(notes, now, lost=lost)
-                if now - stated >= STATE_S:
-                    stated = now
-                    message.state.CopyFrom(self._state())
-                if notes or lost or now - told >= SILENT_S:
-                    told = now
-                    for watcher in self.watchers:
-                        watcher.offer(message)
+            await self._tell()
+        except Exception as error:  # noqa: BLE001 (the pipeline goes on; watchers are told of the bug)
+            _log.exception("the watch of a pipeline failed")
+            self.problem = f"internal error: {type(error).__name__}: {error}"
         finally:
             self._live.end_notes(self._notes)
             self._notes.take()
             for watcher in self.watchers:
                 watcher.end()
+
+    async def _tell(self) -> None:
+        """Tell watchers until there are none, or the pipeline has ended."""
+        told, stated = 0.0, 0.0
+        while self.watchers and self._live.alive and self.role.in_use:
+            await asyncio.sleep(PERIOD_S)
+            now = time.monotonic()
+            notes, lost = self._notes.take()
+            message = self._reader.read(notes, now, lost=lost)
+            if now - stated >= STATE_S:
+                stated = now
+                message.state.CopyFrom(self._state())
+            if notes or lost or now - told >= SILENT_S:
+                told = now
+                for watcher in self.watchers:
+                    watcher.offer(message)
 
 
 class PipelineWatches:
@@ -119,7 +133,7 @@ class PipelineWatches:
 
         Raises:
             CapacityError: when too many watch already.
-            DeviceError: while the pipeline is being set up.
+            DeviceError: while the pipeline is being set up, and when the watch has failed.
             UnreadReplyError: when the watcher does not take a message in time.
         """
         live, models = role.serving()
@@ -134,6 +148,8 @@ class PipelineWatches:
             with watch.watcher() as watcher:
                 while (message := await watcher.next()) is not None:
                     await send_reply(context, message, self._read_s)
+                if watch.problem:
+                    raise DeviceError(self._device, watch.problem)
         finally:
             if self._watch is watch and not watch.watchers:
                 self._watch = None  # so that nothing of the role is held

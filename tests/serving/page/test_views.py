@@ -159,6 +159,22 @@ def test_a_models_text_becomes_no_html(browser: Browser) -> None:
     assert "& more" in shown["text"]
 
 
+def test_a_program_without_marks_is_shown_as_code(browser: Browser) -> None:
+    shown = browser.run(
+        """
+        const { render, html } = await import('./static/html.js');
+        const { Markdown } = await import('./static/markdown.js');
+        const shown = ['def one():\\n    return 1', 'Define:\\n    a line'].map((text) => {
+          const place = document.createElement('div');
+          render(html`<${Markdown} text=${text} />`, place);
+          return place.querySelector('pre')?.textContent ?? null;
+        });
+        return shown;
+        """
+    )
+    assert shown == ["def one():\n    return 1", None]
+
+
 def test_events_and_numbers_are_read_right(browser: Browser) -> None:
     script = """
     const [sse, format, live, conversations, cluster] = await Promise.all(

@@ -5,8 +5,12 @@ import { lexer } from "./vendor/marked.js";
 
 const LINK = /^(https?:|mailto:)/i;
 
+// How the programs begin that small models write without marking them as code.
+const BARE_CODE = /^(def |class |function |async |import |from \S+ import |#include|public |const |let |var |package |fn |SELECT )/;
+
 export function Markdown({ text }) {
-  return html`<div class="markdown">${blocks(lexer(text, { gfm: true }))}</div>`;
+  if (BARE_CODE.test(text) && !text.includes("```")) return html`<div class="markdown"><${CodeBlock} text=${text} language="" /></div>`;
+  return html`<div class="markdown">${blocks(lexer(text, { gfm: true, breaks: true }))}</div>`;
 }
 
 export function safeLink(href) {

@@ -3,9 +3,9 @@ import { html, useEffect, useState } from "./html.js";
 import { shortened, visibleToken } from "./format.js";
 import { layoutTree } from "./live.js";
 
-const COLUMN = 92;
+const COLUMN = 84;
 const ROW = 28;
-const BOX = { width: 76, height: 22 };
+const BOX = { width: 70, height: 22 };
 const STATES = [
   ["accepted", "accepted"],
   ["sent", "sent"],
@@ -62,7 +62,7 @@ function Edge({ to, nodes }) {
 
 function Node({ place, mayRead, isRoot }) {
   const { node, column, row } = place;
-  const text = mayRead && node.text !== null ? shortened(visibleToken(node.text), 9) : "•";
+  const text = mayRead && node.text !== null ? shortened(visibleToken(node.text), 8) : "•";
   return html`<g class=${`node node-${stateOf(node)}${isRoot ? " node-root" : ""}`} transform=${`translate(${column * COLUMN + 2} ${row * ROW + 2})`}>
     <title>${mayRead ? node.text : ""} (${stateOf(node)}, probability ${Math.exp(Math.min(node.score, 0)).toPrecision(2)})</title>
     <rect width=${BOX.width} height=${BOX.height} rx="6" />

@@ -1,5 +1,5 @@
 // The view in which one watches a pipeline work.
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { Gantt } from "./gantt.js";
 import { DraftTree } from "./tree.js";
 
@@ -34,12 +34,16 @@ function SoFar({ view }) {
     const timer = setInterval(() => redraw((count) => count + 1), 300);
     return () => clearInterval(timer);
   }, [view]);
+  const text = useRef(null);
   const tree = view.tree;
+  useEffect(() => {
+    if (text.current) text.current.scrollTop = text.current.scrollHeight;
+  }, [tree?.accepted]);
   if (!tree?.told.length) return null;
   return html`<section class="card" aria-labelledby="so-far-title">
     <div class="card-head"><h3 id="so-far-title">The answer so far</h3>
       <span class="hint">${tree.accepted} tokens${tree.finished ? `, ${tree.finished}` : ""}</span></div>
-    <p class="so-far" tabindex="0">${tree.told.slice(0, -1).join("")}<mark>${tree.told.at(-1)}</mark></p>
+    <p ref=${text} class="so-far" tabindex="0">${tree.told.slice(0, -1).join("")}<mark>${tree.told.at(-1)}</mark></p>
   </section>`;
 }
 
