@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowedge import version
 
 if TYPE_CHECKING:
+    from flowedge.agent.ready_cluster import ReadyCluster as LocalCluster
     from flowedge.client import AsyncClient, ChatMessage, Client, GenerateOptions, Grammar, ToolCall
     from flowedge.core.errors import (
         AccessError,
@@ -42,6 +43,7 @@ __all__ = [
     "FlowEdgeError",
     "GenerateOptions",
     "Grammar",
+    "LocalCluster",
     "NonFiniteError",
     "PeerRefusedError",
     "PrefixLostError",
@@ -55,5 +57,7 @@ def __getattr__(name: str) -> Any:
     """Import the client or the errors when they are first asked for: an idle agent needs no client."""
     if name not in __all__:
         raise AttributeError(f"module 'flowedge' has no attribute {name!r}")
+    if name == "LocalCluster":
+        return import_module("flowedge.agent.ready_cluster").ReadyCluster
     source = "flowedge.client" if name in _OF_CLIENT else "flowedge.core.errors"
     return getattr(import_module(source), name)

@@ -76,10 +76,10 @@ def chat(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Chat with a model; the text streams as it is generated, and /help shows the commands.
+    """Chat with a model; agents are started here if the network has none.
 
-    Without --stages and --peers, the agents found on the network are used; if there is none, agents are
-    started here for the chat. Where standard input is no terminal, each of its lines is a message.
+    The text streams as it is generated, and /help shows the commands. Where standard input is no terminal,
+    each of its lines is a message. Without --stages and --peers, the agents found on the network are used.
     """
     checked_seconds("--timeout", timeout)
     drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)

@@ -107,3 +107,49 @@ def test_a_grammar_and_a_forced_call_exclude_each_other(cluster4: str) -> None:
     talk = [ChatMessage("user", "Hi")]
     with Client(cluster4) as client, pytest.raises(BadRequestError, match="grammar or a tool_choice"):
         client.chat(talk, tools=[WEATHER], tool_choice="required", grammar=Grammar.json_object()).result()
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Rome"]}}, "required": ["city"]}
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {**CITY, "additionalProperties": False}},
+    },
+    {"type": "function", "function": {"name": "population", "parameters": CITY}},
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_call_that_is_required_comes_in_the_form_of_the_tool(cluster4: str, temperature: float) -> None:
+    with Client(cluster4) as client:
+        answer = client.chat(
+            [ChatMessage("user", "Rain?")],
+            tools=TOOLS,
+            tool_choice="weather",
+            parallel_tool_calls=False,
+            temperature=temperature,
+            seed=1,
+            max_new_tokens=200,
+        )
+        deltas = [delta for chunk in answer for delta in chunk.tool_calls]
+        (call,) = answer.tool_calls
+        assert (call.name, answer.finish_reason, answer.text) == ("weather", "tool_calls", "")
+        assert call.values["city"] in ("Bonn", "Rome")
+        assert [delta.name for delta in deltas if delta.name] == ["weather"]
+        talk = [
+            ChatMessage("user", "Rain?"),
+            answer.message,
+            ChatMessage("tool", "dry", tool_call_id=call.id),
+        ]
+        after = client.chat(talk, tools=TOOLS, max_new_tokens=8).result()
+    assert after.prompt_ids[: len(answer.prompt_ids)] == answer.prompt_ids
+    assert after.statistics["counters"]["reused_rows"] >= len(answer.prompt_ids)
+
+
+def test_a_call_that_is_cut_off_is_text(cluster4: str) -> None:
+    with Client(cluster4) as client:
+        answer = client.chat(
+            [ChatMessage("user", "Rain?")], tools=TOOLS, tool_choice="required", max_new_tokens=12
+        ).result()
+    assert (answer.tool_calls, answer.finish_reason) == ([], "length")
+    assert answer.text.startswith("<tool_call>")
