@@ -85,6 +85,12 @@ class PoolSettings(SettingsGroup):
     )
     ask_s: Seconds = setting(5.0, "Seconds between two questions to a draft node how it is.")
     ask_limit_s: Seconds = setting(5.0, "Time for a draft node to answer such a question.")
+    requests_each: Count = setting(
+        12,
+        "Maximum number of answers at one draft node at the same time, less than its "
+        "limits.sessions_per_caller; further ones wait in the gateway.",
+    )
+    queue_s: Seconds = setting(120.0, "Time that a request waits in the gateway.")
     most_ask_s: Seconds = setting(60.0, "Longest time after which a pipeline that is gone is asked again.")
 
 

@@ -75,6 +75,11 @@ class GatewayMetrics:
             buckets=_ANSWER_SECONDS,
             registry=self.registry,
         )
+        self.waiting = Gauge(
+            "flowedge_gateway_waiting",
+            "Requests that wait in the gateway, because their pipelines have as many as they take.",
+            registry=self.registry,
+        )
         self.connections = Gauge("flowedge_gateway_connections", "Open connections.", registry=self.registry)
 
     def watch_pipelines(self, readings: Callable[[], Iterable[PipelineReading]]) -> None:

@@ -160,18 +160,18 @@ class Measurement:
 
     def _pipeline(self, drafter: CountedDrafter) -> Any:
         grammars = GrammarCompiler(self._tokenizer, self._eos, self._head.vocab_size)
-        executor = CountingExecutor(HeadExecutor(self._head, drafter, grammars), drafter)  # type: ignore[arg-type]
+        executor = CountingExecutor(HeadExecutor(self._head, drafter, grammars), drafter)
         stages = [BlockExecutor(block, drafter.taps) for block in self._blocks]
         spec = draft_node_spec(
             self._checkpoint.config,
-            drafter,  # type: ignore[arg-type]
+            drafter,
             drafter.taps,
             payload_dtype(self._blocks[0].dtype),
             num_stages=len(stages),
         )
         return machine_pipeline(
             spec,
-            executor,  # type: ignore[arg-type]
+            executor,
             [(stage.stage_spec(), stage) for stage in stages],
             CountedCosts(executor=executor),
             make_text=lambda: StreamDecoder(self._tokenizer),

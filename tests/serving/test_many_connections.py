@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.serving.asking import COMPLETIONS, await_sessions, body
+from tests.serving.asking import COMPLETIONS, WAIT_S, await_sessions, body
 from tests.serving.http_sockets import connected
-from tests.support.gateways import GatewayProcess
+from tests.support.gateways import GatewayProcess, gateway_before
 
 IDLE = 1000
 
@@ -48,3 +48,14 @@ def test_eight_clients_at_once_get_what_one_gets(gateway4: GatewayProcess, clust
         together = list(pool.map(ask, range(8)))
     assert together == [ask(place) for place in range(8)]
     await_sessions(cluster4, 0)
+
+
+def test_requests_beyond_what_a_draft_node_takes_wait_in_the_gateway(cluster4: str) -> None:
+    settings = {"pipelines": {"requests_each": 2}}
+    with gateway_before(cluster4, settings=settings) as gateway, ThreadPoolExecutor(12) as pool:
+        with gateway.client() as client:
+            asked = [pool.submit(client.post, COMPLETIONS, json=body(16)) for _ in range(12)]
+            answers = [each.result(WAIT_S) for each in asked]
+        assert {answer.status_code for answer in answers} == {200}
+        assert gateway.samples()["flowedge_gateway_waiting"] == 0
+    assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1

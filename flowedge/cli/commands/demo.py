@@ -28,6 +28,11 @@ DEFAULT_PROMPTS = (
     "Write a function in Python that returns the largest number of a list.",
 )
 
+NEXT = (
+    "chat with it here: flowedge chat",
+    "or in a browser: flowedge serve --stages 4, then http://127.0.0.1:8000/",
+)
+
 
 def demo(
     prompt: Annotated[
@@ -54,3 +59,5 @@ def demo(
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
         request = replace(asked, stages=None, peers=tuple(addresses[name] for name in names))
         answer_all(prompts, request, options, screen, check=True)
+    for line in NEXT:
+        screen.note(line)

@@ -12,6 +12,7 @@ from flowedge.net.calls.method_rules import MethodRule
 from flowedge.net.calls.settings import CallLimits
 
 STREAMS = "streams"
+_RETRY_S = 1.0  # after which a caller may try again where other calls have to end first
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,17 @@ class CallCounts:
         most = call.rule.per_caller
         if most is not None and self._counts[caller, call.method] >= most:
             method = call.method.removeprefix("/")
-            raise CapacityError(
+            raise _passing(
                 f"you have {counted(most, 'call')} of {method} open here, which is the maximum; end one"
             )
         most = call.rule.of_clients
         if most is not None and not call.reserved and self._counts["", call.method] >= most:
             method = call.method.removeprefix("/")
-            raise CapacityError(
+            raise _passing(
                 f"clients have {counted(most, 'call')} of {method} open here, which is the maximum; try later"
             )
         if self._total >= self._most(call):
-            raise CapacityError(f"{counted(self._total, 'call')} open here is the maximum; try later")
+            raise _passing(f"{counted(self._total, 'call')} open here is the maximum; try later")
         self._total += 1
         for counter in call.counters:
             self._counts[counter] += 1
@@ -103,3 +104,10 @@ class CallCounts:
         if call.caller.is_admin:
             return limits.calls
         return limits.calls - (reserve // 4 if call.reserved else reserve)
+
+
+def _passing(problem: str) -> CapacityError:
+    """Return the error for a call for which there is room when others have ended."""
+    error = CapacityError(problem)
+    error.retry_after_s = _RETRY_S
+    return error

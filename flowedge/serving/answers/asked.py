@@ -82,7 +82,9 @@ class Asked:
         """
         pool = self.gateway.pipelines
         try:
-            return await stack.enter_async_context(pool.lease(self.model, self.caller, exclude=failed))
+            count = len(self.planned)
+            lease = pool.lease(self.model, self.caller, exclude=failed, answers=count)
+            return await stack.enter_async_context(lease)
         except ApiError as error:
             if failed:
                 raise list(failed.values())[-1] from error

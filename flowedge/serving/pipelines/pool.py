@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,13 +18,17 @@ from flowedge.core.errors import (
     PrefixLostError,
     ProtocolError,
 )
+from flowedge.core.request import PRIORITIES
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.errors import SERVER, ApiError, UnknownModelError
 from flowedge.serving.metrics import PipelineReading
 from flowedge.serving.pipelines.member import PipelineClient, PoolMember
 from flowedge.serving.pipelines.served import PipelineEntry, ServedModel
+from flowedge.serving.pipelines.slot_queue import SlotQueue
 from flowedge.serving.record import CURRENT
+
+_LOOK_S = 1.0  # between two looks of a waiting request at the pipelines
 
 _OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
 """Errors after which another pipeline may answer, and this one is asked how it is."""
@@ -55,7 +60,9 @@ class PipelinePool:
     """An async context in which pipelines are watched, and requests find one that answers."""
 
     def __init__(self, entries: Sequence[PipelineEntry], settings: PoolSettings) -> None:
+        self._settings = settings
         self._members = [PoolMember(entry, settings) for entry in entries]
+        self._queues: dict[str, SlotQueue] = {}  # by model
         self._created = int(time.time())
         self._turn = 0
         self._running = AsyncExitStack()
@@ -103,6 +110,11 @@ class PipelinePool:
         return tuple(self._members)
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait in the gateway, because their pipelines have as many as they take."""
+        return sum(map(len, self._queues.values()))
+
+    @property
     def addresses(self) -> dict[str, str]:
         """Address of the draft node of each pipeline, by the pipeline's name."""
         return {member.label: member.address for member in self._members}
@@ -120,7 +132,7 @@ class PipelinePool:
 
     @asynccontextmanager
     async def lease(
-        self, model: str, caller: ApiCaller, *, exclude: Collection[str] = ()
+        self, model: str, caller: ApiCaller, *, exclude: Collection[str] = (), answers: int = 1
     ) -> AsyncIterator[PipelineClient]:
         """Yield a client of the least loaded pipeline that can answer; the context counts as its load.
 
@@ -130,24 +142,27 @@ class PipelinePool:
         Args:
             model: name or alias.
             exclude: names of pipelines that have failed the request already.
+            answers: number of answers that the request asks for at once.
 
         Raises:
             UnknownModelError: when there is no such model.
             ApiError: with status 429 when the key has no tokens left, 503 when no pipeline can answer.
         """
         caller.check()
-        member = self._choose(self.model(model), exclude)
+        served = self.model(model)
+        queue = self._queues.setdefault(served.name, SlotQueue())
+        member = await self._take(served, caller, exclude, queue, answers)
         record = CURRENT.get()
         if record is not None:
             record.model, record.pipeline = member.model, member.label
-        member.leases += 1
         try:
             yield member.client
         except _OF_PIPELINE as error:
             member.failed(error)
             raise
         finally:
-            member.leases -= 1
+            member.leases -= answers
+            queue.wake()
 
     @asynccontextmanager
     async def begin(
@@ -195,7 +210,42 @@ class PipelinePool:
         for member in self._members:
             yield member.model, member.label, member.reading()
 
-    def _choose(self, model: ServedModel, exclude: Collection[str]) -> PoolMember:
+    async def _take(
+        self,
+        model: ServedModel,
+        caller: ApiCaller,
+        exclude: Collection[str],
+        queue: SlotQueue,
+        answers: int,
+    ) -> PoolMember:
+        """Return a pipeline that has room, with the request among its leases.
+
+        Raises what `lease` does.
+        """
+        rank, until = PRIORITIES.index(caller.priority), time.monotonic() + self._settings.queue_s
+        turn: asyncio.Event | None = None
+        try:
+            while True:
+                ready = self._ready(model, exclude)
+                room = max(self._settings.requests_each - answers, 0)
+                free = [member for member in ready if member.leases <= room]
+                is_first = not queue.goes_before(rank) if turn is None else queue.is_first(turn)
+                if free and is_first:
+                    member = self._least_loaded(free)
+                    member.leases += answers
+                    return member
+                if time.monotonic() > until:
+                    raise _queue_full(model, len(queue), self._settings.queue_s)
+                turn = turn or queue.enter(rank)
+                turn.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(turn.wait(), _LOOK_S)
+        finally:
+            if turn is not None:
+                queue.leave(turn)
+            queue.wake()
+
+    def _ready(self, model: ServedModel, exclude: Collection[str]) -> list[PoolMember]:
         members = [member for member in self._members if member.model == model.name]
         ready = [member for member in members if member.ready and member.label not in exclude]
         if not ready:
@@ -207,6 +257,9 @@ class PipelinePool:
                 code="no_pipeline",
                 retry_after_s=min(member.asked_in_s for member in members),
             )
+        return ready
+
+    def _least_loaded(self, ready: list[PoolMember]) -> PoolMember:
         self._turn += 1  # pipelines of equal load take turns
         start = self._turn % len(ready)
         return min((*ready[start:], *ready[:start]), key=lambda member: member.load)
@@ -221,6 +274,17 @@ class PipelinePool:
             self._created,
             min(contexts, default=None),
         )
+
+
+def _queue_full(model: ServedModel, waiting: int, seconds: float) -> ApiError:
+    return ApiError(
+        429,
+        f"all pipelines of {model.name} have as many requests as they take, and {waiting} wait; there was no "
+        f"room within {seconds:g} s",
+        kind="rate_limit_error",
+        code="queue_full",
+        retry_after_s=seconds / 4,
+    )
 
 
 def may_go_elsewhere(error: Exception) -> bool:
