@@ -42,7 +42,7 @@ def browser(shared_browser: Browser, page_gateway: GatewayProcess) -> Iterator[B
     browser.complaints(), browser.hosts()
     browser.driver.get("about:blank")
     browser.open(f"{page_gateway.url}/#chat")
-    browser.wait(lambda: "ready" in browser.text(".speed"), "the pipeline is ready")
+    browser.wait(lambda: browser.one(".speed .good"), "the pipeline is ready")
     yield browser
     assert browser.complaints() == []
     assert browser.hosts() <= {page_gateway.address}
