@@ -54,7 +54,7 @@ def test_requests_beyond_what_a_draft_node_takes_wait_in_the_gateway(cluster4: s
     settings = {"pipelines": {"requests_each": 2}}
     with gateway_before(cluster4, settings=settings) as gateway, ThreadPoolExecutor(12) as pool:
         with gateway.client() as client:
-            asked = [pool.submit(client.post, COMPLETIONS, json=body(16)) for _ in range(12)]
+            asked = [pool.submit(client.post, COMPLETIONS, json=body(16, temperature=0)) for _ in range(12)]
             answers = [each.result(WAIT_S) for each in asked]
         assert {answer.status_code for answer in answers} == {200}
         assert gateway.samples()["flowedge_gateway_waiting"] == 0
