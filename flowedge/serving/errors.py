@@ -1,4 +1,4 @@
-"""Errors of the gateway as HTTP answers, in the shape that OpenAI's clients read."""
+"""Errors of the gateway as HTTP answers, in the shape that OpenAI's or Ollama's clients read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from flowedge.core.errors import (
     AccessError,
@@ -25,6 +26,7 @@ from flowedge.serving.record import CURRENT
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+OLLAMA_PATHS = "/api/"
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -84,9 +86,11 @@ class ApiError(Exception):
             headers["www-authenticate"] = "Bearer"
         return headers
 
-    def response(self) -> JSONResponse:
-        """Return the answer to the request."""
-        return JSONResponse(self.body, self.status, self.headers)
+    def response(self, scope: Scope) -> JSONResponse:
+        """Return the answer to the request of a scope, in the shape of the endpoint's errors."""
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        body = {"error": self.message} if path.startswith(OLLAMA_PATHS) else self.body
+        return JSONResponse(body, self.status, self.headers)
 
 
 class UnknownModelError(ApiError):
@@ -132,14 +136,14 @@ def _of_flowedge(error: FlowEdgeError) -> ApiError:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Have an application answer with errors in OpenAI's shape."""
+    """Have an application answer with errors in the shape that the client reads."""
 
-    async def answer(_: Request, error: Exception) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
         shown = api_error(error)
         record = CURRENT.get()
         if record is not None:
             record.outcome = shown.code or shown.kind
-        return shown.response()
+        return shown.response(request.scope)
 
     for kind in (ApiError, FlowEdgeError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)

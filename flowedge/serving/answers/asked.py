@@ -56,6 +56,12 @@ class Asked:
             ApiError: when no pipeline can answer, or the key may not ask now.
             FlowEdgeError: the first error of the answers.
         """
+        with self.caller.one_request():
+            async with self._on_a_pipeline() as answers:
+                yield answers
+
+    @asynccontextmanager
+    async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:
         failed: dict[str, FlowEdgeError] = {}
         while True:
             client, begun = None, False

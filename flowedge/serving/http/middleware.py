@@ -171,7 +171,7 @@ class _Answer:
         self.record.outcome = error.code or error.kind
         if self.record.status:
             return
-        await error.response()(scope, receive, self)
+        await error.response(scope)(scope, receive, self)
 
 
 class _BodyOnce:

@@ -21,11 +21,10 @@ from flowedge.serving.ollama.chat_body import ChatBody
 from flowedge.serving.ollama.generate_body import GenerateBody
 from flowedge.serving.ollama.names import known_name
 from flowedge.serving.ollama.options import AnswerBody
-from flowedge.serving.ollama.routes import OllamaRoute
 from flowedge.serving.state import gateway_of
 from flowedge.serving.streams import ndjson_stream
 
-router = APIRouter(route_class=OllamaRoute)
+router = APIRouter()
 
 _DONE_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "stop"}
 _NANOSECONDS = 1_000_000_000

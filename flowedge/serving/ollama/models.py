@@ -13,14 +13,13 @@ from flowedge.serving.access.caller import authorised
 from flowedge.serving.answers.body import RequestBody, read_body
 from flowedge.serving.errors import ApiError
 from flowedge.serving.ollama.names import known_name
-from flowedge.serving.ollama.routes import OllamaRoute
 from flowedge.serving.pipelines.served import ServedModel
 from flowedge.serving.state import gateway_of
 
 OLLAMA_VERSION = "0.12.11"  # whose API this is; clients ask for it before they use what is new in it
 _FOREVER = "9999-12-31T23:59:59Z"  # models are not unloaded
 
-router = APIRouter(route_class=OllamaRoute)
+router = APIRouter()
 _with_key = [Depends(authorised)]
 
 

@@ -13,6 +13,7 @@ from flowedge.client import Chunk, ToolCall, ToolCallDelta
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 DONE = "[DONE]"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def new_id(prefix: str) -> str:
@@ -22,7 +23,7 @@ def new_id(prefix: str) -> str:
 
 def encoded(content: Any) -> str:
     """Return JSON without blanks."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return _encode(content)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from ollama import Client, ResponseError
+from openai import AuthenticationError, OpenAI, RateLimitError
 
+from flowedge.serving.access.keys import KeyFile, KeyLimits
 from tests.support.gateways import ANSWER_S, GatewayProcess
+from tests.support.processes import running
 
 HELLO = [{"role": "user", "content": "Add two numbers."}]
 SCHEMA = {
@@ -98,5 +101,32 @@ def test_errors_have_ollamas_shape(ollama: Client, gateway4: GatewayProcess) -> 
         list(ollama.chat("bundled", HELLO, options={"num_predict": 5000}, stream=True))
     with gateway4.client() as client:
         answer = client.post("/api/chat", content='{"model": "bundled", "messages": 5}')
+        unknown = client.post("/api/pull", json={"model": "x"})
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("messages is 5")
+    assert (unknown.status_code, unknown.json()) == (404, {"error": "Not Found"})
+
+
+def test_keys_and_their_limits(cluster4: str) -> None:
+    gateway = GatewayProcess(peers=[cluster4])
+    key = KeyFile(gateway.keys_file).add("anna", "normal", KeyLimits(requests_per_minute=2))
+    asked: Any = {"model": "bundled", "messages": HELLO}
+    with running(gateway):
+        with pytest.raises(ResponseError, match="API key") as refused:
+            Client(gateway.url).chat(**asked)
+        assert refused.value.status_code == 401
+        with (
+            OpenAI(base_url=f"{gateway.url}/v1", api_key="wrong", max_retries=0) as official,
+            pytest.raises(AuthenticationError, match="API key"),
+        ):
+            official.chat.completions.create(**asked)
+        client = Client(gateway.url, headers={"authorization": f"Bearer {key}"})
+        assert client.chat(**asked, options={"num_predict": 2}).eval_count == 2
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0) as official:
+            official.chat.completions.create(**asked, max_tokens=2)
+            with pytest.raises(RateLimitError) as limited:
+                official.chat.completions.create(**asked, max_tokens=2)
+        assert limited.value.code == "rate_limit_exceeded"
+        assert 1 <= int(limited.value.response.headers["retry-after"]) <= 60
+        with pytest.raises(ResponseError, match="2 requests a minute"):
+            client.chat(**asked)
