@@ -25,27 +25,14 @@ class Frontier:
 
     Attributes:
         nodes: the caller's names of the nodes; ROOT for the root.
-        parents: the names of the nodes' parents, which may be nodes before them; -1 for the root.
+        parents: the names of the nodes' parents; -1 for the root. A parent may be a node before its children
+            in the same frontier; a drafter may then predict less well below it.
         tokens: the nodes' tokens, whether this drafter proposed them or not.
     """
 
     nodes: Sequence[int]
     parents: Sequence[int]
     tokens: Sequence[int]
-
-    @property
-    def levels(self) -> list[Frontier]:
-        """The nodes in parts of which none has a node and its parent, upper nodes first."""
-        depths: dict[int, int] = {}
-        for node, parent in zip(self.nodes, self.parents, strict=True):
-            depths[node] = depths.get(parent, -1) + 1
-        if not any(depths.values()):
-            return [self]
-        rows = list(zip(self.nodes, self.parents, self.tokens, strict=True))
-        return [
-            Frontier(*zip(*(row for row in rows if depths[row[0]] == depth), strict=True))
-            for depth in range(max(depths.values()) + 1)
-        ]
 
 
 @dataclass(frozen=True)

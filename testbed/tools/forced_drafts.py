@@ -74,7 +74,7 @@ class CountedDrafter:
         return layer
 
     def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
-        self.forwards += max((len(request.frontier.levels) for request in requests), default=0)
+        self.forwards += 1
         layers: list[DraftLayer] = self._drafter.grow_together(requests)
         return layers
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from flowedge.core.arrays import NO_TOKEN
-from flowedge.drafting.drafter import ROOT, Frontier, GrowRequest
+from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.ranking import RULED_OUT
 from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, NAMES, VOCAB, Make, makers
@@ -30,50 +28,47 @@ def opened(made: dict[str, Make], name: str, sampling: int = 0):
     return drafter, text, (text.features[:40], text.tokens[1:41])
 
 
-def test_levels_have_no_node_with_its_parent() -> None:
-    assert [list(level.nodes) for level in CHAIN.levels] == [[1, 4], [2], [3], [5]]
-    assert [list(level.tokens) for level in CHAIN.levels] == [[7, 5], [8], [9], [11]]
-    plain = Frontier([6, 7], [4, 2], [1, 1])
-    assert plain.levels == [plain]
+def together(made: dict[str, Make], name: str, frontier: Frontier) -> DraftLayer:
+    """The layer of a frontier that comes with its true rows, beside another session."""
+    drafter, text, rows = opened(made, name)
+    beside = Text.random(5)
+    drafter.open(beside.name, ROWS, int(beside.tokens[0]))
+    root = Frontier([ROOT], [-1], [0])
+    layer, _ = drafter.grow_together(
+        [
+            GrowRequest(text.name, 1, frontier, 4, *rows),
+            GrowRequest(beside.name, 1, root, 4, beside.features[:9], beside.tokens[1:10]),
+        ]
+    )
+    return layer
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["lm", "lm of a part", "lm by torch", "ngram", "lm+ngram"])
 def test_nodes_below_each_other_in_one_request_are_those_one_after_the_other(
     made: dict[str, Make], name: str
 ) -> None:
-    """With the true rows, and beside another session."""
-    exact = name in EXACT and "recall" not in name and not missing_reason()
-    one, text, rows = opened(made, name)
-    other, _, _ = opened(made, name)
-    one.grow_together([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 4, *rows)])
-    expected = {
-        node: one.grow(text.name, 1, Frontier([node], [parent], [token]), 4)
-        for node, parent, token in zip(CHAIN.nodes, CHAIN.parents, CHAIN.tokens, strict=True)
-    }
-    beside = Text.random(5)
-    other.open(beside.name, ROWS, int(beside.tokens[0]))
-    found, _ = other.grow_together(
-        [
-            GrowRequest(text.name, 1, CHAIN, 4, *rows),
-            GrowRequest(
-                beside.name,
-                1,
-                Frontier([ROOT], [-1], [0]),
-                4,
-                beside.features[:9],
-                beside.tokens[1:10],
-            ),
-        ]
-    )
-    for row, node in enumerate(CHAIN.nodes):
-        own = replace(found, tokens=found.tokens[row : row + 1], log_probs=found.log_probs[row : row + 1])
-        width = expected[node].tokens.shape[1]
-        assert (own.tokens[:, width:] == NO_TOKEN).all()
-        compare(
-            replace(own, tokens=own.tokens[:, :width], log_probs=own.log_probs[:, :width]),
-            expected[node],
-            exact,
-        )
+    found = together(made, name, CHAIN)
+    drafter, text, rows = opened(made, name)
+    drafter.grow_together([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 4, *rows)])
+    nodes = zip(CHAIN.nodes, CHAIN.parents, CHAIN.tokens, strict=True)
+    for row, (node, parent, token) in enumerate(nodes):
+        alone = drafter.grow(text.name, 1, Frontier([node], [parent], [token]), 4)
+        width = alone.tokens.shape[1]
+        assert (found.tokens[row, width:] == NO_TOKEN).all()
+        own = DraftLayer(found.tokens[row : row + 1, :width], found.log_probs[row : row + 1, :width])
+        compare(own, alone, name in EXACT and not missing_reason())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "eagle" in name])
+def test_a_head_predicts_below_nodes_of_the_same_request(made: dict[str, Make], name: str) -> None:
+    """The first nodes have the state that they have alone; those below them an older state."""
+    found = together(made, name, CHAIN)
+    first = together(made, name, Frontier([1, 4], [ROOT, ROOT], [7, 5]))
+    for row, at in enumerate((0, 3)):
+        assert found.tokens[at].tolist() == first.tokens[row].tolist()
+    assert found.tokens.shape == (5, 4)
+    assert np.isfinite(found.log_probs).all()
+    assert len({tuple(row) for row in found.log_probs.tolist()}) == 5, "the rows do not see their own tokens"
 
 
 def test_a_parent_that_was_in_no_frontier_is_refused(made: dict[str, Make]) -> None:

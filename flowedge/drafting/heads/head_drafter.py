@@ -66,15 +66,20 @@ class _HeadSession(ModelSession):
 
     def grown_rows(self, frontier: Frontier) -> GrownRows:
         """The rows of a frontier's nodes behind those of the growth."""
-        paths = [parent.path for parent in self.parents(frontier.parents)]
-        return GrownRows.below(self.true_rows + self.scratch_rows, self.true_rows, paths, frontier.tokens)
+        first = self.true_rows + self.scratch_rows
+        below: dict[int, GrownNode] = {}
+        paths: list[tuple[int, ...]] = []
+        for row, (node, parent) in enumerate(zip(frontier.nodes, frontier.parents, strict=True), first):
+            above = below[parent] if parent in below else self.parents([parent])[0]
+            below[node] = above.child(row)
+            paths.append(above.path)
+        return GrownRows.below(first, self.true_rows, paths, frontier.tokens)
 
     def add_grown(self, frontier: Frontier, rows: GrownRows) -> None:
         """Add the nodes of a frontier, whose rows are stored."""
         self.scratch_rows += rows.count
-        parents = self.parents(frontier.parents)
-        for row, (node, parent) in enumerate(zip(frontier.nodes, parents, strict=True), rows.first):
-            self.nodes[node] = GrownNode(row, parent.position + 1, (*parent.path, row))
+        for row, (node, parent) in enumerate(zip(frontier.nodes, frontier.parents, strict=True), rows.first):
+            self.nodes[node] = self.nodes[parent].child(row)
 
     def discard_growth(self) -> None:
         super().discard_growth()
@@ -233,11 +238,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _compute(self, state: _HeadSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
         if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
             return state.store.states[state.true_rows - 1 : state.true_rows], None
-        levels = frontier.levels
-        if len(levels) > 1:
-            for level in levels:
-                self._compute(state, level)
-            return state.states_of(frontier.nodes), None
         rows = state.grown_rows(frontier)
         self._make_room(state, rows.stop)
         logits = None if self._decoding is None else self._decoding.grow(state.store, rows)
@@ -257,10 +257,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             rows = self._true_rows(state, request.features, request.next_tokens)
             if rows is not None:
                 true_rows.append((state, rows))
-        levels = [(state, frontier.levels) for state, frontier in grown]
-        # A node's row is computed from the state that its parent predicts, so each level takes a forward.
-        below_first = [(state, level) for state, own in levels for level in own[1:]]
-        grown_rows = [(state, own[0], state.grown_rows(own[0])) for state, own in levels]
+        grown_rows = [(state, frontier, state.grown_rows(frontier)) for state, frontier in grown]
         for state, _, below in grown_rows:
             self._make_room(state, below.stop)
         parts = [StoredRows(state.store, rows) for state, rows in true_rows]
@@ -270,8 +267,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
             state.set_true_rows(rows.stop)
         for state, frontier, below in grown_rows:
             state.add_grown(frontier, below)
-        for state, level in below_first:
-            self._compute(state, level)
 
     def _compute_parts(self, parts: Sequence[StoredRows]) -> None:
         """Compute rows, and store what they predict, as a static forward for true rows of one session."""

@@ -93,7 +93,11 @@ class GrownRows(HeadRows):
         """Rows from slot `first` on; `ancestors` as in the attribute."""
         # A node's row has the RoPE position of its token's predecessor; the root is no row of the tree.
         positions = np.array([true_rows + len(path) for path in ancestors])
-        before = np.array([path[-1] if path else true_rows - 1 for path in ancestors])
+        # A row whose parent is computed beside it has the state that an ancestor before them predicts: a
+        # chain takes one forward then, not one for each of its rows.
+        before = np.array(
+            [next((slot for slot in reversed(path) if slot < first), true_rows - 1) for path in ancestors]
+        )
         return cls(first, np.array(tokens, dtype=np.int64), positions, true_rows, before, ancestors)
 
     @property

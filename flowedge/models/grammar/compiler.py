@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_COMPILED = 16  # grammars that are held for later requests
-# Of llguidance, so that a grammar takes D0 tens of milliseconds a token at most.
-_LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "step_max_items": 10_000, "verbose_errors": False}
+_MAX_LEXER_STATES = 50_000  # of a grammar, each 1 to 2 KB
+_MAX_STEP_ITEMS = 10_000  # of the parser, for one token
 _MAX_MESSAGE = 500  # characters of llguidance's messages, which repeat the grammar
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
@@ -62,7 +62,9 @@ class GrammarCompiler:
             raise BadRequestError(
                 f"{source.parameter} cannot be followed: the model has no token that ends an answer"
             )
-        limits = LLParserLimits(**_LIMITS)
+        limits = LLParserLimits(
+            max_lexer_states=_MAX_LEXER_STATES, step_max_items=_MAX_STEP_ITEMS, verbose_errors=False
+        )
         text = _llguidance_text(LLMatcher, source)
         tokenizer = self._read_tokenizer()
         compiled = LLMatcher(tokenizer, text, log_level=0, limits=limits)
