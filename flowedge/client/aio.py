@@ -136,18 +136,8 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         return [first, *await asyncio.gather(*map(describe, first.stage_addresses))]
 
     async def status(self) -> DraftNodeStatus:
-        """Ask the draft node what it serves, and for its requests."""
-        device = await self.describe()
-        stub = GenerationStub(await self._connection.channel())
-        call = stub.Watch(pb.WatchRequest(), timeout=self.silence_s)
-        try:
-            first = await call.read()
-        except grpc.aio.AioRpcError as error:
-            raise self.description_error(error) from error
-        finally:
-            call.cancel()
-        activity = first if isinstance(first, pb.PipelineActivity) else pb.PipelineActivity()
-        return DraftNodeStatus.of(device, activity)
+        """Ask the draft node what it serves, and for its requests, as `Client.status` does."""
+        return DraftNodeStatus.of(await self.describe())
 
     async def close(self) -> None:
         """End the connection; requests that are running are cancelled."""

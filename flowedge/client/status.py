@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.client.device import Device
-from flowedge.core.errors import ProtocolError
-from flowedge.v1 import generation_pb2 as pb
+from flowedge.core.errors import DeviceError
 
 
 @dataclass(frozen=True)
@@ -14,26 +13,37 @@ class DraftNodeStatus:
     """What a draft node serves, and its requests.
 
     Attributes:
-        device: the draft node, with its pipeline's model, stages and drafter.
-        running, waiting: numbers of requests.
-        tokens_per_s: of all requests, over the last seconds.
-        tokens_per_segment: mean number of tokens put out for each segment with draft rows, likewise.
+        quant: of the layers; drafter: the names of the drafters as one text.
+        stages: number of stages.
+        running, waiting: numbers of requests that are served, and that wait for room.
+        context_tokens: most tokens of a prompt with its answer; 0 if not known.
     """
 
-    device: Device
+    name: str
+    model: str
+    quant: str
+    drafter: str
+    stages: int
     running: int
     waiting: int
-    tokens_per_s: float
-    tokens_per_segment: float
+    context_tokens: int
 
     @classmethod
-    def of(cls, device: Device, activity: pb.PipelineActivity) -> DraftNodeStatus:
-        """Read the first message of a watched pipeline.
+    def of(cls, device: Device) -> DraftNodeStatus:
+        """Read a device's description.
 
         Raises:
-            ProtocolError: when the message does not hold the state of the pipeline.
+            DeviceError: when the device is not the draft node of a pipeline.
         """
-        if not activity.HasField("state"):
-            raise ProtocolError("the draft node sent no state of its pipeline")
-        state = activity.state
-        return cls(device, state.running, state.waiting, state.tokens_per_s, state.tokens_per_segment)
+        if not device.stage_addresses:
+            raise DeviceError(device.name, "it is not a draft node; ask the draft node of a pipeline")
+        return cls(
+            name=device.name,
+            model=device.model,
+            quant=device.quant,
+            drafter=device.drafter,
+            stages=len(device.stage_addresses),
+            running=device.sessions,
+            waiting=device.waiting,
+            context_tokens=device.context_tokens,
+        )

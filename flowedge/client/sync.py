@@ -184,16 +184,12 @@ class Client(BaseClient, AbstractContextManager["Client"]):
             return [first, *asking.map(describe, first.stage_addresses)]
 
     def status(self) -> DraftNodeStatus:
-        """Ask the draft node what it serves, and for its requests."""
-        device = self.describe()
-        stub = GenerationStub(self._connection.channel())
-        call = stub.Watch(pb.WatchRequest(), timeout=self.silence_s)
-        try:
-            return DraftNodeStatus.of(device, next(iter(call), pb.PipelineActivity()))
-        except grpc.RpcError as error:
-            raise self.description_error(error) from error
-        finally:
-            call.cancel()
+        """Ask the draft node what it serves, and for its requests.
+
+        Raises:
+            DeviceError: when the agent is not a draft node.
+        """
+        return DraftNodeStatus.of(self.describe())
 
     def exchange_clocks(self, count: int) -> list[Exchange]:
         """Ask the agent for its clocks `count` times, one after the other; the round trips are the link's."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.client import AsyncClient, ChatMessage, Client, ToolCall
+from flowedge.client import AsyncClient, ChatMessage, Client, DraftNodeStatus, ToolCall
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, finished, serving, started
@@ -128,3 +128,18 @@ def test_the_devices_of_a_pipeline(cluster4: str) -> None:
     assert [device.role for device in devices] == ["draft node", *["stage"] * 4]
     assert [device.layers[0] for device in devices[1:]] == sorted(device.layers[0] for device in devices[1:])
     assert asyncio.run(ask()) == [device.name for device in devices]
+
+
+def test_the_status_of_a_draft_node(cluster4: str) -> None:
+    async def ask() -> DraftNodeStatus:
+        async with AsyncClient(cluster4) as client:
+            return await client.status()
+
+    with Client(cluster4) as client:
+        status = client.status()
+        stage = client.describe().stage_addresses[0]
+    assert (status.model, status.stages, status.waiting) == ("bundled", 4, 0)
+    assert status.context_tokens > 0
+    assert asyncio.run(ask()).name == status.name
+    with Client(stage) as client, pytest.raises(DeviceError, match="is not a draft node"):
+        client.status()

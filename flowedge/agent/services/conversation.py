@@ -71,7 +71,7 @@ def checked_conversation(conversation: pb.Conversation, limits: AgentLimits) -> 
         messages=_template_messages(messages),
         tools=[] if conversation.tool_choice == "none" else tools,
         required=_required(conversation, tools),
-        single=conversation.single_tool_call,
+        single=conversation.single_tool_call or conversation.tool_choice == "function",
         values=_template_values(conversation.template_values),
     )
 

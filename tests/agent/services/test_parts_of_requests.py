@@ -126,7 +126,6 @@ def test_a_call_that_is_required_comes_in_the_form_of_the_tool(cluster4: str, te
             [ChatMessage("user", "Rain?")],
             tools=TOOLS,
             tool_choice="weather",
-            parallel_tool_calls=False,
             temperature=temperature,
             seed=1,
             max_new_tokens=200,

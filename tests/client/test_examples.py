@@ -1,0 +1,50 @@
+"""The examples of docs/client.md, run as they stand against real agents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flowedge.client import Client
+from flowedge.core import errors
+
+DOCUMENT = Path(__file__).parents[2] / "docs/client.md"
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+)
+TITLES = [re.sub(r"\W+", " ", example).strip()[:40] for example in EXAMPLES]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=TITLES)
+def test_an_example_runs(
+    example: str, cluster4: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = example.replace("192.168.1.10:7070", cluster4).replace("/tmp/", f"{tmp_path}/")
+    with Client(cluster4) as client:
+        exec(compile(code, str(DOCUMENT), "exec"), {"client": client, "__name__": "example"})
+    assert capsys.readouterr().out.strip() or "print" not in example or "except" in example
+
+
+def test_there_are_examples_of_each_part() -> None:
+    text = "\n".join(EXAMPLES)
+    for part in (
+        "LocalCluster",
+        "chat(",
+        "conversation(",
+        "tools=",
+        "Grammar",
+        "AsyncClient",
+        "logprobs",
+        "Error",
+    ):
+        assert part in text
+
+
+def test_all_errors_are_documented() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    for error in classes:
+        if issubclass(error, errors.FlowEdgeError):
+            assert f"`{error.__name__}`" in text or f"`flowedge.{error.__name__}`" in text, error.__name__
