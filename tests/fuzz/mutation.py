@@ -88,7 +88,11 @@ class Mutator:
             return
         field = self.random.choice(message.DESCRIPTOR.fields)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            getattr(message, field.name)[self.random.choice(TEXTS)] = self.random.choice(FLOATS)
+            keys = field.message_type.fields_by_name["key"]
+            try:
+                getattr(message, field.name)[self._value(keys)] = self.random.choice(FLOATS)
+            except ValueError:  # a number beyond the keys' range
+                message.ClearField(field.name)
         elif field.message_type is not None:
             self._change_message(message, field)
         elif self.random.random() < 0.1:
