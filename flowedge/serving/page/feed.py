@@ -134,6 +134,12 @@ class PageFeed:
             browser.offer(event)
 
     async def _run(self) -> None:
+        """Look until no browser does; a browser that comes during the end begins it anew."""
+        while self._browsers and not self._gateway.draining.is_set():
+            await self._look()
+        self._task = None
+
+    async def _look(self) -> None:
         """Ask and watch until no browser has looked for a while."""
         members = self._gateway.pipelines.members
         tasks = [asyncio.create_task(self._keep_asking()), asyncio.create_task(self._search())]
@@ -148,7 +154,6 @@ class PageFeed:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._task = None
             self._states.clear()
             await self._survey.close()
 
