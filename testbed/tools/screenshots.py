@@ -35,8 +35,16 @@ from flowedge_testbed.scenario import read_scenario
 SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"
 STAGES = 4
 QUESTION = "Write a Python function that counts the vowels in a text."
+# One conversation at temperature 0, so that the pictures show the same answer each time.
+CONVERSATIONS = (
+    "flowedge.conversations",
+    '[{"id": "1", "title": "", "messages": [], "settings": {"system": "", "temperature": "0", "top_p": "", '
+    '"max_tokens": "", "seed": "", "model": ""}}]',
+)
 WAIT_S = 120.0
+LIVELY_S, LIVELY_NODES = 8.0, 8  # for how long a tree with so many sent nodes is waited for
 DESK, PHONE = (1320, 860), (360, 740)
+STRIP = (1320, 464)  # without the other devices that happen to be on the network
 
 
 class PageCamera:
@@ -50,12 +58,12 @@ class PageCamera:
         options.add_argument("--hide-scrollbars")
         options.binary_location = _program("chromium")
         self._driver = webdriver.Chrome(options=options, service=Service(_program("chromedriver")))
-        width, height = size
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.resize(size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._driver.get(url)
+        self._driver.execute_script("localStorage.setItem(...arguments)", *CONVERSATIONS)
+        self._driver.refresh()
         self.wait(lambda: "ready" in self._driver.find_element(By.CSS_SELECTOR, ".speed").text)
 
     def __enter__(self) -> PageCamera:
@@ -63,6 +71,11 @@ class PageCamera:
 
     def __exit__(self, *error: object) -> None:
         self._driver.quit()
+
+    def resize(self, size: tuple[int, int]) -> None:
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def ask(self, question: str) -> None:
         self._driver.find_element(By.ID, "question").send_keys(question, Keys.ENTER)
@@ -72,6 +85,14 @@ class PageCamera:
 
     def show(self, view: str) -> None:
         self._driver.find_element(By.CSS_SELECTOR, f"header nav a[href='#{view}']").click()
+
+    def lively(self) -> None:
+        """Wait for a draft tree that shows something, for a while."""
+        until = time.monotonic() + LIVELY_S
+        while time.monotonic() < until:
+            if len(self._driver.find_elements(By.CSS_SELECTOR, ".node-sent")) >= LIVELY_NODES:
+                return
+            time.sleep(0.05)
 
     def shoot(self, name: str, after_s: float = 0.0) -> None:
         time.sleep(after_s)
@@ -99,20 +120,24 @@ def _program(name: str) -> str:
 def shoot(url: str, directory: Path) -> None:
     """Take all pictures of the page at `url`."""
     with PageCamera(url, directory, DESK, dark=False) as camera:
-        camera.show("live")
-        camera.show("chat")
         camera.ask(QUESTION)
-        camera.show("live")
-        camera.shoot("live", after_s=6.0)
         camera.show("cluster")
-        camera.shoot("cluster", after_s=2.5)
+        camera.resize(STRIP)
+        camera.shoot("cluster", after_s=3.5)
+        camera.resize(DESK)
+        camera.show("live")
+        time.sleep(0.5)
+        camera.lively()
+        camera.shoot("live")
         camera.show("chat")
         camera.answered()
         camera.shoot("chat", after_s=0.5)
     with PageCamera(url, directory, DESK, dark=True) as camera:
         camera.ask(QUESTION)
         camera.show("live")
-        camera.shoot("live-dark", after_s=6.0)
+        time.sleep(4.0)
+        camera.lively()
+        camera.shoot("live-dark")
     with PageCamera(url, directory, PHONE, dark=True) as camera:
         camera.ask(QUESTION)
         camera.shoot("chat-phone", after_s=5.0)

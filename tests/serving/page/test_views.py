@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import flowedge.serving.page
+from flowedge.serving.page.picture import of_progress
+from flowedge.serving.pipelines.member import SetUpProgress
+from flowedge.weights.fetch.progress import FetchProgress
 from tests.serving.page.talking import ask, await_answer
 from tests.support.browser import Browser
 from tests.support.processes import AgentProcess
@@ -92,6 +95,29 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
     browser.show("chat")
     ask(browser, "Are you there?")
     assert await_answer(browser)
+
+
+def test_transfers_of_weights_have_bars(browser: Browser) -> None:
+    fetching = SetUpProgress("fetching weights", FetchProgress(30, 120, 10.0, 9.0))
+    told = [of_progress("v1", fetching), of_progress("v2", SetUpProgress("opening"))]
+    shown = browser.run(
+        """
+        const { render, html } = await import('./static/html.js');
+        const { ClusterView } = await import('./static/cluster.js');
+        const pipeline = { name: 'p', model: 'm', ready: false, devices: [], progress: arguments_[0] };
+        const place = document.createElement('div');
+        const cluster = { pipelines: [pipeline], others: [] };
+        render(html`<${ClusterView} cluster=${cluster} views=${new Map()} />`, place);
+        const bar = place.querySelector('progress');
+        const text = (name) => place.querySelector(name).textContent;
+        return [bar.value, bar.max, text('.transfers'), text('.badge')];
+        """,
+        told,
+    )
+    assert shown[:2] == [30, 120]
+    assert "30 B of 120 B · 10 B/s · 9.0 s left" in shown[2]
+    assert "v2is being set up" in shown[2]
+    assert shown[3] == "being set up"
 
 
 @pytest.mark.parametrize("dark", [False, True])
