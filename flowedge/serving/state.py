@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, cast
 
@@ -16,6 +17,8 @@ from flowedge.serving.config import GatewaySettings
 from flowedge.serving.errors import SERVER, ApiError
 from flowedge.serving.metrics import GatewayMetrics
 from flowedge.serving.pipelines.pool import PipelinePool
+
+MOST_ASKERS = 4096  # answers whose askers are remembered
 
 
 class Gateway:
@@ -38,6 +41,8 @@ class Gateway:
         self.draining, self.cut = asyncio.Event(), asyncio.Event()
         self.started = time.time()
         self.running = 0
+        # Name of the key by the id of an answer; None where two keys have used the id.
+        self._askers: OrderedDict[str, str | None] = OrderedDict()
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -66,6 +71,17 @@ class Gateway:
             self.running -= 1
             if not self.running:
                 self.idle.set()
+
+    def note_asker(self, answers: Sequence[str], key: str) -> None:
+        """Note the name of the key that asks for answers, by the ids that draft nodes know them by."""
+        for answer in answers:
+            self._askers[answer] = key if self._askers.pop(answer, key) == key else None
+        while len(self._askers) > MOST_ASKERS:
+            self._askers.popitem(last=False)
+
+    def asker_of(self, answer: str) -> str | None:
+        """Return the name of the key that has asked for a recent answer; None if that is not known."""
+        return self._askers.get(answer)
 
     def stopping(self) -> ApiError:
         """Return what a request is answered with while the gateway stops."""

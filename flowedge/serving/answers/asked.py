@@ -70,6 +70,7 @@ class Asked:
                     client = await self._leased(stack, failed)
                     answers = RunningAnswers(client, self.planned, self.request_id)
                     stack.push_async_callback(self._end, answers)
+                    self.gateway.note_asker(answers.names, self.caller.name)
                     await answers.begin()
                     begun = True
                     yield answers

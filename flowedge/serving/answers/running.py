@@ -24,6 +24,7 @@ class RunningAnswers:
 
     Attributes:
         generations: the answers in the order in which they were planned.
+        names: the ids by which the draft node knows them.
         pipeline: name of the pipeline.
         fingerprint: changes with the model and with the version of FlowEdge.
     """
@@ -34,8 +35,8 @@ class RunningAnswers:
         self.fingerprint = fingerprint_of(client)
         self._planned = planned
         self.generations: list[AsyncGeneration] = []
-        for place, each in enumerate(planned):
-            name = request_id if len(planned) == 1 else f"{request_id[:_LONGEST_ID]}-{place}"
+        self.names = _names(request_id, len(planned))
+        for name, each in zip(self.names, planned, strict=True):
             self.generations.append(each.start(client, name))
         self._tokens = [0] * len(planned)  # of the chunks so far
         self._reasoning = [0] * len(planned)  # of these, until the end of the reasoning
@@ -129,6 +130,10 @@ class RunningAnswers:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _names(request_id: str, answers: int) -> list[str]:
+    return [request_id] if answers == 1 else [f"{request_id[:_LONGEST_ID]}-{n}" for n in range(answers)]
 
 
 def fingerprint_of(client: PipelineClient) -> str:

@@ -8,8 +8,7 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +16,9 @@ from fastapi import FastAPI
 from flowedge.client.watching.activity import PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
+from flowedge.core.request_id import request_of
 from flowedge.discovery.discovery import AgentWatcher
+from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import SERVER, ApiError
 from flowedge.serving.page import picture
 from flowedge.serving.page.devices import DeviceReply, DeviceSurvey
@@ -36,24 +37,26 @@ END_S = 5.0  # after the last browser has gone
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
 class _Event:
-    """An event, with and without the texts of tokens."""
+    """An event as each reader may see it, encoded once for each."""
 
-    kind: str
-    plain: str
-    full: str
+    def __init__(self, kind: str, encode: Callable[[ApiCaller | None], str]) -> None:
+        self.kind = kind
+        self._encode = encode
+        self._encoded: dict[str | None, str] = {}  # by the name of the reader's key
+
+    def data(self, reader: ApiCaller | None) -> str:
+        name = None if reader is None else reader.name
+        if name not in self._encoded:
+            self._encoded[name] = self._encode(reader)
+        return self._encoded[name]
 
 
 class Browser:
-    """The events that wait for one browser.
+    """The events that wait for one browser; `reader` is who looks, None without a needed key."""
 
-    Attributes:
-        reads_texts: whether it is shown the texts of tokens.
-    """
-
-    def __init__(self, *, reads_texts: bool) -> None:
-        self.reads_texts = reads_texts
+    def __init__(self, reader: ApiCaller | None) -> None:
+        self._reader = reader
         self._events: asyncio.Queue[ServerEvent] = asyncio.Queue()
 
     def offer(self, event: _Event) -> None:
@@ -61,8 +64,7 @@ class Browser:
         if self._events.qsize() < MOST_UNREAD or (
             event.kind == "cluster" and self._events.qsize() < 2 * MOST_UNREAD
         ):
-            data = event.full if self.reads_texts else event.plain
-            self._events.put_nowait(ServerEvent(data, event.kind))
+            self._events.put_nowait(ServerEvent(event.data(self._reader), event.kind))
 
     async def next(self, wait_s: float) -> ServerEvent | None:
         """Return the next event; None if there is none for a while."""
@@ -97,12 +99,17 @@ class PageFeed:
             await self._survey.close()
         return self._cluster()
 
-    def for_reader(self, cluster: dict[str, Any], *, reads_texts: bool) -> dict[str, Any]:
+    def for_reader(self, cluster: dict[str, Any], reader: ApiCaller | None) -> dict[str, Any]:
         """Return a picture of the cluster with what the reader may do."""
-        return {**cluster, "key_required": self._gateway.keys.required, "may_chat": reads_texts}
+        return {**cluster, "key_required": self._gateway.keys.required, "may_chat": reader is not None}
 
-    async def events(self, *, reads_texts: bool) -> AsyncIterator[ServerEvent]:
+    async def events(self, reader: ApiCaller | None) -> AsyncIterator[ServerEvent]:
         """Yield events until the gateway stops.
+
+        Texts of tokens are those of the reader's own requests. Where no key is needed, they are those of all.
+
+        Args:
+            reader: None for a reader without a key where a key is needed.
 
         Raises:
             ApiError: with status 503, when too many browsers look already.
@@ -115,12 +122,12 @@ class PageFeed:
                 code="too_many_pages",
                 retry_after_s=END_S,
             )
-        browser = Browser(reads_texts=reads_texts)
+        browser = Browser(reader)
         self._browsers.add(browser)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         try:
-            first = json.dumps(self.for_reader(await self.cluster(), reads_texts=reads_texts))
+            first = json.dumps(self.for_reader(await self.cluster(), reader))
             yield ServerEvent(first, "cluster")
             while not self._gateway.draining.is_set():
                 event = await browser.next(1.0)
@@ -163,13 +170,15 @@ class PageFeed:
         while True:
             async with self._asking:
                 await self._ask()
-            cluster = self._cluster()
-            plain = json.dumps(self.for_reader(cluster, reads_texts=False))
-            if plain != told:
-                told = plain
-                full = json.dumps(self.for_reader(cluster, reads_texts=True))
-                self._tell(_Event("cluster", plain, full))
+            event = self._cluster_event()
+            if event.data(None) != told:
+                told = event.data(None)
+                self._tell(event)
             await asyncio.sleep(ASK_S)
+
+    def _cluster_event(self) -> _Event:
+        cluster = self._cluster()
+        return _Event("cluster", lambda reader: json.dumps(self.for_reader(cluster, reader)))
 
     async def _ask(self) -> None:
         members = self._gateway.pipelines.members
@@ -216,9 +225,16 @@ class PageFeed:
         plain = picture.of_activity(
             pipeline, told, {session: self._number(pipeline, session) for session in named}
         )
-        full = picture.with_texts(plain, told) if told.trees else plain
-        text = json.dumps(plain)
-        return _Event("activity", text, text if full is plain else json.dumps(full))
+        askers = {session: self._gateway.asker_of(request_of(session)) for session in named}
+
+        def encode(reader: ApiCaller | None) -> str:
+            if reader is None or not told.trees:
+                return json.dumps(plain)
+            everything = not self._gateway.keys.required
+            readable = {name for name, asker in askers.items() if everything or asker == reader.name}
+            return json.dumps(picture.with_texts(plain, told, readable))
+
+        return _Event("activity", encode)
 
     def _number(self, pipeline: str, session: str) -> int:
         """Return the number by which browsers know a session, whose name may tell of its client."""

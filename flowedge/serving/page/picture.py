@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from flowedge.client.device import Device
@@ -141,10 +141,12 @@ def of_activity(pipeline: str, told: PipelineActivity, names: Mapping[str, int])
     }
 
 
-def with_texts(activity: Mapping[str, Any], told: PipelineActivity) -> dict[str, Any]:
-    """Return activity with the texts of the nodes of trees."""
+def with_texts(
+    activity: Mapping[str, Any], told: PipelineActivity, readable: Collection[str]
+) -> dict[str, Any]:
+    """Return activity with the texts of the nodes of the trees of these sessions."""
     trees = [
-        {**shown, "texts": [node.text for node in change.nodes]}
+        {**shown, "texts": [node.text for node in change.nodes]} if change.session in readable else shown
         for shown, change in zip(activity["trees"], told.trees, strict=True)
     ]
     return {**activity, "trees": trees}

@@ -39,14 +39,15 @@ async def cluster(request: Request) -> dict[str, Any]:
     `may_chat` says whether the request has shown a key, or needs none.
     """
     feed = feed_of(request.app)
-    return feed.for_reader(await feed.cluster(), reads_texts=_may_chat(request))
+    return feed.for_reader(await feed.cluster(), _reader(request))
 
 
 @router.get("/flowedge/v1/activity")
 async def activity(request: Request) -> Response:
-    """Stream changes of the cluster and the activity of the pipelines; texts only to who may chat."""
-    return event_stream(feed_of(request.app).events(reads_texts=_may_chat(request)), request)
+    """Stream changes of the cluster and the activity of the pipelines."""
+    return event_stream(feed_of(request.app).events(_reader(request)), request)
 
 
-def _may_chat(request: Request) -> bool:
-    return isinstance(request.state.caller, ApiCaller)
+def _reader(request: Request) -> ApiCaller | None:
+    caller = request.state.caller
+    return caller if isinstance(caller, ApiCaller) else None
