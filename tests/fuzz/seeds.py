@@ -242,6 +242,7 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         "/flowedge.v1.Agent/Timeline": [agent.TimelineRequest(session="mutated")],
         "/flowedge.v1.Agent/Clock": [agent.ClockRequest(), link],
         "/flowedge.v1.Generation/Generate": generate_requests(),
+        "/flowedge.v1.Generation/Watch": [generation.WatchRequest(), link],
         "/flowedge.v1.Weights/Have": [weights.HaveRequest(objects=[bytes(32), b"x" * 32])],
         "/flowedge.v1.Weights/Read": [weights.ReadRequest(object=bytes(32), offset=7, doubted=True)],
         "/flowedge.v1.Weights/Catalogue": [weights.CatalogueRequest()],

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
-from flowedge.client import AsyncGeneration, Chunk
 from flowedge.core.errors import (
     AccessError,
     CapacityError,
@@ -32,28 +30,6 @@ _LOOK_S = 1.0  # between two looks of a waiting request at the pipelines
 
 _OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
 """Errors after which another pipeline may answer, and this one is asked how it is."""
-
-
-@dataclass(frozen=True)
-class BegunAnswer:
-    """An answer that has begun.
-
-    Attributes:
-        client: of the pipeline that answers.
-        answer: its state; `chunks` are to be iterated over, not this.
-        first: its first chunk; None if it has none.
-    """
-
-    client: PipelineClient
-    answer: AsyncGeneration
-    first: Chunk | None
-
-    async def chunks(self) -> AsyncIterator[Chunk]:
-        """Yield all chunks, as they come."""
-        if self.first is not None:
-            yield self.first
-            async for chunk in self.answer:
-                yield chunk
 
 
 class PipelinePool:
@@ -163,47 +139,6 @@ class PipelinePool:
         finally:
             member.leases -= answers
             queue.wake()
-
-    @asynccontextmanager
-    async def begin(
-        self, model: str, caller: ApiCaller, start: Callable[[PipelineClient], AsyncGeneration]
-    ) -> AsyncIterator[BegunAnswer]:
-        """Yield an answer whose first chunk has come; a pipeline that fails before gives way to another.
-
-        The answer is cancelled when the context ends, unless it is complete.
-
-        Args:
-            start: asks a client, as AsyncClient.generate or AsyncClient.chat do.
-
-        Raises:
-            ApiError: as `lease`.
-            FlowEdgeError: why the last of the pipelines has failed.
-        """
-        failed: list[str] = []
-        problem: FlowEdgeError | None = None
-        while True:
-            async with AsyncExitStack() as stack:
-                try:
-                    client = await stack.enter_async_context(self.lease(model, caller, exclude=failed))
-                except ApiError as error:
-                    raise problem or error from problem
-                answer = start(client)
-                stack.callback(answer.close)
-                try:
-                    first = await anext(answer, None)
-                except FlowEdgeError as error:
-                    if not may_go_elsewhere(error):
-                        raise
-                    problem = error
-                    failed.append(client.pipeline)
-                    self._note_failure(client.pipeline, error)
-                    continue
-                yield BegunAnswer(client, answer, first)
-                return
-
-    def _note_failure(self, pipeline: str, error: FlowEdgeError) -> None:
-        if isinstance(error, _OF_PIPELINE):
-            next(member for member in self._members if member.label == pipeline).failed(error)
 
     def readings(self) -> Iterator[PipelineReading]:
         """Yield the gauges of each pipeline."""
