@@ -122,7 +122,7 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
         <button type="button" onClick=${() => setSettingsOpen(true)} disabled=${answering}>Settings</button>
       </div>
       <${Messages} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} busy=${running !== null}
-        locked=${locked} askKey=${askKey} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
+        locked=${locked} askKey=${askKey} model=${conversation?.settings?.model || models[0]?.id} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
       <${Composer} field=${field} draft=${draft} setDraft=${setDraft} send=${send} editing=${editing !== null}
         cancelEdit=${() => { setEditing(null); setDraft(""); }} answering=${answering} busy=${running !== null} locked=${locked}
         stop=${() => running?.controller.abort()} />
@@ -177,8 +177,10 @@ function ConversationList({ conversations, current, choose, remove, rename }) {
 }
 
 const SUGGESTIONS = ["Explain speculative decoding in two sentences.", "Write a haiku about small computers.", "What is a pipeline?"];
+// What the bundled model can do.
+const BUNDLED = ["Write a Python function that counts the vowels in a text.", "Write a JavaScript function that reverses a string.", "Write a function in Python that returns the largest number of a list."];
 
-function Messages({ conversation, answering, busy, edit, regenerate, locked, askKey, suggest }) {
+function Messages({ conversation, answering, busy, edit, regenerate, locked, askKey, suggest, model }) {
   const frame = useRef(null);
   const follows = useRef(true);
   const messages = conversation?.messages ?? [];
@@ -199,7 +201,7 @@ function Messages({ conversation, answering, busy, edit, regenerate, locked, ask
       ${locked
         ? html`<p>To chat, this gateway asks for an API key. Everybody may watch the cluster.</p>
             <button type="button" class="primary" onClick=${() => askKey("")}>Enter an API key</button>`
-        : html`<div class="suggestions">${SUGGESTIONS.map((text) => html`<button type="button" onClick=${() => suggest(text)}>${text}</button>`)}</div>`}
+        : html`<div class="suggestions">${(model === "bundled" ? BUNDLED : SUGGESTIONS).map((text) => html`<button type="button" onClick=${() => suggest(text)}>${text}</button>`)}</div>`}
     </div>`}
     ${messages.map((message, place) => {
       const last = place === messages.length - 1;

@@ -60,6 +60,7 @@ export function statisticsText(usage, flowedge = usage?.flowedge ?? {}) {
   const parts = [];
   if (usage?.completion_tokens) parts.push(`${usage.completion_tokens} tokens`);
   if (flowedge.tokens_per_s) parts.push(`${flowedge.tokens_per_s.toFixed(1)} tokens/s`);
+  if (flowedge.tokens_per_round) parts.push(`${flowedge.tokens_per_round.toFixed(1)} tokens a round`);
   if (flowedge.tokens_per_segment) parts.push(`${flowedge.tokens_per_segment.toFixed(2)} tokens a segment`);
   if (flowedge.ttft_s) parts.push(`first after ${(1000 * flowedge.ttft_s).toFixed(0)} ms`);
   return parts.join(" · ");

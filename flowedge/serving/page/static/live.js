@@ -16,6 +16,7 @@ export class DraftTreeView {
     this.finished = null;
     this.accepted = 0;
     this.sent = 0;
+    this.acceptedDrafts = 0; // of those that were sent
     this.told = []; // the texts of the latest accepted changes
     this.changedAt = 0;
   }
@@ -41,6 +42,7 @@ export class DraftTreeView {
         if (node.state === "grown") node.state = "sent";
       }
       if (change.kind === "accepted") {
+        this.acceptedDrafts += node.state === "sent";
         node.state = "accepted";
         this.accepted += 1;
         this.path.push(number);

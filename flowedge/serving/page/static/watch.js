@@ -54,9 +54,12 @@ export function Figures({ view }) {
     return () => clearInterval(timer);
   }, [view]);
   const { state, series } = view;
+  const tree = [...view.trees.values()].at(-1);
+  const accepted = tree?.sent ? `${Math.round((100 * tree.acceptedDrafts) / tree.sent)} %` : "–";
   return html`<dl class="figures" aria-label="Speed">
     <${Figure} label="Tokens a second" value=${state.tokens_per_s.toFixed(1)} values=${series.tokens_per_s} />
     <${Figure} label="Tokens a segment" value=${state.tokens_per_segment ? state.tokens_per_segment.toFixed(2) : "–"} values=${series.tokens_per_segment} />
+    <${Figure} label="Sent drafts accepted" value=${accepted} />
     <${Figure} label="Requests running" value=${state.running} />
     <${Figure} label="Requests waiting" value=${state.waiting} values=${series.waiting} />
   </dl>`;
