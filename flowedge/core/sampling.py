@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowedge.core.arrays import FloatArray, IntArray
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.rules.likelihood import TokenLikelihood
 
 # Constants of splitmix64.
@@ -99,11 +99,13 @@ class Walk:
 
     Attributes:
         likelihoods: of the token drawn after each accepted row, if they were asked for.
+        error: why no token can be drawn after `token`; it ends a session whose answer does not end there.
     """
 
     accepted: tuple[int, ...]
     token: int
     likelihoods: tuple[TokenLikelihood, ...] = ()
+    error: FlowEdgeError | None = None
 
 
 class PathWalk:
@@ -111,6 +113,7 @@ class PathWalk:
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Begin at the root; arguments as in `walk`."""
+        self._tokens = tokens
         edges = zip(parents, tokens, strict=True)
         self._children = {(parent, token): row for row, (parent, token) in enumerate(edges)}
         self._accepted = [0]
@@ -135,6 +138,11 @@ class PathWalk:
         """The path, after `follow` has returned False."""
         assert self._token is not None
         return Walk(tuple(self._accepted), self._token)
+
+    def broken_off(self, error: FlowEdgeError) -> Walk:
+        """Return the path before `row`, which is below the root, when an error forbids a draw after it."""
+        *accepted, row = self._accepted
+        return Walk(tuple(accepted), self._tokens[row], error=error)
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], draw: Callable[[int], int]) -> Walk:

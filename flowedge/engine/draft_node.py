@@ -220,6 +220,9 @@ class DraftNode:
         if isinstance(job, Verify) and isinstance(result, Walk):
             event = session.verified(job, result)
             self._carry_out(session, session.strategy.handle(event))
+            if result.error is not None and job.session in self._sessions:
+                self.fail(job, result.error)
+                return
             self._report_results(session)
             self._grant(session, *session.side_routes)
             self.target.begin_waiting(self._sessions.values())

@@ -50,7 +50,7 @@ def walk_together(head: LMHead, trees: Sequence[ReturnedTree]) -> list[Walk | Wa
 
     Returns:
         For each tree its walk, or the error if logits on its path are no numbers, or its grammar cannot be
-        followed.
+        followed at the root. Where it cannot be followed below the root, the walk has the error.
     """
     samplers = [TokenSampler(tree.sampling, head.vocab_size) for tree in trees]
     hidden = [tree.hidden[:, : head.hidden_size] for tree in trees]
@@ -106,7 +106,7 @@ def _walk_ahead(
     """Walk through all trees as far as logits are known, then compute those of the next rows of all."""
     walks = [PathWalk(tree.tokens, tree.parents) for tree in trees]
     logits = [PathLogits(head, rows, tree.parents) for rows, tree in zip(hidden, trees, strict=True)]
-    errors: dict[int, WalkError] = {}
+    broken: dict[int, Walk | WalkError] = {}
     going = list(range(len(trees)))
     while going:
         PathLogits.compute([(logits[index], walks[index].row) for index in going])
@@ -120,10 +120,10 @@ def _walk_ahead(
                         going.remove(index)
                         break
             except (NonFiniteError, BadRequestError) as error:
-                errors[index] = error
+                broken[index] = _broken_off(trees[index], walk, error)
                 going.remove(index)
     return [
-        errors[index] if index in errors else _with_likelihoods(tree, walks[index])
+        broken[index] if index in broken else _with_likelihoods(tree, walks[index].walked)
         for index, tree in enumerate(trees)
     ]
 
@@ -134,8 +134,15 @@ def _walked(tree: ReturnedTree, draw: Drawn) -> Walk | WalkError:
         while path.follow(draw(path.row)):
             pass
     except (NonFiniteError, BadRequestError) as error:
+        return _broken_off(tree, path, error)
+    return _with_likelihoods(tree, path.walked)
+
+
+def _broken_off(tree: ReturnedTree, path: PathWalk, error: WalkError) -> Walk | WalkError:
+    # Rules are broken at a row below the root only if the answer goes on there, which is not known here.
+    if isinstance(error, NonFiniteError) or path.row == 0:
         return error
-    return _with_likelihoods(tree, path)
+    return _with_likelihoods(tree, path.broken_off(error))
 
 
 def _ruled_draw(tree: ReturnedTree, logits: torch.Tensor) -> Drawn:
@@ -145,7 +152,7 @@ def _ruled_draw(tree: ReturnedTree, logits: torch.Tensor) -> Drawn:
     return lambda row: ruled.draw(logits[row], int(tree.positions[row]))
 
 
-def _with_likelihoods(tree: ReturnedTree, path: PathWalk) -> Walk:
+def _with_likelihoods(tree: ReturnedTree, walk: Walk) -> Walk:
     if tree.ruled is None or not tree.ruled.likelihoods:
-        return path.walked
-    return replace(path.walked, likelihoods=tuple(tree.ruled.likelihoods))
+        return walk
+    return replace(walk, likelihoods=tuple(tree.ruled.likelihoods))
