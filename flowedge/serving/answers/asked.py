@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Request
 
-from flowedge.core.errors import FlowEdgeError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.serving.access.caller import ApiCaller, authorised
 from flowedge.serving.answers.planned import PlannedAnswer
 from flowedge.serving.answers.running import RunningAnswers
@@ -18,6 +19,7 @@ from flowedge.serving.pipelines.member import PipelineClient
 from flowedge.serving.pipelines.pool import may_go_elsewhere
 from flowedge.serving.state import Gateway, gateway_of
 
+GRAMMAR_NAME = re.compile(r"grammar \(\w+\)(?=\W|$)")  # see GrammarSource.parameter
 AskedBy: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
 """The parameter of an endpoint that asks for answers."""
 
@@ -28,6 +30,7 @@ class Asked:
 
     Attributes:
         model: name or alias.
+        form: the request's parameter that says what the answers' text must be.
     """
 
     gateway: Gateway
@@ -35,16 +38,25 @@ class Asked:
     model: str
     planned: Sequence[PlannedAnswer]
     request_id: str
+    form: str
 
     @classmethod
-    def of(cls, request: Request, caller: ApiCaller, model: str, planned: Sequence[PlannedAnswer]) -> Asked:
+    def of(
+        cls,
+        request: Request,
+        caller: ApiCaller,
+        model: str,
+        planned: Sequence[PlannedAnswer],
+        form: str = "response_format",
+    ) -> Asked:
         """Return what a request asks for.
 
         Raises:
             UnknownModelError: when there is no such model.
         """
         gateway = gateway_of(request)
-        return cls(gateway, caller, gateway.pipelines.model(model).name, planned, request.state.request_id)
+        name = gateway.pipelines.model(model).name
+        return cls(gateway, caller, name, planned, request.state.request_id, form)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RunningAnswers]:
@@ -57,8 +69,21 @@ class Asked:
             FlowEdgeError: the first error of the answers.
         """
         with self.caller.one_request():
-            async with self._on_a_pipeline() as answers:
-                yield answers
+            try:
+                async with self._on_a_pipeline() as answers:
+                    yield answers
+            except BadRequestError as error:
+                raise self._of_parameter(error) from error
+
+    def _of_parameter(self, error: BadRequestError) -> BadRequestError | ApiError:
+        """Return an error of a pipeline; one of a grammar with the name of the parameter that made it."""
+        text = str(error)
+        grammar = GRAMMAR_NAME.match(text)
+        if grammar is None:
+            return error
+        asked = any(each.options.grammar is not None for each in self.planned)
+        name = self.form if asked else "tools"
+        return ApiError(400, f"{name}{text[grammar.end() :]}", param=name)
 
     @asynccontextmanager
     async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:

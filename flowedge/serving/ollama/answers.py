@@ -60,7 +60,7 @@ async def _answer(
             {**_head(body.model), **contents("", "", []), "done": True, "done_reason": "load"}
         )
     (options,) = choice_options(body.answer_arguments(), body.options.seed, caller)
-    asked = Asked.of(request, caller, name, [PlannedAnswer(prompt, options)])
+    asked = Asked.of(request, caller, name, [PlannedAnswer(prompt, options)], "format")
     if body.stream:
         return ndjson_stream(_lines(asked, body.model, contents), request)
     return JSONResponse(await _whole(asked, body.model, contents))

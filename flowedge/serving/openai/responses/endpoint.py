@@ -26,7 +26,7 @@ router = APIRouter()
 async def create_response(request: Request, caller: AskedBy) -> Response:
     """Answer a list of items."""
     body = read_body(ResponseBody, await request.body())
-    asked = Asked.of(request, caller, body.model, [planned_answer(body, caller)])
+    asked = Asked.of(request, caller, body.model, [planned_answer(body, caller)], "text.format")
     document = ResponseDocument(body, asked.model)
     if body.stream:
         return event_stream(_events(asked, document), request, error_event=document.failed_event)

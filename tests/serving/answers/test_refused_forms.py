@@ -1,0 +1,60 @@
+"""Forms of answers that no grammar can be made of: the error names the request's own parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.gateways import GatewayProcess
+
+HELLO = [{"role": "user", "content": "Add two numbers."}]
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "unknown type": {"type": "colour"},
+    "nothing": {"not": {}},
+    "pattern": {"type": "string", "pattern": "(a"},
+    "pattern of a property": {"type": "object", "properties": {"a": {"type": "string", "pattern": "[z-a]"}}},
+}
+
+
+def refused(gateway: GatewayProcess, path: str, body: dict[str, Any]) -> Any:
+    with gateway.client() as client:
+        answer = client.post(path, json={"model": "bundled", "stream": False, **body})
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]
+
+
+def check(error: dict[str, Any], param: str) -> None:
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith(f"{param} cannot be ")
+    assert "grammar (" not in error["message"]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_completions(gateway4: GatewayProcess, schema: dict[str, Any], stream: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {"messages": HELLO, "response_format": form, "stream": stream}
+    check(refused(gateway4, "/v1/chat/completions", body), "response_format")
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
+def test_responses(gateway4: GatewayProcess, schema: dict[str, Any]) -> None:
+    form = {"type": "json_schema", "name": "x", "schema": schema}
+    check(refused(gateway4, "/v1/responses", {"input": "Hi", "text": {"format": form}}), "text.format")
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollama(gateway4: GatewayProcess, schema: dict[str, Any], path: str) -> None:
+    prompt: dict[str, Any] = {"messages": HELLO} if path == "/api/chat" else {"prompt": "Hi"}
+    message = refused(gateway4, path, {**prompt, "format": schema})
+    assert message.startswith("format cannot be ")
+
+
+def test_tools_that_must_be_called(gateway4: GatewayProcess) -> None:
+    parameters = SCHEMAS["pattern of a property"]
+    tool = {"type": "function", "function": {"name": "paint", "parameters": parameters}}
+    body = {"messages": HELLO, "tools": [tool], "tool_choice": "required"}
+    check(refused(gateway4, "/v1/chat/completions", body), "tools")
