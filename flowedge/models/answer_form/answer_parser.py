@@ -15,6 +15,8 @@ _CONTENT = "content"
 _REASONING = ("reasoning", "reasoning_content", "thinking")  # as families name it
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # which the templates of some families require
+# What the parser raises by a form that is the checkpoint's own, and for JSON that is nested too deeply.
+_UNREADABLE = (ValueError, KeyError, TypeError, TimeoutError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class AnswerParser:
             return AnswerPart(self._texts[_CONTENT].push(text))
         try:
             return self._read(self._parser.feed(text))
-        except (ValueError, KeyError, TypeError, TimeoutError):  # by a form that is the checkpoint's own
+        except _UNREADABLE:
             return self._give_up(text)
 
     def finish(self) -> AnswerPart:
@@ -86,7 +88,7 @@ class AnswerParser:
         if self._parser is not None:
             try:
                 part = self._read(self._parser.finalize()[1])
-            except (ValueError, KeyError, TypeError, TimeoutError):
+            except _UNREADABLE:
                 part = self._give_up("")
         return AnswerPart(part.text + self._texts[_CONTENT].rest(), part.reasoning, part.calls)
 

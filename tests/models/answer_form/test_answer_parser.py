@@ -154,3 +154,14 @@ def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
     answer = "x" * 60
     text, reasoning, calls = read(form, answer, 100, "<a>")
     assert (reasoning, calls) == ("", []) and text in (answer, "")
+
+
+@pytest.mark.parametrize(
+    "nested", ["[" * 6000, '{"a":' * 6000, "[" * 6000 + "]" * 6000], ids=["[", "{", "[]"]
+)
+@pytest.mark.parametrize("form", CALL_FORMS[1:], ids=lambda form: form.name)
+def test_json_that_is_nested_too_deeply_is_text(form: Any, nested: str) -> None:
+    answer = form.begin + form.opening.format(name="weather") + nested + form.closing + form.end
+    text, _, calls = read(answer_form("", None, form, "x"), answer, 500)
+    assert calls == []
+    assert nested[:5900] in text  # the last characters, which may begin a marker, may be lost
