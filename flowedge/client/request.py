@@ -62,6 +62,7 @@ class GenerateArguments(TypedDict, total=False):
     logprobs: int | None
     grammar: Grammar | None
     echo: bool
+    fit_context: bool
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class GenerateOptions:
     logprobs: int | None = None  # the log-probability of each token, and of so many likeliest tokens
     grammar: Grammar | None = None  # what the answer must be
     echo: bool = False  # whether the answer has the text of the prompt as well
+    fit_context: bool = False  # lower max_new_tokens to what the context has room for
 
     def __post_init__(self) -> None:
         for name, (is_right, expected) in _TYPES.items():
@@ -281,5 +283,6 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "logprobs": (lambda value: value is None or is_integer(value), "an integer or None"),
     "grammar": (lambda value: value is None or isinstance(value, Grammar), "a Grammar or None"),
     "echo": (is_flag, "True or False"),
+    "fit_context": (is_flag, "True or False"),
 }
 """For each option, whether a value has its type, and the type in words."""

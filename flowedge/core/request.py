@@ -79,6 +79,7 @@ class Request:
         reuses_prefix: whether rows of other sessions may be copied for it, and its rows for them.
         shown_tokens: special tokens whose text is put out; that of others is not.
         rules: for the logits and about them; None where there is no rule.
+        fit_context: whether max_new_tokens is lowered to what the context has room for.
     """
 
     session: str
@@ -95,6 +96,7 @@ class Request:
     reuses_prefix: bool = True
     shown_tokens: frozenset[int] = frozenset()
     rules: LogitRules | None = None
+    fit_context: bool = False
 
     @property
     def draft_noise(self) -> SamplingParams | None:

@@ -109,7 +109,8 @@ class DraftNode:
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, which is not open yet. Raises what `prepared_session` raises."""
-        return prepared_session(request, self._make_strategy(request), self._make_text(), self.spec)
+        strategy, limits = self._make_strategy(request), self.admission.limits
+        return prepared_session(request, strategy, self._make_text(), self.spec, limits)
 
     def start(self, session: DraftSession) -> None:
         """Open a prepared session, at once or when there is room for it.

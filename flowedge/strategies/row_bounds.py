@@ -41,3 +41,11 @@ def session_capacity(wanted: int, draft_rows: int, max_positions: int) -> int:
             f"{max_positions} positions, allows {most}: lower the strategy's options"
         )
     return wanted + draft_rows
+
+
+def most_sequence(capacity: int, draft_rows: int, max_positions: int) -> int:
+    """Return the most rows of a sequence whose session has `capacity` cache rows (see `session_capacity`).
+
+    The result is negative where the draft rows alone are too many.
+    """
+    return min(capacity - draft_rows, max_positions)

@@ -150,8 +150,7 @@ class DraftNodeRole(PipelineRole):
             device.dtype, device.kv, device.exact = content.dtype, content.kv, self._exact
             device.verification = self._verification
             device.sessions, device.waiting = self.num_sessions, self.num_waiting
-            rooms = [stage.room.session_rows for stage in self._stages_ready if stage.room.session_rows]
-            device.context_tokens = min(rooms, default=0)
+            device.context_tokens = 0 if self._live is None else self._live.context_tokens
         device.draft_vocabulary = request.draft_vocabulary
         if self._models is not None:
             device.weight_bytes = self._models.weight_bytes

@@ -314,5 +314,6 @@ def _to_request(
         priority=parse_priority(message.priority or DEFAULT_PRIORITY),
         shown_tokens=prompt.shown,
         rules=rules,
+        fit_context=message.fit_context,
     )
     return request, prompt

@@ -62,7 +62,9 @@ def chat(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the sampling. Default: a random seed for each answer.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens in an answer.")] = 512,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Maximum number of tokens in an answer; fewer where the context is full.")
+    ] = 512,
     system: Annotated[
         str | None, typer.Option(help="System message, for models whose chat template has one.")
     ] = None,
@@ -90,6 +92,7 @@ def chat(
         top_p=top_p,
         top_k=top_k,
         seed=seed,
+        fit_context=True,
     )
     request = PipelineRequest(
         model=local_path(model),

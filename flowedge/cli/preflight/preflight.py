@@ -61,7 +61,7 @@ class Preflight:
         counter = None if tokenizer is None else PromptCounter(tokenizer)
         if header is not None:
             check_layers(stage_counts(request.split), request.stage_count, header.layers)
-            check_room(header, 1, self.options.max_new_tokens)
+            check_room(header, 1, 1 if self.options.fit_context else self.options.max_new_tokens)
         if counter is not None and counter.is_possible:
             if self.options.system is not None:
                 counter.check_takes_system()
@@ -101,7 +101,7 @@ class Preflight:
         return None if target is None or target.gguf else target.directory
 
     def _check_prompts(self, header: ModelHeader, positions: int, counter: PromptCounter) -> None:
-        new = self.options.max_new_tokens
+        new = 1 if self.options.fit_context else self.options.max_new_tokens
         for number, prompt in enumerate(self.prompts, 1):
             messages = self.options.messages(prompt)
             if counter.fits(messages, positions - new) or not counter.is_countable(messages):

@@ -102,6 +102,15 @@ class CacheBudget:
         )
 
 
+def rows_alone(limits: AdmissionLimits, *, drafts: bool) -> int:
+    """Return the most cache rows of a session in a pipeline that has no other session.
+
+    drafts: whether the session holds as many rows in the drafter.
+    """
+    stage_rows = min(limits.session_rows, limits.total_rows)
+    return min(stage_rows, limits.drafter_rows) if drafts else stage_rows
+
+
 def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) -> None:
     """Check that a session fits a pipeline that has no other session.
 
@@ -110,9 +119,8 @@ def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) ->
     Raises:
         CapacityError: when it does not; the error says by how much.
     """
-    stage_rows = min(limits.session_rows, limits.total_rows)
     for rows, room, where in (
-        (claim.rows, stage_rows, "the caches of the stages"),
+        (claim.rows, rows_alone(limits, drafts=False), "the caches of the stages"),
         (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
     ):
         if rows > room:

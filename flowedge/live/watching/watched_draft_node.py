@@ -6,6 +6,7 @@ import time
 
 from flowedge.core.messages import Message, Segment, SessionMessage
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.admission.fitting import context_tokens
 from flowedge.engine.jobs import DraftWork, DraftWorkResult, GrowDraft, outcomes_of
 from flowedge.engine.sessions.session_observer import UNOBSERVED_SESSIONS
 from flowedge.live.compute_thread import Outcome
@@ -24,6 +25,11 @@ class WatchedDraftNode(LiveDraftNode):
     def num_running(self) -> int:
         """Sessions that are open, without those that wait."""
         return max(len(self._running) - self.num_waiting, 0)
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        return context_tokens(self._machine.spec, self._machine.admission.limits)
 
     @property
     def row_bytes(self) -> int:

@@ -12,7 +12,7 @@ from flowedge.core.sampling import MAX_SEED
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.answers.closed_schema import closed_schema
 
-DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit: room in the caches is taken for them
+DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit, fewer if the context is full
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,9 @@ def choice_options(
     Raises:
         BadRequestError: when an option is out of range.
     """
-    given = {"max_new_tokens": DEFAULT_NEW_TOKENS, **arguments, "priority": caller.priority}
-    base = chosen_options(None, given)
+    unlimited = {"max_new_tokens": DEFAULT_NEW_TOKENS, "fit_context": True}
+    limit = {} if "max_new_tokens" in arguments else unlimited
+    base = chosen_options(None, {**limit, **arguments, "priority": caller.priority})
     if seed is None:
         return [base] * choices
     return [replace(base, seed=(seed + choice) % (MAX_SEED + 1)) for choice in range(choices)]

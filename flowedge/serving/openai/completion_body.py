@@ -73,6 +73,7 @@ class CompletionBody(SamplingBody):
         arguments["logprobs"] = self.logprobs
         arguments["echo"] = self.echo
         arguments["max_new_tokens"] = self.max_tokens or DEFAULT_TOKENS
+        arguments["fit_context"] = self.max_tokens is None
         return arguments
 
 

@@ -40,6 +40,8 @@ def test_prompts_of_all_forms(prompt: Any, prompts: list[Any]) -> None:
 def test_defaults_are_those_of_openai() -> None:
     options = _planned()[0].options
     assert (options.max_new_tokens, options.temperature) == (DEFAULT_TOKENS, 1.0)
+    assert options.fit_context
+    assert not _planned(max_tokens=DEFAULT_TOKENS)[0].options.fit_context
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ PAINT: Any = {
         },
     },
 }
+CONTEXT = 2048  # tokens of the bundled model
 CALL_TOKENS = 120  # enough for a call, which is longer than its JSON
 
 
@@ -238,3 +239,28 @@ def test_errors_are_those_of_the_official_client(official: OpenAI) -> None:
     assert too_long.value.code == "context_length_exceeded"
     with pytest.raises(NotFoundError):
         official.embeddings.create(model="bundled", input="x")
+
+
+def test_an_answer_without_a_limit_ends_with_the_context(official: OpenAI) -> None:
+    content = HELLO[0]["content"]
+    short = official.chat.completions.create(model="bundled", messages=HELLO, max_tokens=1)
+    longer = [{"role": "user", "content": content + "\n" + "x " * 200}]
+    more = official.chat.completions.create(model="bundled", messages=longer, max_tokens=1)
+    assert short.usage is not None
+    assert more.usage is not None
+    per_word = (more.usage.prompt_tokens - short.usage.prompt_tokens) / 200
+    words = int((CONTEXT - 40 - short.usage.prompt_tokens) / per_word)
+    asked: Any = {
+        "model": "bundled",
+        "messages": [{"role": "user", "content": content + "\n" + "x " * words}],
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+    }
+    answer = official.chat.completions.create(**asked)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == CONTEXT
+    assert answer.usage.completion_tokens < 1024
+    with pytest.raises(BadRequestError) as too_long:
+        official.chat.completions.create(**asked, max_tokens=answer.usage.completion_tokens + 1)
+    assert too_long.value.code == "context_length_exceeded"
