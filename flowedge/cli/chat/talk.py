@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from flowedge.cli.chat.busy import BusyWatch
 from flowedge.cli.chat.live_line import LiveLine
 from flowedge.cli.output import warn, write_answer
 from flowedge.cli.prompt_answer import PromptAnswer
@@ -45,7 +46,11 @@ class Talk:
         try:
             self.live.show("thinking")
             answer = self.conversation.ask(message, on_waiting=self._show_place)
-            self._write(answer, begun)
+            if self.live.shown:
+                with BusyWatch(self.client).running() as busy:
+                    self._write(answer, begun, busy)
+            else:
+                self._write(answer, begun)
         except KeyboardInterrupt:
             if answer is not None:
                 answer.close()
@@ -70,7 +75,7 @@ class Talk:
             raise BadRequestError("there is no complete answer yet")
         self.screen.show_answer(self.last, several=False)
 
-    def _write(self, answer: Generation, begun: _Begun) -> None:
+    def _write(self, answer: Generation, begun: _Begun, busy: BusyWatch | None = None) -> None:
         for chunk in answer:
             if chunk.text or chunk.reasoning:
                 self._make_place(begun)
@@ -84,7 +89,8 @@ class Talk:
                 write_answer(chunk.text)
                 begun.any = True
             begun.steps += bool(chunk.token_ids)
-            self.live.show(self._figures(answer, begun.steps))
+            if busy is not None:
+                self.live.show(self._figures(answer, begun.steps, *busy.figures()))
 
     def _make_place(self, begun: _Begun) -> None:
         """Clear the place of the next text; answers are set apart where nothing else stands between them."""
@@ -98,10 +104,11 @@ class Talk:
             self._answers += 1
             write_answer("\n")
 
-    def _figures(self, answer: Generation, steps: int) -> str:
+    def _figures(self, answer: Generation, steps: int, per_segment: float, devices: str) -> str:
         tokens, seconds = len(answer.token_ids), time.monotonic() - self._asked - answer.queue_s
         rate = f", {tokens / seconds:.1f} tokens/s" if seconds > 0 else ""
-        return f"{tokens} tokens{rate}, {tokens / max(steps, 1):.1f} a step   Ctrl-C stops"
+        each = f"{per_segment:.1f} a segment" if per_segment else f"{tokens / max(steps, 1):.1f} a step"
+        return "   ".join(filter(None, (f"{tokens} tokens{rate}, {each}", devices, "Ctrl-C stops")))
 
     def _show_place(self, position: int, expected_s: float) -> None:
         if self.live.shown:
