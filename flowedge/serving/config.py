@@ -129,7 +129,9 @@ class GatewayLimits(SettingsGroup):
 class GatewayDeadlines(SettingsGroup):
     """Time limits, in seconds."""
 
-    headers_s: Seconds = setting(10.0, "Time for a request line with its headers, from its first byte.")
+    headers_s: Seconds = setting(
+        10.0, "Time for a request line with its headers, from its first byte, and for a TLS handshake."
+    )
     body_s: Seconds = setting(30.0, "Time for a request's body.")
     idle_s: Seconds = setting(75.0, "Time after which a connection without a request is closed.")
     write_s: Seconds = setting(

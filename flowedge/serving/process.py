@@ -118,7 +118,7 @@ class GatewayServer:
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # clients' mistakes are no news
         config.load()
         config.ssl = tls_context(http)
-        self._server = _UnsignalledServer(config)
+        self._server = _UnsignalledServer(config, settings.deadlines.headers_s)
         gateway.metrics.connections.set_function(lambda: len(self._server.server_state.connections))
         self._serving: asyncio.Task[None] | None = None
 
@@ -142,12 +142,33 @@ class GatewayServer:
 
 
 class _UnsignalledServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
+        self._handshake_s = handshake_s
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Listen as uvicorn does, but with a limit for TLS handshakes, for which it has no setting."""
+        await self.lifespan.startup()
+        config = self.config
+        protocol = partial(
+            config.http_protocol_class,  # type: ignore[arg-type]
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
+                backlog=config.backlog,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
         self.has_started.set()
 
     @contextlib.contextmanager

@@ -18,8 +18,10 @@ from cryptography.x509.oid import NameOID
 from flowedge.core.errors import BadRequestError
 from flowedge.serving.config import ListenSettings
 from flowedge.serving.process import tls_context
-from tests.serving.http_sockets import exchange, head
+from tests.serving.http_sockets import connected, exchange, head, read_all
 from tests.support.gateways import GatewayProcess, gateway_before
+
+ASYNCIOS_OWN_S = 60.0  # its limit for a handshake if none is set
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,25 @@ def test_old_versions_and_plain_http_are_refused(gateway: GatewayProcess, files:
         client.get(f"https://{gateway.address}/v1/models")
     with pytest.raises((IndexError, ValueError)):  # no HTTP comes back
         exchange(gateway.host, head("GET", "/v1/models"))
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "a part"])
+def test_a_handshake_that_does_not_end_is_cut_off(
+    sent: bytes, cluster4: str, files: tuple[Path, Path]
+) -> None:
+    chain, key = files
+    options = ["--tls-cert", str(chain), "--tls-key", str(key)]
+    settings = {"deadlines": {"headers_s": 0.5}}
+    with (
+        gateway_before(cluster4, options=options, settings=settings) as hasty,
+        connected(hasty.host) as connection,
+    ):
+        connection.settimeout(ASYNCIOS_OWN_S / 2)
+        connection.sendall(sent)
+        assert read_all(connection) == b""
+        context = ssl.create_default_context(cafile=str(chain))
+        with httpx.Client(verify=context, trust_env=False) as client:
+            assert client.get(f"https://{hasty.address}/health/live").status_code == 200
 
 
 def test_wrong_files_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
