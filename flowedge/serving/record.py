@@ -14,6 +14,7 @@ class RequestRecord:
     Attributes:
         request_id: as in `x-request-id`, in logs and at the draft node.
         endpoint: the route's path, such as "/v1/chat/completions"; "" where there is no such route.
+        peer: address of the client; where a trusted proxy is before it, as the proxy tells.
         caller: name of the key.
         model, pipeline: that answered; "" where none was asked.
         status: of the answer; 0 before it begins. 499 if the client went away before.
@@ -23,6 +24,7 @@ class RequestRecord:
 
     request_id: str
     method: str
+    peer: str = ""
     endpoint: str = ""
     caller: str = ""
     model: str = ""

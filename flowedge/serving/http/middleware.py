@@ -41,7 +41,8 @@ class RequestMiddleware:
             return
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID)
-        record = RequestRecord(given or new_request_id(), scope["method"])
+        client = scope.get("client") or ("",)
+        record = RequestRecord(given or new_request_id(), scope["method"], peer=client[0])
         token = CURRENT.set(record)
         answer = _Answer(send, record)
         try:
@@ -132,6 +133,7 @@ class RequestMiddleware:
             endpoint=record.endpoint or "other",
             status=record.status,
             reason=record.outcome,
+            peer=record.peer,
             key=record.caller,
             model=record.model,
             pipeline=record.pipeline,
