@@ -152,10 +152,10 @@ class _UnsignalledServer(uvicorn.Server):
         await self.lifespan.startup()
         config = self.config
         protocol = partial(
-            config.http_protocol_class,  # type: ignore[arg-type]
-            config=config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            config.http_protocol_class,
+            config=config,  # type: ignore[call-arg]
+            server_state=self.server_state,  # type: ignore[call-arg]
+            app_state=self.lifespan.state,  # type: ignore[call-arg]
         )
         loop = asyncio.get_running_loop()
         self.servers = [
