@@ -45,6 +45,10 @@ class Cluster:
         """The person who asks: at the laptop if there is one, or else at the first board."""
         return Person(self._boards.laptop or self.draft_node)
 
+    def address(self, host: Host) -> str:
+        """Return a board's address."""
+        return self._boards.address(host)
+
     def make(self) -> None:
         """Make the cluster and have every board join it."""
         for command in self._document.commands("Make the cluster, on board1"):

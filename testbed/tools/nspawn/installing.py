@@ -32,6 +32,11 @@ def install_again(host: Host) -> None:
     check(_SAME in said, f"install.sh did not recognise what it had installed on {host.name}: {said}")
 
 
+def install_with_gateway(host: Host) -> None:
+    """Run install.sh --serve on a host where the same version is installed."""
+    host.run([*_INSTALL, "--serve"])
+
+
 def uninstall(host: Host) -> None:
     """Uninstall everything and check that no trace is left."""
     host.run([_UNINSTALL, "--purge"])

@@ -1,4 +1,4 @@
-"""What docs/five-boards.md has its reader do: a document that changes changes the proof."""
+"""What documents have their readers do: a document that changes changes the proof."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from flowedge.core.errors import BadRequestError
 
-FILE = Path("docs") / "five-boards.md"
+FIVE_BOARDS = Path("docs") / "five-boards.md"
+GATEWAY = Path("docs") / "gateway.md"
 _BLOCK = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 _SETTINGS = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"\s+#.*")
@@ -21,15 +22,16 @@ Settings: TypeAlias = dict[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Document:
-    """The sections of the document, by their headings without numbers."""
+    """The sections of a document, by their headings without numbers."""
 
+    file: Path
     sections: Mapping[str, str]
 
     @classmethod
-    def read(cls, checkout: Path) -> Document:
-        text = (checkout / FILE).read_text(encoding="utf-8")
-        parts = re.split(r"^## \d+\. (.*)\n", text, flags=re.MULTILINE)
-        return cls(dict(zip(parts[1::2], parts[2::2], strict=True)))
+    def read(cls, checkout: Path, file: Path = FIVE_BOARDS) -> Document:
+        text = (checkout / file).read_text(encoding="utf-8")
+        parts = re.split(r"^## (?:\d+\. )?(.*)\n", text, flags=re.MULTILINE)
+        return cls(file, dict(zip(parts[1::2], parts[2::2], strict=True)))
 
     def commands(self, heading: str, block: int = 0) -> list[str]:
         """Return the commands of a block of a section, without comments.
@@ -41,7 +43,7 @@ class Document:
         """
         blocks = _BLOCK.findall(self._section(heading))
         if block >= len(blocks):
-            raise BadRequestError(f"{FILE}: section {heading!r} has {len(blocks)} blocks of commands")
+            raise BadRequestError(f"{self.file}: section {heading!r} has {len(blocks)} blocks of commands")
         lines = (_COMMENT.sub("", line).strip() for line in blocks[block].splitlines())
         return [line for line in lines if line]
 
@@ -53,7 +55,7 @@ class Document:
         """
         found = _SETTINGS.search(self._section(heading))
         if found is None:
-            raise BadRequestError(f"{FILE}: section {heading!r} shows no settings")
+            raise BadRequestError(f"{self.file}: section {heading!r} shows no settings")
         settings: Settings = {}
         for line in found[1].splitlines():
             key, _, value = line.partition(" = ")
@@ -65,7 +67,7 @@ class Document:
 
     def _section(self, heading: str) -> str:
         if heading not in self.sections:
-            raise BadRequestError(f"{FILE} has no section {heading!r}, but {', '.join(self.sections)}")
+            raise BadRequestError(f"{self.file} has no section {heading!r}, but {', '.join(self.sections)}")
         return self.sections[heading]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.cluster import AGENT, DRAFT_NODE, Cluster
+from testbed.tools.nspawn.gateway_service import GatewayService
 from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import add_user
 from testbed.tools.nspawn.guide.prepared import prepare
@@ -39,12 +40,25 @@ class BoardsWalk:
         cluster.make()
         cluster.join_people()
         steps.done("a cluster was made; every board joined it, and a user of board1 as a client")
+        first, last = boards.hosts[0], boards.hosts[-1]
+        gateway = GatewayService(cluster, boards.checkout, first, last)
+        gateway.install()
+        gateway.join()
+        steps.done("install.sh --serve on board1; its gateway joined as a client, and has an API key")
         cluster.start_draft_node()
         until(lambda: _leads(cluster.draft_node), READY_S, "the draft node has a pipeline")
         cluster.look()
         steps.done("the pipeline stands; flowedge devices and flowedge doctor find nothing wrong")
         cluster.ask(check=False)
         steps.done("the first token")
+        gateway.serves("walk-1")
+        steps.done("the gateway, asked from another board with a key")
+        gateway.stop()
+        gateway.start()
+        gateway.serves("walk-2")
+        gateway.restart()
+        gateway.check_journal("walk-2")
+        steps.done("systemctl stop of the gateway, start and restart; journald has the requests")
         self._revoked(cluster, boards.hosts[-1])
         steps.end("the walk was shown")
 
