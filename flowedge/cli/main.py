@@ -207,7 +207,7 @@ def _quieten_grpc() -> None:
 def _usage_message(error: Any) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "flowedge"
-    message = " ".join(str(error.format_message()).split())
+    message = " ".join(str(error.format_message()).replace("Value error, ", "").split())
     return f"{message} (see {command} --help)" if message else f"see {command} --help"
 
 

@@ -277,8 +277,10 @@ def check_settings(settings: GatewaySettings) -> None:
     """Check all that can be wrong with the settings of a gateway before it is started.
 
     Raises:
-        BadRequestError, AccessError: as `serve`.
+        BadRequestError, AccessError, DeviceError: as `serve`.
     """
     tls_context(settings.http)
     access = settings.access
     Gatekeeper(access.keys, KeyFile(access.keys_path), local=settings.http.is_local)
+    with listening_socket(settings.http):
+        pass  # the port is free

@@ -79,6 +79,34 @@ WRONG = [
         ("king", "client"),
         unsaid=("Value error",),
     ),
+    # The gateway and the chat.
+    WrongInput(
+        "port in use", ("serve", "--stages", "2", "--listen", "SERVER"), ("in use", "another port", "--listen"), (1,)
+    ),
+    WrongInput(
+        "gateway for all",
+        ("serve", "--stages", "2", "--listen", "0.0.0.0:8000"),
+        ("beyond loopback", "flowedge serve keys add", "--no-keys"),
+    ),
+    WrongInput("address of a gateway", ("serve", "--listen", "8000"), ("8000", "ADDRESS:PORT")),
+    WrongInput("gateway stages", ("serve", "--stages", "9"), ("9 stages", "8")),
+    WrongInput("pipelines file", ("serve", "--pipelines", "missing.toml"), ("missing.toml", "TOML")),
+    WrongInput("pipelines of bytes", ("serve", "--pipelines", "latin.toml"), ("latin.toml", "UTF-8")),
+    WrongInput(
+        "draft node that is not there",
+        ("serve", "--listen", "127.0.0.1:0", "--peers", "127.0.0.1:1"),
+        ("127.0.0.1:1", "refused"),
+        (1,),
+    ),
+    WrongInput(
+        "priority of a key",
+        ("serve", "keys", "add", "anna", "--priority", "king"),
+        ("king", "interactive"),
+        unsaid=("Value error",),
+    ),
+    WrongInput("key that is not there", ("serve", "keys", "remove", "bob"), ("no key 'bob'", "none")),
+    WrongInput("conversation", ("chat", "--load", "missing.json"), ("missing.json", "No such file", "saved")),
+    WrongInput("conversation of bytes", ("chat", "--load", "latin.jsonl"), ("latin.jsonl", "cannot be read")),
     # Types, names and files.
     WrongInput("misspelt option", (*HERE, "--temprature", "1"), ("--temprature", "--temperature")),
     WrongInput(

@@ -29,6 +29,7 @@ from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.client import Client, GenerateOptions
+from flowedge.client.conversations.conversation import read_conversation
 from flowedge.client.request import checked_seconds
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.utf8 import checked_utf8
@@ -104,6 +105,8 @@ def chat(
     )
     screen = AnswerScreen(quiet=quiet)
     Preflight(request, options, (), check=False).run()
+    if load is not None:
+        read_conversation(load)  # before anything is started
     download_models(request, screen.progress, check=False, quiet=quiet)
     choose_credentials(cluster_dir, insecure)
     with (

@@ -129,20 +129,34 @@ class BaseConversation(Generic[AnswerT]):
         Raises:
             BadRequestError: when the file cannot be read, or holds no conversation.
         """
-        try:
-            with expand_home(str(path)).open("rb") as file:
-                content = json.loads(file.read(_MOST_BYTES))
-        except (OSError, ValueError, RecursionError) as error:
-            raise BadRequestError(f"{path} cannot be read: {error}") from error
-        if not isinstance(content, dict) or not isinstance(content.get("messages"), list):
-            raise BadRequestError(f"{path} holds no conversation; it must be a JSON object with messages")
-        tools = content.get("tools") or []
-        ToolOffer(tools)
-        messages = checked_messages(content["messages"]) if content["messages"] else []
-        self.messages, self.tools = messages, list(tools)
+        self.messages, self.tools = read_conversation(path)
 
     def _ended(self, asked: list[ChatMessage], answer: StreamedTranscript) -> None:
         self._running = None
         complete = answer.finish_reason not in (None, CANCELLED)
         if complete or (self.keeps_partial and (answer.text or answer.reasoning)):
             self.messages = [*asked, answer.message]
+
+
+def read_conversation(path: str | Path) -> tuple[list[ChatMessage], list[Any]]:
+    """Return the messages and the tools of a file that `Conversation.save` has written.
+
+    Raises:
+        BadRequestError: when the file cannot be read, or holds no conversation.
+    """
+    try:
+        with expand_home(str(path)).open("rb") as file:
+            content = json.loads(file.read(_MOST_BYTES))
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadRequestError(
+            f"{path} cannot be read: {reason}; name a file that a conversation was saved to"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("messages"), list):
+        raise BadRequestError(f"{path} holds no conversation; it must be a JSON object with messages")
+    tools = content.get("tools") or []
+    ToolOffer(tools)
+    messages = checked_messages(content["messages"]) if content["messages"] else []
+    return messages, list(tools)
