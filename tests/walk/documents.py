@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+_PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(?:^    .*\n|^\s*\n)+", re.MULTILINE)
 
 
@@ -17,10 +18,20 @@ def commands(document: str, after: str, until: str) -> list[str]:
     Args:
         document: its path from the root of the checkout.
     """
+    lines = "".join(_BLOCK.findall(_between(document, after, until))).replace("\\\n", " ").splitlines()
+    typed = (re.sub(r"\s{2,}#.*$", "", line).strip() for line in lines)
+    return [" ".join(line.split()) for line in typed if line]
+
+
+def program(document: str, after: str, until: str) -> str:
+    """Return the only Python program between two texts of a document; `document` as in `commands`."""
+    (found,) = _PROGRAM.findall(_between(document, after, until))
+    return str(found)
+
+
+def _between(document: str, after: str, until: str) -> str:
     text = (ROOT / document).read_text(encoding="utf-8")
     assert text.count(after) == 1, f"{document} has {text.count(after)} times {after!r}"
     part = text.partition(after)[2]
     assert until in part, f"{document} has no {until!r} after {after!r}"
-    lines = "".join(_BLOCK.findall(part.partition(until)[0])).replace("\\\n", " ").splitlines()
-    typed = (re.sub(r"\s{2,}#.*$", "", line).strip() for line in lines)
-    return [" ".join(line.split()) for line in typed if line]
+    return part.partition(until)[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +18,13 @@ DEADLINE_S = 120.0
 # Variables that a new user does not have; pytest-xdist sets COLUMNS.
 _OTHERS = ("FLOWEDGE_", "XDG_", "COLUMNS")
 _SCRIPTS = str(Path(sys.executable).parent)
+
+
+def free_port() -> int:
+    """Return a port of loopback on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
 
 Entering = Callable[[Sequence[str]], list[str]]
 """Returns the command that runs a command in the network namespace of the machine."""
@@ -53,7 +62,7 @@ class UserMachine:
             timeout=deadline_s,
             check=False,
             cwd=self.home,
-            env=self._variables(),
+            env=self.variables(),
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -64,8 +73,11 @@ class UserMachine:
         return done
 
     @contextmanager
-    def running(self, line: str, until: str) -> Iterator[None]:
-        """Run a line in the background while the context lasts, which begins when its output has a text."""
+    def running(self, line: str, until: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a line in the background while the context lasts, which begins when its output has a text.
+
+        The process that is yielded leads a group of its own, as that of a command in a terminal does.
+        """
         log = self.home / f"background-{time.monotonic_ns()}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -74,7 +86,7 @@ class UserMachine:
                 stdout=output,
                 stderr=output,
                 cwd=self.home,
-                env=self._variables(),
+                env=self.variables(),
                 start_new_session=True,
             )
         try:
@@ -83,9 +95,10 @@ class UserMachine:
                 assert process.poll() is None, f"{line} ended: {log.read_text(errors='replace')}"
                 assert time.monotonic() < deadline, f"{line} has not said {until!r}: {log.read_text()}"
                 time.sleep(0.05)
-            yield
+            yield process
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -95,7 +108,18 @@ class UserMachine:
     def _command(self, line: str) -> list[str]:
         return self.enter(["bash", "-c", line])
 
-    def _variables(self) -> dict[str, str]:
+    def left(self) -> list[str]:
+        """Return the command lines of the processes that run with the home of this user."""
+        mark = f"HOME={self.home}".encode()
+        found = []
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):  # no process, or it has ended
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        return found
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment of the user's commands."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
         path = f"{_SCRIPTS}{os.pathsep}{os.environ['PATH']}"
         own = {"HOME": str(self.home), "PATH": path, "OMP_NUM_THREADS": "1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -37,7 +38,7 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
     here, there, then = "**Several boards.**", "and on each board", "From any machine of the network:"
     init, serve, leader = commands(README, here, there)
     join, agent = commands(README, there, then)
-    devices, doctor, generate = commands(README, then, "The first idle agent")
+    devices, doctor, generate, chat, add, gateway = commands(README, then, "The first idle agent")
     laptop.works(init)
     with ExitStack() as running:
         running.enter_context(laptop.running(serve.removesuffix(" &"), "listening on"))
@@ -56,3 +57,17 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
         found = laptop.run(doctor)
         assert "error" not in found.out.lower(), found
         assert laptop.works(f"{generate} --max-new-tokens 8").out.strip()
+        assert laptop.works(chat, typed="Hello\n").out.strip()
+        refused = laptop.run(gateway)
+        assert (refused.code, refused.err.count("\n")) == (2, 1), refused
+        assert add.removesuffix("anna") in refused.err
+        key = laptop.works(add).out.strip()
+        running.enter_context(laptop.running(gateway, "Ctrl-C ends it"))
+        body = json.dumps({"model": "bundled", "messages": [{"role": "user", "content": "Hello"}]})
+        url = f"http://{network.hosts[0]}:8000/v1/chat/completions"
+        ask = f"curl -sS {url} -H 'Content-Type: application/json' -d '{body}'"
+        attic = boards[1]
+        assert "an API key is needed" in attic.works(ask).out
+        assert "the API key is not known here" in attic.works(f"{ask} -H 'Authorization: Bearer fe-no'").out
+        answer = json.loads(attic.works(f"{ask} -H 'Authorization: Bearer {key}'").out)
+        assert answer["choices"][0]["message"]["content"].strip()

@@ -81,7 +81,10 @@ WRONG = [
     ),
     # The gateway and the chat.
     WrongInput(
-        "port in use", ("serve", "--stages", "2", "--listen", "SERVER"), ("in use", "another port", "--listen"), (1,)
+        "port in use",
+        ("serve", "--stages", "2", "--listen", "SERVER"),
+        ("in use", "another port", "--listen"),
+        (1,),
     ),
     WrongInput(
         "gateway for all",

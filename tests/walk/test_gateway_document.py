@@ -1,0 +1,41 @@
+"""docs/gateway.md from zero to an answer, its keys, and what people type wrong meanwhile."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+from tests.walk.documents import commands, program
+from tests.walk.machine import UserMachine, free_port
+
+GATEWAY = "docs/gateway.md"
+ZERO, PACKAGE, NEXT = "## From zero to an answer", "With the [openai]", "[openai-api.md](openai-api.md) says"
+
+
+def test_from_zero_to_an_answer_with_keys(tmp_path: Path) -> None:
+    user = UserMachine(tmp_path, {"FLOWEDGE_DISCOVERY__GROUP": uuid.uuid4().hex[:6]})
+    alone = user.run("flowedge serve --listen 127.0.0.1:0")
+    assert (alone.code, alone.err.count("\n")) == (1, 1), alone
+    assert "no agent answered" in alone.err and "--stages N" in alone.err
+    activate, serve, curl = commands(GATEWAY, ZERO, PACKAGE)
+    assert activate == "source .venv/bin/activate"
+    port = str(free_port())
+    asked = curl.replace("8000", port)
+    with user.running(f"{serve} --listen 127.0.0.1:{port}", "Ctrl-C ends it"):
+        answer = json.loads(user.works(asked).out)
+        assert "def " in answer["choices"][0]["message"]["content"]
+        (tmp_path / "ask.py").write_text(program(GATEWAY, ZERO, NEXT).replace("8000", port), encoding="utf-8")
+        assert "def " in user.works("python ask.py").out
+        misspelt = json.loads(user.works(asked.replace("bundled", "bundeld")).out)["error"]
+        assert misspelt["message"] == "there is no model 'bundeld' here; served are: bundled"
+        add, limited, listed, remove = commands(GATEWAY, "unless `--no-keys` says", "`add` prints the key")
+        key = user.works(add).out.strip()
+        user.works(limited)
+        shown = user.works(listed).out
+        assert all(name in shown for name in ("anna", "script", "batch", "200000"))
+        user.works(remove)
+        assert "script" not in user.works(listed).out
+        assert "the API key is not known here" in user.works(f"{asked} -H 'Authorization: Bearer no'").out
+        assert "def " in user.works(f"{asked} -H 'Authorization: Bearer {key}'").out
+    assert user.left() == []
