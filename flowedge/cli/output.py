@@ -35,6 +35,12 @@ def write_answer(text: str) -> None:
     sys.stdout.flush()
 
 
+def write_control(text: str) -> None:
+    """Write a text of the program's own, with what commands the terminal, to standard output."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def warn(text: str) -> None:
     """Write a line to standard error; a terminal gets several lines, which end between words."""
     print(_for_errors(visible_field(text)), file=sys.stderr, flush=True)

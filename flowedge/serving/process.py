@@ -154,8 +154,8 @@ class _UnsignalledServer(uvicorn.Server):
         protocol = partial(
             config.http_protocol_class,
             config=config,  # type: ignore[call-arg]
-            server_state=self.server_state,  # type: ignore[call-arg]
-            app_state=self.lifespan.state,  # type: ignore[call-arg]
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
         loop = asyncio.get_running_loop()
         self.servers = [

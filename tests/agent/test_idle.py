@@ -64,8 +64,8 @@ def test_an_idle_agent_has_imported_nothing_that_computes() -> None:
     assert "flowedge.agent.roles.compute_side" not in modules
 
 
-def test_agents_import_torch_in_one_place() -> None:
-    """Imports inside of functions are marked; the agent has one, of the side that computes."""
+def test_agents_import_torch_in_two_places() -> None:
+    """Imports inside of functions are marked; the agent has two: the side that computes, and tokenizers."""
     package = Path(main.__file__).parent
     marked = [
         (path.name, line.strip())
@@ -74,5 +74,6 @@ def test_agents_import_torch_in_one_place() -> None:
         if "PLC0415" in line
     ]
     assert [(name, line.split("  #")[0]) for name, line in marked] == [
-        ("agent.py", "from flowedge.agent.roles.compute_side import ComputeSide")
+        ("agent.py", "from flowedge.agent.roles.compute_side import ComputeSide"),
+        ("generation_service.py", "from flowedge.agent.services.prompt_reading import read_prompt"),
     ]

@@ -143,6 +143,13 @@ def test_the_settings_are_those_asked_for() -> None:
         "concurrency": 1,
         "ignore_eos": False,
         "system": None,
+        "fit_context": False,
+        "echo": False,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "logprobs": None,
+        "grammar": None,
         "draft_node": None,
         "stage_addresses": [],
     }

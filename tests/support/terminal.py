@@ -85,7 +85,7 @@ class Terminal:
 
     def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._terminal, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", _OWNING, *arguments],
             stdin=theirs,

@@ -22,7 +22,6 @@ from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
-from flowedge.agent.services.prompt_reading import ReadPrompt, read_prompt
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
@@ -50,6 +49,7 @@ from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
+    from flowedge.agent.services.prompt_reading import ReadPrompt
     from flowedge.engine.draft_models import DraftModels
 
 AUTOREGRESSIVE = "autoregressive"
@@ -290,6 +290,8 @@ def _to_request(
         CapacityError: when its prompt is longer than the limits.
     """
     check_stop(message.stop)
+    from flowedge.agent.services.prompt_reading import read_prompt  # noqa: PLC0415 (not for idle agents)
+
     prompt = read_prompt(message, models, limits)
     if prompt.forced:
         if message.HasField("grammar"):

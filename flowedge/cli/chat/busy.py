@@ -55,7 +55,12 @@ class BusyShares:
 
     def text(self) -> str:
         """Return the devices with their shares, such as "kitchen 41% attic 80%"."""
-        return " ".join(f"{name[:_NAME]} {share:.0%}" for name, share in self.shares().items())
+        shares = self.shares()
+        # Names often begin alike (board-1, board-2), and their ends tell them apart.
+        beginnings = {name.rpartition("-")[0] for name in shares}
+        beginning = beginnings.pop() if len(shares) > 1 and len(beginnings) == 1 else ""
+        skipped = len(beginning) + 1 if beginning else 0
+        return " ".join(f"{name[skipped:][:_NAME]} {share:.0%}" for name, share in shares.items())
 
 
 class BusyWatch:

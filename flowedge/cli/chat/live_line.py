@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from flowedge.cli.output import write_control
+
 _INTERVAL_S = 0.1
 _ROOM = "\x1bD\x1bM"  # a line down, which scrolls at the bottom, and up again
 _KEEP, _BACK, _BELOW, _CLEAR = "\x1b7", "\x1b8", "\x1b[B\r", "\x1b[2K"
@@ -30,12 +32,7 @@ class LiveLine:
     @classmethod
     def on_terminal(cls) -> LiveLine:
         """Return the line of standard output, if that is a terminal."""
-
-        def write(text: str) -> None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-        return cls(write, shown=sys.stdout.isatty() and sys.stdin.isatty())
+        return cls(write_control, shown=sys.stdout.isatty() and sys.stdin.isatty())
 
     def show(self, text: str) -> None:
         """Replace the line, at most ten times a second."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flowedge.cli.chat.busy import BusyWatch
 from flowedge.cli.chat.live_line import LiveLine
-from flowedge.cli.output import warn, write_answer
+from flowedge.cli.output import warn, write_answer, write_control
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Conversation, Generation
@@ -128,13 +128,9 @@ class _Begun:
 
 def write_answer_dim(text: str) -> None:
     """Write a thought of the model to a terminal."""
-    write_style(_DIM)
+    write_control(_DIM)
     write_answer(text)
-    write_style(_PLAIN)
-
-
-def write_style(code: str) -> None:
-    print(code, end="", flush=True)
+    write_control(_PLAIN)
 
 
 def _complete(message: str, answer: Generation, asked: float) -> PromptAnswer:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from transformers.convert_slow_tokenizer import bytes_to_unicode
-
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"  # for a space, in tokenizers made with SentencePiece
 
@@ -47,6 +45,8 @@ class TokenBytes:
 
     @cached_property
     def _level_bytes(self) -> dict[str, bytes]:
+        from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415 (not for idle agents)
+
         return {char: bytes([byte]) for byte, char in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
 
     @cached_property

@@ -38,6 +38,14 @@ def test_shares_are_of_the_last_two_seconds() -> None:
     assert busy.shares() == {"desk": 0.0, attic: 0.0}
 
 
+def test_names_that_begin_alike_are_told_apart() -> None:
+    busy = BusyShares()
+    links = (LinkState("board-1", "board-2", 0, 0, 0), LinkState("board-2", "board-1", 0, 0, 0))
+    busy.add(PipelineActivity(10.0, PipelineState(1, 0, 20.0, 3.1, links)))
+    busy.add(PipelineActivity(11.0, None, (computed("board-2", 10.0, 10.5),)))
+    assert busy.text() == "1 0% 2 50%"
+
+
 def test_a_watch_that_fails_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Full:
         def watch(self) -> Iterator[PipelineActivity]:

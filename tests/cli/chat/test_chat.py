@@ -72,7 +72,7 @@ def test_a_person_chats(cluster4: str, tmp_path: Path) -> None:
         terminal.expect("/help shows the commands")
         terminal.expect(r"\n>")
         terminal.type("/help\r")
-        terminal.expect("Ctrl-D ends the chat")
+        terminal.expect(r"Ctrl-D ends\s+the\s+chat\.")
         terminal.expect(r"\n>")
         terminal.type("Write a function\x1b\rthat adds two numbers.\r")
         terminal.expect(r"[1-9]\d* tokens, [\d.]+ tokens/s, [\d.]+ a (step|segment)")
