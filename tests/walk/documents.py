@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(?:^    .*\n|^\s*\n)+", re.MULTILINE)
 
 
@@ -18,7 +19,8 @@ def commands(document: str, after: str, until: str) -> list[str]:
     Args:
         document: its path from the root of the checkout.
     """
-    lines = "".join(_BLOCK.findall(_between(document, after, until))).replace("\\\n", " ").splitlines()
+    text = _FENCED.sub("", _between(document, after, until))
+    lines = "".join(_BLOCK.findall(text)).replace("\\\n", " ").splitlines()
     typed = (re.sub(r"\s{2,}#.*$", "", line).strip() for line in lines)
     return [" ".join(line.split()) for line in typed if line]
 

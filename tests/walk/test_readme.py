@@ -61,7 +61,7 @@ def test_a_chat_in_a_terminal(user: UserMachine) -> None:
     with Terminal(chat.split()[1:], env=user.variables()) as terminal:
         terminal.expect("/help shows the commands", START_S)
         terminal.type(f"{QUESTION}\r")
-        terminal.expect("def ")
+        terminal.expect(r"\bdef\b")
         terminal.type("/help\r")
         terminal.expect("/reset")
         terminal.type("\x04")

@@ -52,6 +52,8 @@ export function requestOf(conversation, model) {
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
     if (settings[name] !== "" && Number.isFinite(Number(settings[name]))) request[name] = Number(settings[name]);
   }
+  // The bundled model has learned too little to be sampled from.
+  if (request.model === "bundled") request.temperature ??= 0;
   return request;
 }
 
