@@ -12,7 +12,7 @@ help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
-	@echo 'make walk            what the documents tell a new user to type, and what people type by mistake, in two minutes'
+	@echo 'make walk            what the documents tell a new user to type, and what people type by mistake'
 	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, a storm of attacks, all cases'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make audit           known vulnerabilities of the pinned packages, where their database can be reached'
