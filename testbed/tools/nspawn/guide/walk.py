@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.cluster import AGENT, DRAFT_NODE, Cluster
-from testbed.tools.nspawn.gateway_service import GatewayService
+from testbed.tools.nspawn.gateway.service import GatewayService
 from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import add_user
 from testbed.tools.nspawn.guide.prepared import prepare

@@ -1,0 +1,1 @@
+"""The gateway as a service of a booted board."""
