@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,32 @@ def lines() -> Iterator[str]:
 
 def edited() -> Iterator[str]:
     """Yield what is entered in a terminal, with history and line editing, until Ctrl-D."""
-    session = _session()
-    while True:
-        try:
-            yield session.prompt(PROMPT)
-        except KeyboardInterrupt:  # clears what was typed
-            continue
-        except EOFError:
-            return
+    with _keys_kept(sys.stdin.fileno()):
+        session = _session()
+        while True:
+            try:
+                yield session.prompt(PROMPT)
+            except KeyboardInterrupt:  # clears what was typed
+                continue
+            except EOFError:
+                return
+
+
+@contextlib.contextmanager
+def _keys_kept(terminal: int) -> Iterator[None]:
+    """Keep keys that are pressed during an answer, unseen, for the next prompt; Ctrl-C stays a signal.
+
+    A terminal that makes lines of its input would echo them into the answer, and lose a Ctrl-D.
+    """
+    before = termios.tcgetattr(terminal)
+    kept = termios.tcgetattr(terminal)
+    kept[0] &= ~termios.ICRNL
+    kept[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
+    termios.tcsetattr(terminal, termios.TCSANOW, kept)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def _session() -> Any:

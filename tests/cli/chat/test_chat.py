@@ -108,6 +108,17 @@ def test_a_person_chats(cluster4: str, tmp_path: Path) -> None:
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
+def test_keys_of_the_time_of_an_answer_go_to_the_next_prompt(cluster4: str, tmp_path: Path) -> None:
+    environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
+    with Terminal(["chat", "--peers", cluster4, "--max-new-tokens", "60"], env=environment) as terminal:
+        terminal.expect(r"\n>")
+        terminal.type(f"{ENDLESS}\r")
+        terminal.expect(r"[1-9]\d* tokens, [\d.]+ tokens/s")
+        terminal.type("/model\r\x04")
+        assert "/model" not in terminal.expect("(?s).*model: bundled").group().partition("\n>")[0]
+        assert terminal.wait() == 0
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_program(cluster4: str, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
