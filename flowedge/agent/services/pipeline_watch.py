@@ -109,14 +109,15 @@ class PipelineWatch:
             await asyncio.sleep(PERIOD_S)
             now = time.monotonic()
             notes, lost = self._notes.take()
-            message = self._reader.read(notes, now, lost=lost)
+            messages = self._reader.read(notes, now, lost=lost)
             if now - stated >= STATE_S:
                 stated = now
-                message.state.CopyFrom(self._state())
+                messages[-1].state.CopyFrom(self._state())
             if notes or lost or now - told >= SILENT_S:
                 told = now
                 for watcher in self.watchers:
-                    watcher.offer(message)
+                    for message in messages:
+                        watcher.offer(message)
 
 
 class PipelineWatches:

@@ -25,7 +25,7 @@ from flowedge.live.watching.watched_tree import ToldChange, ToldNode, WatchedTre
 from flowedge.v1 import generation_pb2 as pb
 
 WINDOW_S = 3.0  # over which speeds are counted
-MAX_COMPUTED, MAX_TREE_NODES = 500, 2000  # of one message
+MAX_COMPUTED, MAX_TREE_NODES = 500, 2000  # of one message, but for what its last note adds
 MAX_SESSIONS = 64  # that are followed
 _LEAST_SCORE = -1e3  # an impossible child has none
 _KINDS = {FORWARD: "verify"}
@@ -80,23 +80,21 @@ class ActivityReader:
         self._of_segments = RecentSum()
         self._sent = [RecentSum() for _ in range(len(self._stages) + 1)]
 
-    def read(self, notes: Iterable[Note], now: float, *, lost: bool = False) -> pb.PipelineActivity:
-        """Return the activity that the notes tell of, without the pipeline's state.
+    def read(self, notes: Iterable[Note], now: float, *, lost: bool = False) -> list[pb.PipelineActivity]:
+        """Return the activity that the notes tell of, without the pipeline's state, in at least one message.
 
         lost: whether notes are missing behind these; what is known of the sessions is given up then.
         """
-        message = pb.PipelineActivity(now=now, incomplete=lost)
-        nodes = 0
+        messages, nodes = [pb.PipelineActivity(now=now)], 0
         for note in notes:
-            nodes += self._read(note, message, may_tell=nodes < MAX_TREE_NODES)
-        if nodes >= MAX_TREE_NODES:
-            message.incomplete = True
-        if len(message.computed) > MAX_COMPUTED:
-            del message.computed[:-MAX_COMPUTED]
-            message.incomplete = True
+            if nodes >= MAX_TREE_NODES or len(messages[-1].computed) >= MAX_COMPUTED:
+                messages.append(pb.PipelineActivity(now=now))
+                nodes = 0
+            nodes += self._read(note, messages[-1])
         if lost:
+            messages[-1].incomplete = True
             self._sessions.clear()
-        return message
+        return messages
 
     def state(self, running: int, waiting: int, now: float) -> pb.PipelineState:
         """Return the state of the pipeline, with speeds over the last seconds.
@@ -123,7 +121,7 @@ class ActivityReader:
             links=links,
         )
 
-    def _read(self, note: Note, message: pb.PipelineActivity, *, may_tell: bool) -> int:
+    def _read(self, note: Note, message: pb.PipelineActivity) -> int:
         """Read a note; return the number of nodes of a tree that it tells of."""
         match note:
             case BytesLeft():
@@ -152,7 +150,7 @@ class ActivityReader:
             case TokensOut() | LayerGrown() | SegmentLeft():
                 kind, told = self._changed(self._session(note.session), note)
                 for word, nodes in (("grown", told.above), (kind, told.nodes)):
-                    if nodes and may_tell:
+                    if nodes:
                         self._tell(message.trees.add(session=note.session, at=note.at), word, nodes)
                 return len(told.above) + len(told.nodes)
         return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from flowedge.core.messages import Message, Segment, SessionMessage
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.admission.fitting import context_tokens
@@ -35,7 +37,7 @@ class WatchedDraftNode(LiveDraftNode):
     def row_bytes(self) -> int:
         """Bytes of a row of hidden states, with what is tapped for the drafter."""
         spec = self._machine.spec
-        return spec.width * {"float32": 4, "uint16": 2, "float16": 2}.get(spec.dtype, 4)
+        return spec.width * np.dtype(spec.dtype).itemsize
 
     def begin_notes(self, notes: ActivityNotes) -> None:
         """Have everything noted from now on, in these notes only."""

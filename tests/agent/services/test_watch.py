@@ -28,9 +28,6 @@ def draft_node() -> Iterator[AgentProcess]:
         yield started[0]
 
 
-TRIES = 5  # a watch on a busy machine may be too slow for some of what happens, and says so
-
-
 class Watching:
     """Collects what a client is told, in a thread, until a session's end is told."""
 
@@ -62,12 +59,9 @@ def test_what_is_told_agrees_with_the_answer_and_its_statistics(
     draft_node: AgentProcess, strategy: str
 ) -> None:
     with Client(draft_node.address) as client:
-        for _ in range(TRIES):
-            watching = Watching(client)
-            answer = client.generate(PROMPT, max_new_tokens=40, ignore_eos=True, strategy=strategy).result()
-            watching.wait()
-            if not any(each.incomplete for each in watching.told):
-                break
+        watching = Watching(client)
+        answer = client.generate(PROMPT, max_new_tokens=40, ignore_eos=True, strategy=strategy).result()
+        watching.wait()
     told, statistics = watching.told, answer.statistics
     assert told[0].state is not None
     assert not any(each.incomplete for each in told)
@@ -75,11 +69,12 @@ def test_what_is_told_agrees_with_the_answer_and_its_statistics(
     assert len(accepted) == statistics["new_tokens"] == 40
     assert [node.parent for node in accepted] == [-1, *(node.number for node in accepted[:-1])]
     assert "".join(node.text for node in accepted).strip() == answer.text.strip()
-    # Rows that a prune takes out of the outbox were sent for the statistics, and have not left.
-    drafted = statistics["counters"]["draft_rows_sent"]
-    assert len(watching.nodes("sent")) <= drafted
-    assert bool(watching.nodes("sent")) == bool(drafted)
     computed = [each for activity in told for each in activity.computed]
+    first = statistics["stages"][0]["report"]
+    committed = [each.rows for each in computed if each.device == first["device"] and each.kind != "verify"]
+    # Statistics count rows that a prune took out of the outbox as sent, and not those of aborted segments.
+    arrived = first["rows_computed"] + first["rows_trimmed"] - sum(committed)
+    assert arrived <= len(watching.nodes("sent")) <= statistics["counters"]["draft_rows_sent"]
     assert {each.session for each in computed} == {answer.session}
     names = [statistics["draft_node"]["report"]["device"]]
     names += [stage["report"]["device"] for stage in statistics["stages"]]

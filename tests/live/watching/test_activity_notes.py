@@ -6,7 +6,7 @@ import numpy as np
 
 from flowedge.core.messages import CONTEXT
 from flowedge.live.watching.activity_notes import ActivityNotes, RowsPruned, SegmentLeft
-from flowedge.live.watching.activity_reader import WINDOW_S, ActivityReader
+from flowedge.live.watching.activity_reader import MAX_TREE_NODES, WINDOW_S, ActivityReader
 from flowedge.live.watching.watched_tree import WatchedTree
 
 
@@ -17,7 +17,8 @@ def test_notes_beyond_the_limit_are_left_out_and_that_is_said() -> None:
     taken, lost = notes.take()
     assert len(taken) == 3
     assert lost
-    assert ActivityReader("d0", ["v1"], 4, str).read(taken, 0.0, lost=lost).incomplete
+    (message,) = ActivityReader("d0", ["v1"], 4, str).read(taken, 0.0, lost=lost)
+    assert message.incomplete
     assert notes.take() == ([], False)
 
 
@@ -30,6 +31,16 @@ def test_a_session_that_is_met_in_the_middle_is_followed_from_its_next_token_on(
     tree.prune(RowsPruned("s", 0.0, 10, 1, np.array([10, 11])))
     (child,) = tree.send(SegmentLeft("s", 0.0, 4, 12, np.array([8]), np.array([11]))).nodes
     assert child.parent == root.number
+
+
+def test_much_activity_is_told_whole_in_several_messages() -> None:
+    notes, reader = ActivityNotes(), ActivityReader("d0", ["v1"], 4, str)
+    for token in range(2 * MAX_TREE_NODES + 1):
+        notes.put_out("s", [token], 0.0)
+    messages = reader.read(notes.take()[0], 0.0)
+    told = [sum(len(change.accepted.nodes) for change in message.trees) for message in messages]
+    assert told == [MAX_TREE_NODES, MAX_TREE_NODES, 1]
+    assert not any(message.incomplete for message in messages)
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:

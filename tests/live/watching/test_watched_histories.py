@@ -68,7 +68,8 @@ def _check(seed: int, notes: list, reader: ActivityReader) -> int:
     root: dict[str, int] = {}
     accepted_drafts = 0
     for note in notes:
-        (*changes,) = reader.read([note], 0.0).trees
+        (message,) = reader.read([note], 0.0)
+        changes = message.trees
         if isinstance(note, SegmentLeft) and note.tokens is not None:
             rows = [len(change.sent.nodes) for change in changes if change.HasField("sent")]
             assert sum(rows) == len(note.tokens), (seed, note, "a row without a node")
