@@ -63,7 +63,12 @@ def test_names_of_loopback_are_taken(gateway4: GatewayProcess, host: str) -> Non
 
 def test_pages_of_other_sites_may_not_post(gateway4: GatewayProcess) -> None:
     with gateway4.client() as client:
-        for origin in ("https://evil.example", "null", f"https://localhost:{gateway4.host[1] + 1}"):
+        for origin in (
+            "https://evil.example",
+            "null",
+            "http://[",
+            f"https://localhost:{gateway4.host[1] + 1}",
+        ):
             answer = client.post("/v1/nothing", json={}, headers={"origin": origin})
             assert answer.status_code == 403
             assert answer.json()["error"]["code"] == "origin_not_allowed"

@@ -47,7 +47,7 @@ def check_origin(settings: ListenSettings, method: str, headers: Mapping[str, st
     origin = headers.get("origin")
     if origin is None or method not in _CHANGING or origin in settings.cors_origins:
         return
-    if urlsplit(origin).netloc != headers.get("host", ""):
+    if _netloc_of(origin) != headers.get("host", ""):
         raise ApiError(
             403,
             f"pages of {origin[:200]} may not use this gateway; --cors-origin {origin[:200]} allows them to",
@@ -60,6 +60,14 @@ def host_of(netloc: str) -> str:
     """Return the host of a "host:port" header, without brackets and in lower case."""
     host = netloc.partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
     return host.removeprefix("[").lower()
+
+
+def _netloc_of(origin: str) -> str | None:
+    """Return the host and port of an origin; None of one that is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _is_local(host: str) -> bool:
