@@ -7,13 +7,23 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from flowedge.core.request import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from flowedge.serving.errors import ApiError
 
 BodyT = TypeVar("BodyT", bound="RequestBody")
+ItemT = TypeVar("ItemT")
+MAX_FIELDS = 256  # of an object in a body; far more than any has
 
 
 def _as_list(value: Any) -> Any:
@@ -28,6 +38,10 @@ Stop: TypeAlias = Annotated[
 """Strings at which an answer ends; one may stand alone."""
 
 
+CheckedList: TypeAlias = Annotated[list[ItemT], FailFast()]
+"""A list of any length. Only its first wrong item is looked at: a body has room for a million."""
+
+
 class BodyPart(BaseModel):
     """A JSON object in a body. A field that is null counts as left out."""
 
@@ -36,7 +50,11 @@ class BodyPart(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, content: Any) -> Any:
-        return without_nulls(content) if isinstance(content, dict) else content
+        if not isinstance(content, dict):
+            return content
+        if len(content) > MAX_FIELDS:
+            raise ValueError(f"it has {len(content)} fields; at most {MAX_FIELDS} are taken")
+        return without_nulls(content)
 
 
 class RequestBody(BodyPart):
@@ -101,7 +119,7 @@ def _names(model: type[RequestBody]) -> set[str]:
 
 
 def _unknown(name: str, model: type[RequestBody]) -> ApiError:
-    close = difflib.get_close_matches(name, _names(model), n=1)
+    close = difflib.get_close_matches(name[:100], _names(model), n=1)
     hint = f"did you mean {close[0]}?" if close else "leave it out"
     return ApiError(
         400, f"there is no parameter {name[:100]}; {hint}", param=name[:100], code="unknown_parameter"

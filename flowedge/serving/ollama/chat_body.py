@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.serving.answers.body import BodyPart, not_supported, refused_value
+from flowedge.serving.answers.body import BodyPart, CheckedList, not_supported, refused_value
 from flowedge.serving.answers.planned import ChatPrompt, ToolUse, with_tool_names
 from flowedge.serving.ollama.options import AnswerBody
 
@@ -31,7 +31,7 @@ class ChatMessageBody(BodyPart, extra="ignore"):
     content: str = ""
     thinking: str = ""
     images: list[Any] = Field(default_factory=list)
-    tool_calls: list[CallBody] = Field(default_factory=list)
+    tool_calls: CheckedList[CallBody] = Field(default_factory=list)
     tool_name: str = ""
     name: str = ""
     tool_call_id: str = ""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.serving.answers.body import BodyPart, not_supported, refused_value
+from flowedge.serving.answers.body import BodyPart, CheckedList, not_supported, refused_value
 from flowedge.serving.answers.planned import with_tool_names
 from flowedge.serving.errors import ApiError
 
@@ -42,11 +42,11 @@ class MessageBody(BodyPart, extra="ignore"):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: list[ContentPart] = Field(default_factory=list)
+    content: CheckedList[ContentPart] = Field(default_factory=list)
     name: str = ""
     reasoning_content: str = ""
     reasoning: str = ""
-    tool_calls: list[CalledTool] = Field(default_factory=list)
+    tool_calls: CheckedList[CalledTool] = Field(default_factory=list)
     tool_call_id: str = ""
     function_call: dict[str, Any] | None = None
     audio: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flowedge.serving.answers.body import BodyPart, refused_value
+from flowedge.serving.answers.body import BodyPart, CheckedList, refused_value
 from flowedge.serving.answers.planned import ToolUse
 from flowedge.serving.errors import ApiError
 
@@ -45,7 +45,7 @@ class ToolReference(BodyPart):
 
 class AllowedTools(BodyPart):
     mode: Literal["auto", "required"]
-    tools: list[ToolReference]
+    tools: CheckedList[ToolReference]
 
 
 class ToolChoiceBody(BodyPart):

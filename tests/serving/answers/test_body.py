@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field
 
-from flowedge.serving.answers.body import BodyPart, RequestBody, Stop, read_body
+from flowedge.serving.answers.body import MAX_FIELDS, BodyPart, CheckedList, RequestBody, Stop, read_body
 from flowedge.serving.errors import ApiError
 
 
@@ -22,7 +22,7 @@ class Animal(RequestBody):
 
     name: str
     legs: int = Field(4, ge=0)
-    tails: list[Tail] = Field(default_factory=list)
+    tails: CheckedList[Tail] = Field(default_factory=list)
     stop: Stop = Field(default_factory=list)
 
 
@@ -71,6 +71,13 @@ def test_values_that_mean_off_and_ignored_parameters_are_accepted() -> None:
             "there is no parameter tails[0].x",
         ),
         ({"stop": ["a", ""]}, "stop[1]", "invalid_value", "stop[1]"),
+        ({"tails": [7, 8, 9]}, "tails[0]", "invalid_value", "tails[0] is 7: input should be"),
+        (
+            {"tails": [{f"x{number}": 1 for number in range(MAX_FIELDS + 1)}]},
+            "tails[0]",
+            "invalid_value",
+            "tails[0] is ",
+        ),
         ({"name": None}, "name", "missing_required_parameter", "name is missing"),
     ],
 )

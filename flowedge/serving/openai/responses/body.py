@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from flowedge.client import Grammar
 from flowedge.client.request import GenerateArguments
-from flowedge.serving.answers.body import BodyPart, not_supported, refused_value
+from flowedge.serving.answers.body import BodyPart, CheckedList, not_supported, refused_value
 from flowedge.serving.answers.planned import ToolUse
 from flowedge.serving.openai.formats import grammar_of
 from flowedge.serving.openai.reasoning import ReasoningEffort, template_values
@@ -59,7 +59,7 @@ class ResponseToolChoice(BodyPart):
     type: Literal["none", "auto", "required", "function", "allowed_tools"]
     name: str | None = None
     mode: Literal["auto", "required"] = "auto"
-    tools: list[ResponseToolReference] = Field(default_factory=list)
+    tools: CheckedList[ResponseToolReference] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +113,7 @@ class ResponseBody(DrawingBody):
     tool_choice: ResponseToolChoice = ResponseToolChoice(type="auto")
     parallel_tool_calls: bool = True
     reasoning: ReasoningConfig = ReasoningConfig()
-    include: list[str] = Field(default_factory=list)
+    include: CheckedList[str] = Field(default_factory=list)
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream_options: ResponseStreamOptions | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

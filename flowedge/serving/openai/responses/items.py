@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.serving.answers.body import BodyPart, not_supported, refused_value
+from flowedge.serving.answers.body import BodyPart, CheckedList, not_supported, refused_value
 from flowedge.serving.answers.planned import with_tool_names
 from flowedge.serving.openai.messages import ContentPart, text_of
 
@@ -21,11 +21,11 @@ class InputItem(BodyPart, extra="ignore"):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: list[ContentPart] = Field(default_factory=list)
+    content: CheckedList[ContentPart] = Field(default_factory=list)
     call_id: str = ""
     name: str = ""
     arguments: str = ""
-    output: list[ContentPart] = Field(default_factory=list)
+    output: CheckedList[ContentPart] = Field(default_factory=list)
 
     @field_validator("content", "output", mode="before")
     @classmethod
