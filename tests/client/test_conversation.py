@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import flowedge
 from flowedge.client import AsyncClient, ChatMessage, Client, DraftNodeStatus, ToolCall
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import generation_pb2 as pb
@@ -110,9 +109,9 @@ def test_what_makes_no_sense_is_refused() -> None:
             talk.save("/missing/talk.json")
 
 
-def test_the_second_question_reuses_the_rows_of_the_first() -> None:
-    with flowedge.LocalCluster(stages=2) as cluster:
-        talk = cluster.client.conversation(max_new_tokens=30)
+def test_the_second_question_reuses_the_rows_of_the_first(cluster4: str) -> None:
+    with Client(cluster4) as client:
+        talk = client.conversation(max_new_tokens=30)
         first = talk.ask("Write a function that adds two numbers.").result()
         second = talk.ask("Now one that multiplies them.").result()
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids

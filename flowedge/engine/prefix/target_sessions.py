@@ -134,7 +134,7 @@ class TargetSessions:
         keep = keep and session.prefilled and request.reuses_prefix and self._kept.fits(session.capacity)
         extension = None
         if keep:
-            extension = session.last_extension() if session.draft_rows else None
+            extension = session.last_extension() if session.keeps_drafter else None
             if len(session.ledger(TARGET).sequence.tokens):
                 accepted = last[0].accepted if last else ()
                 self._outbox.prune(session.prune(AcceptPath(accepted, None, ends_round=False)))

@@ -44,6 +44,17 @@ def test_the_next_request_begins_with_the_rows_of_the_last() -> None:
     forget_all(made)
 
 
+def test_the_drafter_keeps_rows_of_a_session_that_has_drafted_nothing() -> None:
+    made = Loop(kept_rows=1000, least_prefix=2, prefill_rows=8, keeps_drafter=True)
+    made.start(request("s", max_new_tokens=1))
+    made.run()
+    made.start(request("t"))
+    made.run()
+    made.check_finished("t", request("t"))
+    assert reused(made, "t") == len(request().prompt) - 1
+    forget_all(made)
+
+
 @pytest.mark.parametrize("strategy", ["flowspec", "autoregressive"])
 def test_kept_sessions_make_room(strategy: str) -> None:
     capacity = Loop().node.prepare(request()).capacity
