@@ -7,9 +7,12 @@ import secrets
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowedge.models.answer_form.answer_form import TOOL_CALLS, AnswerForm
+
+if TYPE_CHECKING:
+    from flowedge.models.answer_form.located_parser import LocatedParser
 
 _CONTENT = "content"
 _REASONING = ("reasoning", "reasoning_content", "thinking")  # as families name it
@@ -40,8 +43,8 @@ class AnswerPart:
 class AnswerParser:
     """Takes the text of an answer piece by piece; a tool call is returned when it is complete.
 
-    A call that is not in the form of the family is text of the answer. Space between the parts belongs to no
-    part.
+    A call that is not in the form of the family is text of the answer, as the model wrote it. Space between
+    the parts belongs to no part.
 
     Attributes:
         calls: number of tool calls so far.
@@ -60,15 +63,16 @@ class AnswerParser:
         tools: their JSON objects, by which arguments get their types where the form has none.
         single: whether calls after the first are left out.
         """
-        from transformers.utils.chat_parsing import ResponseParser  # noqa: PLC0415 (a stage needs none)
+        # A stage needs no transformers.
+        from flowedge.models.answer_form.located_parser import LocatedParser  # noqa: PLC0415
 
         self.calls = 0
-        self._form = form
         self._single = single
-        self._parser: Any = ResponseParser(form.parsed, prefix=form.prefix(prompt), tools=[*map(dict, tools)])
+        self._parser: LocatedParser | None = LocatedParser(
+            form.parsed, prefix=form.prefix(prompt), tools=[*map(dict, tools)]
+        )
         self._texts = {_CONTENT: _Trimmed(), _REASONING[0]: _Trimmed(trims=True)}
-        self._open = ""  # field, and its text so far
-        self._body = ""
+        self._holds_text = False  # whether the open part may become text
         self._ids: set[str] = set()
         self._read(self._parser.initial_events)  # of the prompt: its parts are not the answer's
         self.calls = 0
@@ -80,7 +84,7 @@ class AnswerParser:
         try:
             return self._read(self._parser.feed(text))
         except _UNREADABLE:
-            return self._give_up(text)
+            return self._give_up(self._parser)
 
     def finish(self) -> AnswerPart:
         """Return what was held back, at the end of the answer."""
@@ -89,14 +93,17 @@ class AnswerParser:
             try:
                 part = self._read(self._parser.finalize()[1])
             except _UNREADABLE:
-                part = self._give_up("")
+                part = self._give_up(self._parser)
         return AnswerPart(part.text + self._texts[_CONTENT].rest(), part.reasoning, part.calls)
 
-    def _give_up(self, text: str) -> AnswerPart:
-        """Return text that cannot be read by the form; what follows is text as well."""
+    def _give_up(self, parser: LocatedParser) -> AnswerPart:
+        """Return what a parser that has failed could read, and the rest as text; what follows is text too."""
+        part = self._read(parser.events)
         self._parser = None
-        raw = self._literal("open") + self._body + text if self._open else text
-        return AnswerPart(self._texts[_CONTENT].push(raw))
+        rest = parser.unread(from_region=self._holds_text)
+        content = self._texts[_CONTENT]
+        text = content.push_untrimmed(rest) if self._holds_text else content.push(rest)
+        return AnswerPart(part.text + text, part.reasoning, part.calls)
 
     def _read(self, events: Sequence[Mapping[str, Any]]) -> AnswerPart:
         text, reasoning, calls = "", "", []
@@ -104,40 +111,28 @@ class AnswerParser:
             field = _REASONING[0] if event["field"] in _REASONING else event["field"]
             match event["type"]:
                 case "region_open":
-                    self._begin(event["field"])
+                    self._holds_text = field not in self._texts
+                    if field != _CONTENT:
+                        self._texts[_CONTENT].trim()
                 case "region_chunk" if field == _CONTENT:
                     text += self._texts[field].push(event["text"])
                 case "region_chunk" if field == _REASONING[0]:
                     reasoning += self._texts[field].push(event["text"])
-                case "region_chunk":
-                    self._body += event["text"]
-                case _ if field == TOOL_CALLS:
-                    found = self._new_calls(event["value"])
-                    calls += found
-                    if not found and not self._single:
-                        raw = self._literal("open") + self._body + self._literal("close")
-                        text += self._texts[_CONTENT].push(raw)
-                    self._open = ""
-                case _:
-                    self._open = ""
+                case "region_close":
+                    self._holds_text = False
+                    found = self._new_calls(event["value"]) if field == TOOL_CALLS else []
+                    if found is None:
+                        text += self._texts[_CONTENT].push_untrimmed(event["raw"])
+                    else:
+                        calls += found
         return AnswerPart(text, reasoning, tuple(calls))
 
-    def _begin(self, field: str) -> None:
-        self._open, self._body = ("", "") if field == _CONTENT else (field, "")
-        if field != _CONTENT:
-            self._texts[_CONTENT].trim()
-
-    def _literal(self, side: str) -> str:
-        """Return the marker at one side of the open field, if it is a literal."""
-        marker = self._form.spec["fields"].get(self._open, {}).get(side, "")
-        return marker if isinstance(marker, str) else ""
-
-    def _new_calls(self, value: Any) -> list[FoundCall]:
-        """Return the calls of a field that was read; none if it does not hold calls."""
+    def _new_calls(self, value: Any) -> list[FoundCall] | None:
+        """Return the calls of a field that are the answer's; None if the field holds no calls."""
         found = [_call(each) for each in (value if isinstance(value, list) else [value])]
         calls = [call for call in found if call is not None]
-        if len(calls) < len(found):
-            return []
+        if not calls or len(calls) < len(found):
+            return None
         if self._single:
             calls = calls[: 1 - min(self.calls, 1)]
         for place, call in enumerate(calls):
@@ -153,11 +148,16 @@ class _Trimmed:
 
     def __init__(self, *, trims: bool = False) -> None:
         self._trims = trims  # whether the next text begins after another part
-        self._held = ""
+        self._held = self._left_out = ""
 
     def trim(self) -> None:
         """Leave out the space here: another part begins."""
-        self._trims, self._held = True, ""
+        self._trims, self._left_out, self._held = True, self._held, ""
+
+    def push_untrimmed(self, text: str) -> str:
+        """Add the text of what began as another part, with the space before it."""
+        self._trims, self._held = False, self._left_out
+        return self.push(text)
 
     def push(self, text: str) -> str:
         text = self._held + text
