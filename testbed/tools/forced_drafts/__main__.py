@@ -110,7 +110,7 @@ class CountedCosts(FixedCosts):
 
 
 @dataclass(frozen=True)
-class Measured:
+class WayMeasured:
     """All answers of one way of decoding: token ids, virtual seconds, forwards and forced tokens."""
 
     answers: list[tuple[int, ...]]
@@ -137,7 +137,7 @@ class Measurement:
         self._drafter = load_drafter((drafter,), target)
         self._tokens = tokens
 
-    def run(self, strategy: str, rules: LogitRules | None, *, forced: bool = True) -> Measured:
+    def run(self, strategy: str, rules: LogitRules | None, *, forced: bool = True) -> WayMeasured:
         """Answer all questions, one after the other."""
         RuledDrafts.forces_tokens = forced
         answers, seconds, forwards, forced_tokens = [], 0.0, 0, 0
@@ -152,7 +152,7 @@ class Measurement:
             forwards += drafter.forwards
             forced_tokens += end.counters.forced_tokens
         RuledDrafts.forces_tokens = True
-        return Measured(answers, seconds, forwards, forced_tokens)
+        return WayMeasured(answers, seconds, forwards, forced_tokens)
 
     def _request(self, question: str, strategy: str, rules: LogitRules | None) -> Request:
         prompt = tuple(encode_chat(self._tokenizer, question))
