@@ -172,6 +172,18 @@ def generate_requests() -> list[Message]:
             max_new_tokens=4,
             strategy_options={"tree_nodes": 8},
             ignore_eos=True,
+            fit_context=True,
+            request_id="mutated",
+            priority="batch",
+        ),
+        generation.GenerateRequest(
+            prompt="Give an object.",
+            max_new_tokens=4,
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={5: 1.5},
+            logprobs=2,
+            grammar=generation.Grammar(json_schema='{"type": "object"}'),
         ),
     ]
 

@@ -14,6 +14,7 @@ from flowedge.v1 import generation_pb2 as pb
 
 MAX_MESSAGES = 1024  # of a conversation
 MAX_TOOLS = 256
+MAX_DEPTH = 64  # of objects and lists within each other
 ROLES = ("system", "user", "assistant", "tool")
 CHOICES = ("auto", "none", "required", "function")
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
@@ -66,7 +67,7 @@ def checked_conversation(conversation: pb.Conversation, limits: AgentLimits) -> 
     if not messages or messages[-1].role not in ("user", "tool"):
         raise BadRequestError("the conversation does not end with a message of the user or of a tool")
     limits.check_prompt_text("".join(_texts(conversation)))
-    tools = [_tool(text) for text in conversation.tools]
+    tools = _tools(conversation.tools)
     return CheckedConversation(
         messages=_template_messages(messages),
         tools=[] if conversation.tool_choice == "none" else tools,
@@ -119,6 +120,17 @@ def _call(call: pb.ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
+def _tools(texts: Sequence[str]) -> list[dict[str, Any]]:
+    tools: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        tool = _tool(text)
+        name = tool["function"]["name"]
+        if name in tools:
+            raise BadRequestError(f"two tools are named {name}; give each a name of its own")
+        tools[name] = tool
+    return list(tools.values())
+
+
 def _tool(text: str) -> dict[str, Any]:
     tool = _object(text, "a tool")
     function = tool.get("function")
@@ -126,9 +138,16 @@ def _tool(text: str) -> dict[str, Any]:
         raise BadRequestError(f'a tool is {text:.80}; it must be {{"type": "function", "function": {{...}}}}')
     _check_name(function.get("name"))
     parameters = function.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
+    if parameters is not None and not _is_schema(parameters):
         raise BadRequestError(f"the parameters of the tool {function['name']} are no JSON schema")
     return tool
+
+
+def _is_schema(parameters: Any) -> bool:
+    if not isinstance(parameters, dict):
+        return False
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    return isinstance(properties, dict) and isinstance(required, list)
 
 
 def _check_name(name: Any) -> None:
@@ -171,4 +190,19 @@ def _object(text: str, name: str) -> dict[str, Any]:
         raise BadRequestError(f"{name}: not JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadRequestError(f"{name}: {text:.80} is no JSON object")
+    if _is_deeper(content, MAX_DEPTH):
+        raise BadRequestError(
+            f"{name}: objects and lists are nested deeper than {MAX_DEPTH}; make it flatter"
+        )
     return content
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Return whether lists and objects of a JSON value are within each other more than `most` times."""
+    layer = [value]
+    for _ in range(most):
+        inner = [each.values() if isinstance(each, dict) else each for each in layer]
+        layer = [part for parts in inner for part in parts if isinstance(part, (dict, list))]
+        if not layer:
+            return False
+    return True

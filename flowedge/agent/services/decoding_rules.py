@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Tokens
 from flowedge.core.rules.grammar_source import GrammarKind, GrammarSource
 from flowedge.core.rules.logit_rules import LogitRules
@@ -22,18 +23,25 @@ _KINDS: dict[str, GrammarKind] = {
 }
 
 
-def rules_of(message: pb.GenerateRequest, models: DraftModels) -> LogitRules | None:
+def rules_of(message: pb.GenerateRequest, models: DraftModels, forced: str = "") -> LogitRules | None:
     """Return the rules that a request asks for, None if it asks for none; its grammar is compiled.
+
+    forced: the grammar, in Lark, of the tool calls that the answer must make, if any.
 
     Raises:
         BadRequestError: when a value is out of range, or the grammar cannot be used.
     """
+    asked = message.grammar
+    if forced:
+        if message.HasField("grammar"):
+            raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
+        asked = pb.Grammar(lark=forced)
     rules = LogitRules(
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         logit_bias=tuple(sorted(message.logit_bias.items())),
         logprobs=message.logprobs if message.HasField("logprobs") else None,
-        grammar=_grammar(message.grammar, ends_late=message.ignore_eos),
+        grammar=_grammar(asked, ends_late=message.ignore_eos),
     )
     rules.check_tokens(models.vocab_size)
     if rules.grammar is not None:

@@ -22,7 +22,7 @@ from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
-from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
+from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.log_rate import LogRate, more
 from flowedge.core.request import (
@@ -293,11 +293,7 @@ def _to_request(
     from flowedge.agent.services.prompt_reading import read_prompt  # noqa: PLC0415 (not for idle agents)
 
     prompt = read_prompt(message, models, limits)
-    if prompt.forced:
-        if message.HasField("grammar"):
-            raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
-        message.grammar.lark = prompt.forced
-    rules = rules_of(message, models)
+    rules = rules_of(message, models, prompt.forced)
     request = Request(
         session=session_of(check_request_id(message.request_id)),
         prompt=prompt.ids,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,7 @@ class ToolOffer:
         if isinstance(self.tools, str | bytes | Mapping) or not isinstance(self.tools, Sequence):
             raise wrong_type("tools", self.tools, f"a list of dicts of the form {_FORM}")
         names = [_name_of(tool, place) for place, tool in enumerate(self.tools)]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
             raise BadRequestError(f"tools has {twice!r} twice; give each tool a name of its own")
         if not is_text(self.choice):

@@ -63,6 +63,10 @@ def test_an_answer_without_calls_is_its_text(cluster4: str) -> None:
     assert (cut.text, cut.finish_reason) == (plain.text[: plain.text.index(plain.text[10:14])], "stop")
 
 
+RAIN = '{"type": "function", "function": {"name": "rain", "parameters": {}}}'
+DEEP = "[" * 64 + "]" * 64
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -71,6 +75,11 @@ def test_an_answer_without_calls_is_its_text(cluster4: str) -> None:
         ({"tools": ['{"type": "function"}']}, "it must be"),
         ({"tools": ['{"type": "function", "function": {"name": "a b"}}']}, "a tool's name is 'a b'"),
         ({"tools": ["{}"] * 257}, "257 tools"),
+        ({"tools": [RAIN, RAIN]}, "two tools are named rain"),
+        ({"tools": [RAIN.replace("{}", '{"properties": []}')]}, "rain are no JSON schema"),
+        ({"tools": [RAIN.replace("{}", '{"required": 1}')]}, "rain are no JSON schema"),
+        ({"tools": [RAIN.replace("{}", f'{{"x": {DEEP}}}')]}, "a tool: objects and lists are nested deeper"),
+        ({"template_values": f'{{"x": {DEEP}}}'}, "template_values: objects and lists are nested deeper"),
         ({"tool_choice": "maybe"}, "tool_choice is 'maybe'"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"tool_choice": "function", "tool_name": "x"}, "names 'x', which is"),
