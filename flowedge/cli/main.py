@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.output import log_to_stderr, say, say_text, warn
+from flowedge.cli.output import complain, log_to_stderr, say, say_text
 from flowedge.cli.screens.help_page import (
     Entry,
     HelpCommand,
@@ -217,7 +217,7 @@ def _system_message(error: OSError) -> str:
 
 
 def _complain(message: str) -> None:
-    warn(f"flowedge: {' '.join(message.split())}")
+    complain(" ".join(message.split()))
 
 
 def _report_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import shutil
@@ -12,6 +13,9 @@ from typing import Any
 
 from flowedge.cli.words import wrap_words
 from flowedge.core.visible_text import visible, visible_answer, visible_field
+
+_log = logging.getLogger("flowedge.cli")
+_logged = False  # whether lines for standard error become records of the log
 
 
 def say(text: str) -> None:
@@ -43,7 +47,44 @@ def write_control(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write a line to standard error; a terminal gets several lines, which end between words."""
-    print(_for_errors(visible_field(text)), file=sys.stderr, flush=True)
+    if _logged:
+        _log.warning("%s", text)
+    else:
+        print(_for_errors(visible_field(text)), file=sys.stderr, flush=True)
+
+
+def complain(text: str) -> None:
+    """Write the error that ends the command to standard error."""
+    if _logged:
+        _log.error("%s", text)
+    else:
+        warn(f"flowedge: {text}")
+
+
+def log_lines() -> None:
+    """Have lines for standard error become records of the log from now on, whose form programs read."""
+    global _logged  # noqa: PLW0603
+    _logged = True
+
+
+def lines_are_logged() -> bool:
+    """Return whether `log_lines` was called."""
+    return _logged
+
+
+class LogStream(io.StringIO):
+    """A stream whose lines become records of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            if line.strip():
+                _log.info("%s", line)
+        return len(text)
 
 
 class VisibleFormatter(logging.Formatter):

@@ -11,7 +11,7 @@ from flowedge.agent.config.loading import AGENT_FORM, DEFAULT_FILE, load_config
 from flowedge.agent.config.rendering import effective_toml
 from flowedge.cli.flags.setting_flags import SettingFlags
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
-from flowedge.cli.output import say_text
+from flowedge.cli.output import log_lines, say_text
 
 FLAGS = SettingFlags(
     AGENT_FORM,
@@ -68,4 +68,6 @@ def agent(
         stop_when_input_closes()
     from flowedge.agent.main import serve  # noqa: PLC0415 (printing the configuration takes no server)
 
+    if effective.config.log.format == "json":
+        log_lines()  # of the error that ends it
     serve(effective.config, file=effective.file)

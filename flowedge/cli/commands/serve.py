@@ -32,7 +32,7 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
-from flowedge.cli.output import say, say_json, say_text, warn
+from flowedge.cli.output import log_lines, say, say_json, say_text, warn
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.screens.layout import Column, Form
@@ -157,6 +157,9 @@ def serve_pipelines(
     if exit_with_parent:
         stop_when_input_closes()
     settings = effective.config
+    set_up_logs(settings.log, platform.node())
+    if settings.log.format == "json":
+        log_lines()
     drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)
     request = PipelineRequest(
         model=local_path(model),
@@ -198,7 +201,6 @@ def _serve(
             screen.note(notice)
         opening = open_entry(request, names, screen)
     with opening as entries:
-        set_up_logs(settings.log, platform.node())
         return serve(settings, entries, _announce)
 
 

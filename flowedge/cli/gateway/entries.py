@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.options import choose_drafting, local_path
+from flowedge.cli.output import lines_are_logged
 from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
@@ -57,7 +58,7 @@ def _check(request: PipelineRequest, screen: AnswerScreen) -> None:
     """Find wrong options before anything is started; download what is missing."""
     preflight = Preflight(request, GenerateOptions(), ())
     preflight.run()
-    if download_models(request, screen.progress, check=False, quiet=False):
+    if download_models(request, screen.progress, check=False, quiet=lines_are_logged()):
         preflight.run()  # the files that have come tell more
 
 

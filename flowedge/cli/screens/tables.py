@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from flowedge.cli.output import LogStream, lines_are_logged
 from flowedge.cli.screens.layout import Column, Form, lay_out
 from flowedge.core.visible_text import visible_answer, visible_field
 
@@ -67,7 +68,12 @@ def output_console() -> TerminalConsole:
 
 
 def error_console() -> TerminalConsole:
-    """Return a console for standard error; lines are not wrapped where that is no terminal."""
+    """Return a console for standard error; lines are not wrapped where that is no terminal.
+
+    Where the log takes the lines (see `log_lines`), there is none.
+    """
+    if lines_are_logged():
+        return TerminalConsole(file=LogStream(), force_terminal=False, width=UNLIMITED, highlight=False)
     return TerminalConsole(stderr=True, width=None if sys.stderr.isatty() else UNLIMITED, highlight=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -155,3 +156,18 @@ def test_under_systemd_the_journal_gets_one_line_with_a_priority() -> None:
         os.close(writing)
     with os.fdopen(reading) as pipe:
         assert pipe.read() == "<4>flowedge: hot\\nwater\n"
+
+
+def test_the_error_that_ends_an_agent_is_a_line_of_the_log() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent = AgentProcess("d0", "--no-advertise", "--log-format", "json", port=port)
+        agent.start()
+        try:
+            assert agent.wait() == 1
+        finally:
+            agent.stop()
+    records = [json.loads(line) for line in agent.lines]
+    assert [(each["level"], each["logger"]) for each in records][-1] == ("error", "flowedge.cli")
+    assert str(port) in records[-1]["message"]
+    agent.remove()
