@@ -7,6 +7,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from flowedge.serving import ollama, openai
 from flowedge.serving.errors import add_handlers
+from flowedge.serving.http.endpoints import EndpointNames
 from flowedge.serving.http.middleware import RequestMiddleware
 from flowedge.serving.page import routes as page
 from flowedge.serving.routes import health, models
@@ -33,7 +34,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(RequestMiddleware, gateway=gateway)
+    app.add_middleware(RequestMiddleware, gateway=gateway, endpoints=EndpointNames(app.routes))
     origins = gateway.settings.http.cors_origins
     if origins:
         app.add_middleware(

@@ -48,6 +48,8 @@ def test_running_answers_end_and_new_ones_are_refused(patient: GatewayProcess, c
         assert (refused.status_code, refused.headers["connection"]) == (503, "close")
         assert refused.json()["error"]["code"] == "draining" and refused.headers["retry-after"]
         answer = asked.result(WAIT_S)
+    refused_line = patient.line(f"request={refused.headers['x-request-id']}")
+    assert f"endpoint={COMPLETIONS} status=503" in refused_line
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] == 150
     assert patient.wait(WAIT_S) == 0

@@ -53,6 +53,7 @@ def test_other_hosts_are_refused_on_loopback(gateway4: GatewayProcess, host: str
         answer = client.get("/v1/models", headers={"host": host})
     assert answer.status_code == 403
     assert answer.json()["error"]["code"] == "host_not_allowed"
+    gateway4.line(f"request={answer.headers['x-request-id']}", "endpoint=/v1/models status=403")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:80", "127.0.0.1:9", "[::1]:80", "a.localhost"])

@@ -49,6 +49,25 @@ def ask(gateway: GatewayProcess, key: str, tokens: int = 4) -> httpx.Response:
         return client.post(COMPLETIONS, json=body(tokens))
 
 
+def counted(gateway: GatewayProcess, key: str, endpoint: str, outcome: str) -> float:
+    """Return how many requests had an outcome without having reached a pipeline."""
+    labels = f'{{endpoint="{endpoint}",model="",outcome="{outcome}",pipeline=""}}'
+    return gateway.samples(key).get(f"flowedge_gateway_requests_total{labels}", 0)
+
+
+def test_a_refused_request_is_counted_at_its_endpoint(
+    started: tuple[GatewayProcess, dict[str, str]],
+) -> None:
+    gateway, made = started
+    places = (COMPLETIONS, "/v1/models/{name:path}", "/api/chat", "other")
+    before = [counted(gateway, made["anna"], place, "missing_api_key") for place in places]
+    with gateway.client() as client:
+        for path in (COMPLETIONS, "/v1/models/no/such", "/api/chat", "/v1/nothing"):
+            assert client.post(path, json={}).status_code == 401
+    after = [counted(gateway, made["anna"], place, "missing_api_key") for place in places]
+    assert after == [count + 1 for count in before]
+
+
 def test_a_key_is_needed_and_errors_have_openais_shape(
     started: tuple[GatewayProcess, dict[str, str]],
 ) -> None:

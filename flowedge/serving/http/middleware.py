@@ -16,6 +16,7 @@ from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import ApiError, api_error
 from flowedge.serving.http.body import ClientGoneError, read_body
+from flowedge.serving.http.endpoints import EndpointNames
 from flowedge.serving.http.guards import check_host, check_origin
 from flowedge.serving.record import CURRENT, RequestRecord
 from flowedge.serving.routes.health import PATHS as OPEN_PATHS
@@ -32,8 +33,8 @@ _log = logging.getLogger("flowedge.serving.requests")
 class RequestMiddleware:
     """Wraps an application; see the module."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
-        self._app, self._gateway = app, gateway
+    def __init__(self, app: ASGIApp, gateway: Gateway, endpoints: EndpointNames) -> None:
+        self._app, self._gateway, self._endpoints = app, gateway, endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -53,7 +54,7 @@ class RequestMiddleware:
             await answer.refuse(scope, receive, api_error(error))
         finally:
             CURRENT.reset(token)
-            record.endpoint = _endpoint_of(scope)
+            record.endpoint = self._endpoints.of(scope)
             self._note(record)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: _Answer) -> None:
@@ -201,9 +202,3 @@ async def _wait_gone(receive: Receive) -> None:
     """Return when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _endpoint_of(scope: Scope) -> str:
-    """Return the path of the route that a request was led to, "" for none."""
-    route = scope.get("route")
-    return str(getattr(route, "path", ""))
