@@ -38,6 +38,12 @@ class BadRequestError(FlowEdgeError):
     status = "INVALID_ARGUMENT"
 
 
+class GrammarError(BadRequestError):
+    """A grammar that cannot be used with the model, or that no answer can follow."""
+
+    code = "grammar"
+
+
 class CapacityError(BadRequestError):
     """A request whose context does not fit the cache, or a model that does not fit the memory.
 
@@ -160,6 +166,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
         CapacityError,
         CheckpointError,
         DeadlineError,
+        GrammarError,
         NonFiniteError,
         PrefixLostError,
         ProtocolError,

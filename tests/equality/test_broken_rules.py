@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.head import LMHead
@@ -30,7 +30,7 @@ def break_rules(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
     def limited(self: PathRules, *args):
         if self._matcher is not None and len(self._tokens) >= LIMIT:
-            raise BadRequestError("grammar (json_schema) is too complex, or cannot be followed: a limit")
+            raise GrammarError("grammar (json_schema) is too complex, or cannot be followed: a limit")
         return original(self, *args)
 
     monkeypatch.setattr(PathRules, method, limited)
@@ -71,7 +71,7 @@ def fails_at_the_limit(pair: Pair, outputs: list[TimedOutput]) -> None:
     assert tuple(drawn) == whole(pair)[:LIMIT]
     failed = outputs[-1].output
     assert isinstance(failed, Failed)
-    assert isinstance(failed.error, BadRequestError)
+    assert isinstance(failed.error, GrammarError)
     assert "grammar (json_schema) is too complex" in str(failed.error)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.rules.grammar_source import GrammarSource
 from flowedge.core.rules.likelihood import TokenLikelihood
@@ -359,7 +359,7 @@ def test_a_grammar_that_cannot_be_compiled_ends_the_session_alone(pair: Pair) ->
     ends = {t.output.session: t.output for t in pipeline.outputs}
     failed = ends["s"]
     assert isinstance(failed, Failed)
-    assert isinstance(failed.error, BadRequestError)
+    assert isinstance(failed.error, GrammarError)
     assert "grammar (regex) cannot be used" in str(failed.error)
     assert isinstance(ends["good"], Finished)
 

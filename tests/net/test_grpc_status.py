@@ -14,6 +14,7 @@ from flowedge.core.errors import (
     DeviceError,
     DeviceLostError,
     FlowEdgeError,
+    GrammarError,
     ProtocolError,
 )
 from flowedge.net.grpc_status import ERROR_KEY, from_status, to_status
@@ -35,6 +36,7 @@ def rpc_error(
     "error",
     [
         BadRequestError("no"),
+        GrammarError("grammar (regex) cannot be used"),
         CapacityError("too long, by 3 tokens"),
         CheckpointError("grün: no such model"),
         ProtocolError("odd"),

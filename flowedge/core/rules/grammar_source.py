@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 
 GrammarKind: TypeAlias = Literal["json_object", "json_schema", "lark", "regex"]
 MAX_GRAMMAR = 128 << 10  # characters
@@ -20,7 +20,7 @@ class GrammarSource:
         ends_late: whether the answer ends only where nothing but its end is allowed (see ignore_eos).
 
     Raises:
-        BadRequestError: when the text is empty or too long.
+        GrammarError: when the text is empty or too long.
     """
 
     kind: GrammarKind
@@ -29,9 +29,9 @@ class GrammarSource:
 
     def __post_init__(self) -> None:
         if self.kind != "json_object" and not self.text.strip():
-            raise BadRequestError(f"{self.parameter} is empty; give its text, or leave it out")
+            raise GrammarError(f"{self.parameter} is empty; give its text, or leave it out")
         if len(self.text) > MAX_GRAMMAR:
-            raise BadRequestError(
+            raise GrammarError(
                 f"{self.parameter} has {len(self.text)} characters; at most {MAX_GRAMMAR} are taken"
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.rules.logit_rules import LogitRules, RuledPath
 from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.sampling.rules.path_rules import PathRules
@@ -20,7 +20,7 @@ class AnswerRules:
         """Return the rules of a session, standing at a path.
 
         Raises:
-            BadRequestError: when the grammar cannot be used or followed.
+            GrammarError: when the grammar cannot be used or followed.
         """
         known = self._paths.get(session)
         if known is None or known[0] != path.rules:
@@ -32,9 +32,7 @@ class AnswerRules:
         if rules.grammar is None:
             return PathRules(rules, None)
         if self._grammars is None:
-            raise BadRequestError(
-                f"{rules.grammar.parameter} cannot be followed here: no tokenizer is loaded"
-            )
+            raise GrammarError(f"{rules.grammar.parameter} cannot be followed here: no tokenizer is loaded")
         return PathRules(rules, self._grammars.matcher(rules.grammar))
 
     def drop(self, session: str) -> None:

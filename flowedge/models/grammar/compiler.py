@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.rules.grammar_source import GrammarSource
 from flowedge.models.grammar.matcher import GrammarMatcher
 
@@ -45,7 +45,7 @@ class GrammarCompiler:
         """Return a matcher at the beginning of an answer.
 
         Raises:
-            BadRequestError: when the grammar is wrong, no text or no end satisfies it, it exceeds a limit, or
+            GrammarError: when the grammar is wrong, no text or no end satisfies it, it exceeds a limit, or
                 the tokenizer cannot be used.
         """
         with self._lock:
@@ -59,7 +59,7 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 (few requests have a grammar)
 
         if not self._eos:
-            raise BadRequestError(
+            raise GrammarError(
                 f"{source.parameter} cannot be followed: the model has no token that ends an answer"
             )
         limits = LLParserLimits(
@@ -69,7 +69,7 @@ class GrammarCompiler:
         tokenizer = self._read_tokenizer()
         compiled = LLMatcher(tokenizer, text, log_level=0, limits=limits)
         if compiled.is_error():
-            raise BadRequestError(f"{source.parameter} cannot be used: {_shortened(compiled.get_error())}")
+            raise GrammarError(f"{source.parameter} cannot be used: {_shortened(compiled.get_error())}")
         matcher = GrammarMatcher(source, compiled, self._eos, self._vocab_size, tokenizer.vocab_size)
         matcher.allowed()  # refuses what no answer can satisfy
         return matcher
@@ -83,7 +83,7 @@ class GrammarCompiler:
             try:
                 self._read = from_tokenizer(self._tokenizer, n_vocab=size, eos_token=sorted(self._eos))
             except (ValueError, RuntimeError) as error:
-                raise BadRequestError(
+                raise GrammarError(
                     f"grammars cannot be used with this model: its tokenizer, a "
                     f"{type(self._tokenizer).__name__}, is not supported ({_shortened(str(error))})"
                 ) from error
@@ -94,7 +94,7 @@ def _llguidance_text(matcher: type[LLMatcher], source: GrammarSource) -> str:
     """Return a grammar as llguidance takes it.
 
     Raises:
-        BadRequestError: when a schema is no JSON.
+        GrammarError: when a schema is no JSON.
     """
     match source.kind:
         case "lark":
@@ -106,9 +106,9 @@ def _llguidance_text(matcher: type[LLMatcher], source: GrammarSource) -> str:
     try:
         schema = json.loads(source.text)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"{source.parameter} is no JSON: {_shortened(str(error))}") from error
+        raise GrammarError(f"{source.parameter} is no JSON: {_shortened(str(error))}") from error
     if not isinstance(schema, dict):
-        raise BadRequestError(f"{source.parameter} is a JSON {type(schema).__name__}; it must be an object")
+        raise GrammarError(f"{source.parameter} is a JSON {type(schema).__name__}; it must be an object")
     return matcher.grammar_from_json_schema(source.text, defaults=_SCHEMA_STYLE)  # type: ignore[arg-type]
 
 

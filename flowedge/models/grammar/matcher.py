@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowedge.core.arrays import BoolArray
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.rules.grammar_source import GrammarSource
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class GrammarMatcher:
         """Go on by a token.
 
         Raises:
-            BadRequestError: when the grammar exceeds a limit here.
+            GrammarError: when the grammar exceeds a limit here.
         """
         if self._behind or token in self._eos or not self._matcher.try_consume_tokens([token]):
             self._behind += 1
@@ -75,7 +75,7 @@ class GrammarMatcher:
         """Return which tokens may follow: bool [vocab_size]. The grammar must not have ended.
 
         Raises:
-            BadRequestError: when there is none, or the grammar exceeds a limit here.
+            GrammarError: when there is none, or the grammar exceeds a limit here.
         """
         words = np.zeros(-(-self._mask_bits // 32), dtype=np.int32)
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
@@ -86,7 +86,7 @@ class GrammarMatcher:
         goes_on = bool(allowed.any())
         allowed[self._ends] = self._matcher.is_accepting() and not (goes_on and self._source.ends_late)
         if not goes_on and not allowed.any():
-            raise BadRequestError(
+            raise GrammarError(
                 f"{self._source.parameter} cannot be followed: no token of the model continues the answer "
                 "here, and it may not end"
             )
@@ -95,4 +95,4 @@ class GrammarMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = " ".join(self._matcher.get_error().split())[:500]
-            raise BadRequestError(f"{self._source.parameter} is too complex, or cannot be followed: {reason}")
+            raise GrammarError(f"{self._source.parameter} is too complex, or cannot be followed: {reason}")

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Request
 
-from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.errors import FlowEdgeError, GrammarError
 from flowedge.serving.access.caller import ApiCaller, authorised
 from flowedge.serving.answers.planned import PlannedAnswer
 from flowedge.serving.answers.running import RunningAnswers
@@ -19,9 +19,17 @@ from flowedge.serving.pipelines.member import PipelineClient
 from flowedge.serving.pipelines.pool import may_go_elsewhere
 from flowedge.serving.state import Gateway, gateway_of
 
-GRAMMAR_NAME = re.compile(r"grammar \(\w+\)(?=\W|$)")  # see GrammarSource.parameter
+_SUBJECT = re.compile(r"grammar \(\w+\)")  # of messages: see GrammarSource.parameter
 AskedBy: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
 """The parameter of an endpoint that asks for answers."""
+
+
+def of_parameter(error: GrammarError, name: str) -> ApiError:
+    """Return an error of a pipeline with the name of the request's parameter that the grammar was made of."""
+    text = str(error)
+    subject = _SUBJECT.match(text)
+    message = f"{name}: {text}" if subject is None else f"{name}{text[subject.end() :]}"
+    return ApiError(400, message, param=name)
 
 
 @dataclass(frozen=True)
@@ -72,18 +80,9 @@ class Asked:
             try:
                 async with self._on_a_pipeline() as answers:
                     yield answers
-            except BadRequestError as error:
-                raise self._of_parameter(error) from error
-
-    def _of_parameter(self, error: BadRequestError) -> BadRequestError | ApiError:
-        """Return an error of a pipeline; one of a grammar with the name of the parameter that made it."""
-        text = str(error)
-        grammar = GRAMMAR_NAME.match(text)
-        if grammar is None:
-            return error
-        asked = any(each.options.grammar is not None for each in self.planned)
-        name = self.form if asked else "tools"
-        return ApiError(400, f"{name}{text[grammar.end() :]}", param=name)
+            except GrammarError as error:
+                asked = any(each.options.grammar is not None for each in self.planned)
+                raise of_parameter(error, self.form if asked else "tools") from error
 
     @asynccontextmanager
     async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowedge.client import ChatMessage, Client, Grammar, ToolCall
-from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.errors import BadRequestError, CapacityError, GrammarError
 from flowedge.models.chat_template.tools import described_tools
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import encode_messages, load_tokenizer
@@ -110,6 +110,13 @@ def test_tools_count_to_the_size_of_the_prompt(cluster4: str) -> None:
     tool = {"type": "function", "function": {"name": "x", "description": "x" * 300_000}}
     with Client(cluster4) as client, pytest.raises(CapacityError, match="bytes"):
         client.chat([ChatMessage("user", "Hi")], tools=[tool]).result()
+
+
+def test_an_error_of_a_grammar_keeps_its_class_over_the_wire(cluster4: str) -> None:
+    with Client(cluster4) as client:
+        for grammar in (Grammar.regex("(a"), Grammar.json_schema({"type": "colour"}), Grammar("lark", " ")):
+            with pytest.raises(GrammarError, match=r"^grammar \("):
+                client.generate("Hi", grammar=grammar, max_new_tokens=1).result()
 
 
 def test_a_grammar_and_a_forced_call_exclude_each_other(cluster4: str) -> None:

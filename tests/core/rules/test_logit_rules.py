@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, GrammarError
 from flowedge.core.rules.grammar_source import MAX_GRAMMAR, GrammarSource
 from flowedge.core.rules.logit_rules import LogitRules
 
@@ -53,7 +53,7 @@ def test_what_is_a_rule(rules: LogitRules, is_rule: bool, changes_draws: bool) -
 
 
 def test_a_grammar_has_a_text_of_limited_length() -> None:
-    with pytest.raises(BadRequestError, match=r"grammar \(regex\) is empty"):
+    with pytest.raises(GrammarError, match=r"grammar \(regex\) is empty"):
         GrammarSource("regex", " ")
-    with pytest.raises(BadRequestError, match=r"grammar \(lark\) has 131073 characters"):
+    with pytest.raises(GrammarError, match=r"grammar \(lark\) has 131073 characters"):
         GrammarSource("lark", "x" * (MAX_GRAMMAR + 1))

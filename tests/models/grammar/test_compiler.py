@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import GrammarError
 from flowedge.core.rules.grammar_source import GrammarKind, GrammarSource
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import eos_token_ids, load_tokenizer
@@ -144,7 +144,7 @@ def test_matchers_of_one_grammar_do_not_see_each_other(compiler: GrammarCompiler
 def test_grammars_that_are_refused(
     compiler: GrammarCompiler, kind: GrammarKind, text: str, complaint: str
 ) -> None:
-    with pytest.raises(BadRequestError) as refused:
+    with pytest.raises(GrammarError) as refused:
         compiler.matcher(GrammarSource(kind, text))
     assert complaint in str(refused.value)
     assert len(str(refused.value)) < 700
@@ -172,14 +172,14 @@ def test_a_grammar_that_is_too_complex_at_some_place_says_so(compiler: GrammarCo
     """The limits of llguidance hold at each token; a matcher that has met one stays of no use."""
     matcher = compiler.matcher(GrammarSource("regex", "([a-z ]{0,200}[A-Z0-9 ]{0,200}){0,100}"))
     rng = np.random.default_rng(0)
-    with pytest.raises(BadRequestError, match=r"grammar \(regex\) is too complex"):
+    with pytest.raises(GrammarError, match=r"grammar \(regex\) is too complex"):
         for _ in range(300):
             allowed = np.flatnonzero(matcher.allowed())
             matcher.push(int(rng.choice(allowed[allowed != EOS])))
 
 
 def test_a_model_without_an_end_follows_no_grammar(tokenizer: Any) -> None:
-    with pytest.raises(BadRequestError, match="no token that ends an answer"):
+    with pytest.raises(GrammarError, match="no token that ends an answer"):
         GrammarCompiler(tokenizer, (), VOCAB).matcher(GrammarSource("json_object"))
 
 
@@ -188,7 +188,7 @@ def test_a_tokenizer_that_llguidance_cannot_read() -> None:
         def __len__(self) -> int:
             return 10
 
-    with pytest.raises(BadRequestError, match="its tokenizer, a SlowTokenizer, is not supported"):
+    with pytest.raises(GrammarError, match="its tokenizer, a SlowTokenizer, is not supported"):
         GrammarCompiler(SlowTokenizer(), {1}, 10).matcher(GrammarSource("json_object"))
 
 

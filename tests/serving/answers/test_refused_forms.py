@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from flowedge.core.errors import GrammarError
+from flowedge.serving.answers.asked import of_parameter
 from tests.support.gateways import GatewayProcess
 
 HELLO = [{"role": "user", "content": "Add two numbers."}]
@@ -51,6 +53,18 @@ def test_ollama(gateway4: GatewayProcess, schema: dict[str, Any], path: str) -> 
     prompt: dict[str, Any] = {"messages": HELLO} if path == "/api/chat" else {"prompt": "Hi"}
     message = refused(gateway4, path, {**prompt, "format": schema})
     assert message.startswith("format cannot be ")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("grammar (regex) cannot be used: unclosed group", "format cannot be used: unclosed group"),
+        ("grammars cannot be used with this model", "format: grammars cannot be used with this model"),
+    ],
+)
+def test_any_error_of_a_grammar_names_the_parameter(text: str, shown: str) -> None:
+    error = of_parameter(GrammarError(text), "format")
+    assert (error.status, error.param, error.message) == (400, "format", shown)
 
 
 def test_tools_that_must_be_called(gateway4: GatewayProcess) -> None:
