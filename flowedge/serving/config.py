@@ -137,7 +137,7 @@ class GatewayDeadlines(SettingsGroup):
     write_s: Seconds = setting(
         30.0, "Time for which a client may not read what is sent; then its connection and request end."
     )
-    answer_s: Seconds = setting(600.0, "Maximum time for an answer.")
+    answer_s: Seconds = setting(600.0, "Maximum time for an answer, with its wait for room.")
     comment_s: Seconds = setting(10.0, "Time without output after which a stream carries a comment line.")
     drain_s: float = setting(
         20.0,

@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from flowedge.core.errors import FlowEdgeError, GrammarError
 from flowedge.serving.access.caller import ApiCaller, authorised
+from flowedge.serving.answers.deadline import AnswerDeadline
 from flowedge.serving.answers.planned import PlannedAnswer
 from flowedge.serving.answers.running import RunningAnswers
 from flowedge.serving.errors import ApiError
@@ -39,6 +40,7 @@ class Asked:
     Attributes:
         model: name or alias.
         form: the request's parameter that says what the answers' text must be.
+        deadline: of the answers, with the time that they wait for a pipeline.
     """
 
     gateway: Gateway
@@ -47,6 +49,7 @@ class Asked:
     planned: Sequence[PlannedAnswer]
     request_id: str
     form: str
+    deadline: AnswerDeadline
 
     @classmethod
     def of(
@@ -64,7 +67,8 @@ class Asked:
         """
         gateway = gateway_of(request)
         name = gateway.pipelines.model(model).name
-        return cls(gateway, caller, name, planned, request.state.request_id, form)
+        deadline = AnswerDeadline(gateway.settings.deadlines.answer_s)
+        return cls(gateway, caller, name, planned, request.state.request_id, form, deadline)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RunningAnswers]:
@@ -73,7 +77,7 @@ class Asked:
         A pipeline that fails before the first chunk is replaced by another.
 
         Raises:
-            ApiError: when no pipeline can answer, or the key may not ask now.
+            ApiError: when no pipeline can answer, the key may not ask now, or the time is over.
             FlowEdgeError: the first error of the answers.
         """
         with self.caller.one_request():
@@ -92,7 +96,7 @@ class Asked:
             try:
                 async with AsyncExitStack() as stack:
                     client = await self._leased(stack, failed)
-                    answers = RunningAnswers(client, self.planned, self.request_id)
+                    answers = RunningAnswers(client, self.planned, self.request_id, self.deadline)
                     stack.push_async_callback(self._end, answers)
                     self.gateway.note_asker(answers.names, self.caller.name)
                     await answers.begin()
@@ -108,15 +112,22 @@ class Asked:
         """Return the client of a pipeline that has not failed, leased while the stack lasts.
 
         Raises:
-            ApiError: when there is none.
+            ApiError: when there is none, or the time is over.
             FlowEdgeError: the last failure, when there is none any more.
         """
         pool = self.gateway.pipelines
         try:
-            count = len(self.planned)
-            lease = pool.lease(self.model, self.caller, exclude=failed, answers=count)
+            lease = pool.lease(
+                self.model,
+                self.caller,
+                exclude=failed,
+                answers=len(self.planned),
+                wait_s=self.deadline.left_s,
+            )
             return await stack.enter_async_context(lease)
         except ApiError as error:
+            if not self.deadline.left_s:
+                raise self.deadline.error() from error
             if failed:
                 raise list(failed.values())[-1] from error
             raise

@@ -66,7 +66,7 @@ class PlannedAnswer:
     options: GenerateOptions
     place: int = 0
 
-    def start(self, client: AsyncClient, request_id: str) -> AsyncGeneration:
+    def start(self, client: AsyncClient, request_id: str, timeout_s: float) -> AsyncGeneration:
         """Ask a pipeline for the answer.
 
         Raises:
@@ -82,9 +82,12 @@ class PlannedAnswer:
                 template_values=self.prompt.template_values or None,
                 options=self.options,
                 request_id=request_id,
+                timeout_s=timeout_s,
             )
         text, ids = (self.prompt, None) if isinstance(self.prompt, str) else (None, self.prompt)
-        return client.generate(text=text, prompt_ids=ids, options=self.options, request_id=request_id)
+        return client.generate(
+            text=text, prompt_ids=ids, options=self.options, request_id=request_id, timeout_s=timeout_s
+        )
 
 
 def _with_closed_parameters(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TypeAlias
 
 from flowedge.client import AsyncGeneration, Chunk
+from flowedge.serving.answers.deadline import AnswerDeadline
 from flowedge.serving.answers.planned import PlannedAnswer
 from flowedge.serving.answers.usage import AnswerUsage, RequestUsage
 from flowedge.serving.pipelines.member import PipelineClient
 from flowedge.version import VERSION
 
 _LONGEST_ID = 44  # characters of a request's id before the number of an answer
+_GRACE_S = 10.0  # after which a draft node ends an answer that the gateway should have ended
 
 PlacedChunk: TypeAlias = tuple[int, Chunk | None]
 """The place of an answer, and its next chunk; None behind its last one."""
@@ -29,7 +31,13 @@ class RunningAnswers:
         fingerprint: changes with the model and with the version of FlowEdge.
     """
 
-    def __init__(self, client: PipelineClient, planned: Sequence[PlannedAnswer], request_id: str) -> None:
+    def __init__(
+        self,
+        client: PipelineClient,
+        planned: Sequence[PlannedAnswer],
+        request_id: str,
+        deadline: AnswerDeadline,
+    ) -> None:
         """Start the answers; see PlannedAnswer.start for the errors."""
         self.pipeline = client.pipeline
         self.fingerprint = fingerprint_of(client)
@@ -37,11 +45,13 @@ class RunningAnswers:
         self.generations: list[AsyncGeneration] = []
         self.names = _names(request_id, len(planned))
         for name, each in zip(self.names, planned, strict=True):
-            self.generations.append(each.start(client, name))
+            self.generations.append(each.start(client, name, deadline.left_s + _GRACE_S))
         self._tokens = [0] * len(planned)  # of the chunks so far
         self._reasoning = [0] * len(planned)  # of these, until the end of the reasoning
         self._first: PlacedChunk | None = None
         self._merged = self._of_several() if len(planned) > 1 else self._of_one()
+        self._deadline, self._expired = deadline, False
+        self._timer = asyncio.get_running_loop().call_later(deadline.left_s, self._expire)
 
     @property
     def begun(self) -> bool:
@@ -51,25 +61,19 @@ class RunningAnswers:
     async def begin(self) -> None:
         """Wait for the first chunk; until then another pipeline can be asked instead.
 
-        Raises what the client raises.
+        Raises what the client raises, and ApiError with status 504 when the time is over.
         """
-        self._first = await anext(self._merged)
+        self._first = self._in_time(await anext(self._merged))
 
     async def chunks(self) -> AsyncGenerator[PlacedChunk, None]:
-        """Yield the chunks of all answers as they come.
-
-        Raises what the client raises.
-        """
+        """Yield the chunks of all answers as they come; raises what `begin` does."""
         if self._first is not None:
             yield self._noted(self._first)
         async for placed in self._merged:
-            yield self._noted(placed)
+            yield self._noted(self._in_time(placed))
 
     async def complete(self) -> None:
-        """Wait until all answers are complete.
-
-        Raises what the client raises.
-        """
+        """Wait until all answers are complete; raises what `begin` does."""
         async for _ in self.chunks():
             pass
 
@@ -87,9 +91,22 @@ class RunningAnswers:
 
     async def close(self) -> None:
         """Cancel the answers that are not complete, which frees their caches."""
+        self._timer.cancel()
         for generation in self.generations:
             generation.close()
         await self._merged.aclose()
+
+    def _expire(self) -> None:
+        """Cancel the answers when their time is over."""
+        self._expired = any(generation.running for generation in self.generations)
+        for generation in self.generations:
+            generation.close()
+
+    def _in_time(self, placed: PlacedChunk) -> PlacedChunk:
+        """Return a chunk; a cancelled answer ends without an error of its own."""
+        if self._expired:
+            raise self._deadline.error()
+        return placed
 
     def _noted(self, placed: PlacedChunk) -> PlacedChunk:
         place, chunk = placed

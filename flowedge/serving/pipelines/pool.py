@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -108,7 +109,13 @@ class PipelinePool:
 
     @asynccontextmanager
     async def lease(
-        self, model: str, caller: ApiCaller, *, exclude: Collection[str] = (), answers: int = 1
+        self,
+        model: str,
+        caller: ApiCaller,
+        *,
+        exclude: Collection[str] = (),
+        answers: int = 1,
+        wait_s: float = math.inf,
     ) -> AsyncIterator[PipelineClient]:
         """Yield a client of the least loaded pipeline that can answer; the context counts as its load.
 
@@ -119,15 +126,18 @@ class PipelinePool:
             model: name or alias.
             exclude: names of pipelines that have failed the request already.
             answers: number of answers that the request asks for at once.
+            wait_s: seconds that the request may wait, if they are fewer than the settings allow.
 
         Raises:
             UnknownModelError: when there is no such model.
-            ApiError: with status 429 when the key has no tokens left, 503 when no pipeline can answer.
+            ApiError: with status 429 when the key has no tokens left or there is no room in time, 503 when
+                no pipeline can answer.
         """
         caller.check()
         served = self.model(model)
         queue = self._queues.setdefault(served.name, SlotQueue())
-        member = await self._take(served, caller, exclude, queue, answers)
+        wait_s = min(wait_s, self._settings.queue_s)
+        member = await self._take(served, caller, exclude, queue, answers, wait_s)
         record = CURRENT.get()
         if record is not None:
             record.model, record.pipeline = member.model, member.label
@@ -152,12 +162,13 @@ class PipelinePool:
         exclude: Collection[str],
         queue: SlotQueue,
         answers: int,
+        wait_s: float,
     ) -> PoolMember:
         """Return a pipeline that has room, with the request among its leases.
 
         Raises what `lease` does.
         """
-        rank, until = PRIORITIES.index(caller.priority), time.monotonic() + self._settings.queue_s
+        rank, until = PRIORITIES.index(caller.priority), time.monotonic() + wait_s
         turn: asyncio.Event | None = None
         try:
             while True:
@@ -169,12 +180,13 @@ class PipelinePool:
                     member = self._least_loaded(free)
                     member.leases += answers
                     return member
-                if time.monotonic() > until:
-                    raise _queue_full(model, len(queue), self._settings.queue_s)
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise _queue_full(model, len(queue), wait_s)
                 turn = turn or queue.enter(rank)
                 turn.clear()
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(turn.wait(), _LOOK_S)
+                    await asyncio.wait_for(turn.wait(), min(left, _LOOK_S))
         finally:
             if turn is not None:
                 queue.leave(turn)
