@@ -21,7 +21,8 @@ from flowedge.client.status import DraftNodeStatus
 from flowedge.client.transcript import Chunk
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.client.watching.streams import watch_async
-from flowedge.core.errors import FlowEdgeError
+from flowedge.core.errors import DeadlineError, FlowEdgeError
+from flowedge.net.deadline import within
 from flowedge.security.tls.channels import AsyncConnection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
@@ -208,8 +209,8 @@ class AsyncGeneration(
     async def _next_event(self) -> pb.GenerateEvent:
         call = await asyncio.shield(self._beginning)
         try:
-            event = await asyncio.wait_for(call.read(), self._client.silence_s)
-        except asyncio.TimeoutError:
+            event = await within(self._client.silence_s, call.read(), "no sign of life came")
+        except DeadlineError:
             raise self._silent() from None
         except grpc.aio.AioRpcError as error:
             raise self._error_of(error) from error

@@ -21,6 +21,15 @@ async def within(seconds: float, awaited: Awaitable[T], what: str) -> T:
     return await ProgressDeadline(seconds).wait(awaited, what)
 
 
+async def set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Return whether an event is set within some seconds."""
+    try:
+        await within(seconds, event.wait(), "the event was not set")
+    except DeadlineError:
+        return False
+    return True
+
+
 class ProgressDeadline:
     """A deadline that every sign of progress puts off."""
 

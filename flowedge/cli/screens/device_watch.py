@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.discovery.discovery import AgentWatcher
 from flowedge.discovery.presence import Change, PresenceEvent, Sighting
 from flowedge.discovery.settings import DiscoverySettings
+from flowedge.net.deadline import set_within
 from flowedge.net.supervision import supervise
 
 SURVEY_S = 2.0  # between two surveys of the agents
@@ -81,8 +81,7 @@ async def watch_screen(settings: DiscoverySettings, peers: Sequence[str]) -> Non
             known.update(agent.id for agent in agents if agent.answer is not None)
             live.update(screen(agents, list(events)), refresh=True)
             changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), max(0.1, SURVEY_S - (time.monotonic() - asked)))
+            await set_within(max(0.1, SURVEY_S - (time.monotonic() - asked)), changed)
 
     with Live(
         Text("searching for agents"), console=output_console(), auto_refresh=False, screen=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,7 +11,8 @@ import grpc
 
 from flowedge.client.channel import stream_ended
 from flowedge.client.watching.activity import PipelineActivity
-from flowedge.core.errors import DeviceLostError, FlowEdgeError
+from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError
+from flowedge.net.deadline import within
 from flowedge.v1 import generation_pb2 as pb
 
 ErrorOf = Callable[[grpc.RpcError], FlowEdgeError]
@@ -27,12 +27,13 @@ async def watch_async(
     try:
         call = await begin()
         while True:
-            message = await asyncio.wait_for(call.read(), silence_s)
+            try:
+                message = await within(silence_s, call.read(), "no sign of life came")
+            except DeadlineError:
+                raise _silent(address, silence_s) from None
             if not isinstance(message, pb.PipelineActivity):
                 raise stream_ended(address, "the watch was ended")
             yield PipelineActivity.from_proto(message, address)
-    except asyncio.TimeoutError:
-        raise _silent(address, silence_s) from None
     except grpc.RpcError as error:
         raise error_of(error) from error
     finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from asyncio import TimeoutError as AsyncTimeoutError
-from asyncio import wait_for
 from collections.abc import Mapping
 
 from starlette.types import Receive
 
+from flowedge.core.errors import DeadlineError
+from flowedge.net.deadline import within
 from flowedge.serving.errors import ApiError
 
 
@@ -33,8 +33,9 @@ async def read_body(receive: Receive, headers: Mapping[str, str], most: int, sec
     body = bytearray()
     while True:
         try:
-            message = await wait_for(receive(), max(0.001, deadline - time.monotonic()))
-        except AsyncTimeoutError:
+            left = max(0.001, deadline - time.monotonic())
+            message = await within(left, receive(), "the body did not come")
+        except DeadlineError:
             raise ApiError(
                 408, f"the body did not come within {seconds:g} s", code="request_timeout"
             ) from None

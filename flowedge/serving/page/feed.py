@@ -14,10 +14,11 @@ from typing import Any
 from fastapi import FastAPI
 
 from flowedge.client.watching.activity import PipelineActivity, PipelineState
-from flowedge.core.errors import CapacityError, DeviceError, FlowEdgeError
+from flowedge.core.errors import CapacityError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.request_id import request_of
 from flowedge.discovery.discovery import AgentWatcher
+from flowedge.net.deadline import within
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import SERVER, ApiError
 from flowedge.serving.page import picture
@@ -69,8 +70,8 @@ class Browser:
     async def next(self, wait_s: float) -> ServerEvent | None:
         """Return the next event; None if there is none for a while."""
         try:
-            return await asyncio.wait_for(self._events.get(), wait_s)
-        except asyncio.TimeoutError:
+            return await within(wait_s, self._events.get(), "there was no event")
+        except DeadlineError:
             return None
 
 

@@ -13,6 +13,7 @@ from flowedge.client.assembly import assemble
 from flowedge.client.device import IDLE, Device
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
+from flowedge.net.deadline import set_within, within
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.pipelines.served import PipelineEntry, name_of
 from flowedge.version import PROTOCOL_VERSION
@@ -146,18 +147,15 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
                 self._settings.ask_s if self.ready else min(self._wait_s * 2, self._settings.most_ask_s)
             )
             self._next_at = time.monotonic() + self._wait_s
-            try:
-                await asyncio.wait_for(self._wake.wait(), self._wait_s)
+            if await set_within(self._wait_s, self._wake):
                 self._wake.clear()
                 self._wait_s = _FIRST_WAIT_S
-            except asyncio.TimeoutError:
-                pass
             await self._ask()
 
     async def _ask(self) -> None:
         """Ask the draft node how it is; have it set up its pipeline if it is idle and the spec is known."""
         try:
-            device = await asyncio.wait_for(self.client.describe(), self._settings.ask_limit_s)
+            device = await self._describe()
             if device.protocol_version != PROTOCOL_VERSION:
                 raise ProtocolError(
                     f"{device.name} speaks version {device.protocol_version} of the protocol, this gateway "
@@ -165,12 +163,13 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
                 )
             if device.role == IDLE and self._entry.spec is not None:
                 await self._set_up()
-                device = await asyncio.wait_for(self.client.describe(), self._settings.ask_limit_s)
+                device = await self._describe()
             self._take(device)
-        except asyncio.TimeoutError:
-            self._become(f"no answer within {self._settings.ask_limit_s:g} s")
         except (FlowEdgeError, ValueError) as error:
             self._become(str(error))
+
+    async def _describe(self) -> Device:
+        return await within(self._settings.ask_limit_s, self.client.describe(), "no answer")
 
     async def _set_up(self) -> None:
         spec = self._entry.spec

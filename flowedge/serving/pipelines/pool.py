@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -18,6 +17,7 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.request import PRIORITIES
+from flowedge.net.deadline import set_within
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.errors import SERVER, ApiError, UnknownModelError
@@ -185,8 +185,7 @@ class PipelinePool:
                     raise _queue_full(model, len(queue), wait_s)
                 turn = turn or queue.enter(rank)
                 turn.clear()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(turn.wait(), min(left, _LOOK_S))
+                await set_within(min(left, _LOOK_S), turn)
         finally:
             if turn is not None:
                 queue.leave(turn)
