@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
@@ -24,6 +26,8 @@ from flowedge.serving.errors import ApiError
 BodyT = TypeVar("BodyT", bound="RequestBody")
 ItemT = TypeVar("ItemT")
 MAX_FIELDS = 256  # of an object in a body; far more than any has
+_CONTAINERS = (dict, list)
+_MOST_SHOWN = 100  # characters of a value in an error
 
 
 def _as_list(value: Any) -> Any:
@@ -74,8 +78,8 @@ def read_body(model: type[BodyT], text: bytes) -> BodyT:
     """Return the body of a request.
 
     Raises:
-        ApiError: 400 with the parameter's name, when the text is not a JSON object, or when a parameter is
-            unknown, not supported, missing or wrong.
+        ApiError: 400 with the parameter's name, when the text is not a JSON object, when a number anywhere
+            is too large, or when a parameter is unknown, not supported, missing or wrong.
     """
     try:
         content = from_json(text, allow_inf_nan=False)
@@ -83,6 +87,10 @@ def read_body(model: type[BodyT], text: bytes) -> BodyT:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(content, dict):
         raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+    infinite = _infinite_at(content)
+    if infinite is not None:
+        param = _path(infinite)
+        raise refused_value(param, f"{param} is not a finite number; give one below {sys.float_info.max:.1e}")
     given = without_nulls(content)
     for name, value in content.items():
         if name in model.ignored:
@@ -144,8 +152,30 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _shown(value: object) -> str:
-    """Return a value as the client has written it, shortened."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:100]
+    """Return a value as the client has written it, shortened; only what is shown is encoded."""
+    shown = ""
+    for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(_beginning(value)):
+        shown += piece
+        if len(shown) >= _MOST_SHOWN:
+            break
+    return shown[:_MOST_SHOWN]
+
+
+def _beginning(value: object) -> object:
+    return value[:_MOST_SHOWN] if isinstance(value, str) else value
+
+
+def _infinite_at(content: dict[str, Any] | list[Any]) -> tuple[int | str, ...] | None:
+    """Return the place of a number that is not finite, such as 1e999; None if there is none."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return (key,)
+        elif value and isinstance(value, _CONTAINERS):
+            rest = _infinite_at(value)
+            if rest is not None:
+                return (key, *rest)
+    return None
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flowedge.client.request import GenerateArguments
+from flowedge.core.rules.logit_rules import MAX_BIASES
 from flowedge.serving.answers.body import BodyPart, RequestBody, Stop, refused_value
 
 MAX_CHOICES = 64  # answers of one request
@@ -14,10 +15,17 @@ MAX_LOGPROBS = 20
 MAX_TOKENS = 2**31 - 1
 
 
+def _few_biases(given: Any) -> Any:
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"it has {len(given)} tokens; at most {MAX_BIASES} are taken")
+    return given
+
+
 TokenLimit = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_few_biases)]
 
 
 class StreamOptions(BodyPart):
@@ -62,7 +70,7 @@ class SamplingBody(DrawingBody):
     stop: Stop = Field(default_factory=list)
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    logit_bias: Biases = Field(default_factory=dict)
 
     @property
     def includes_usage(self) -> bool:

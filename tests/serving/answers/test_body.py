@@ -92,3 +92,10 @@ def test_a_wrong_parameter_is_named(given: dict[str, Any], param: str, code: str
 )
 def test_what_is_no_json_object_is_refused(text: bytes) -> None:
     assert _refusal(text).code == "invalid_json"
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, [[1]] * 1_000_000, {"a": {"b": "x" * 1_000_000}}])
+def test_of_a_huge_value_only_the_beginning_is_shown(value: object) -> None:
+    error = _refusal(json.dumps({"name": "cat", "legs": value}).encode())
+    shown = json.dumps(value)[:100]
+    assert error.message == f"legs is {shown}: input should be a valid integer"

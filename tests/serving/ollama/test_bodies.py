@@ -128,3 +128,11 @@ def test_what_generate_cannot_do_is_refused_by_name(name: str) -> None:
     with pytest.raises(ApiError) as caught:
         _generate(**{name: ["x"] if name in ("context", "images") else "x"})
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize("option", ["temperature", "num_ctx"])
+def test_an_option_that_is_not_finite_is_refused(option: str) -> None:
+    text = f'{{"model": "m", "messages": [], "options": {{"{option}": 1e999}}}}'
+    with pytest.raises(ApiError, match=f"options.{option} is not a finite number") as caught:
+        read_body(ChatBody, text.encode())
+    assert (caught.value.status, caught.value.param) == (400, f"options.{option}")

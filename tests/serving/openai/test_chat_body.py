@@ -181,6 +181,8 @@ def test_values_of_the_template() -> None:
         ({"stop": ["x"] * 17}, "stop"),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+        ({"logit_bias": {str(token): "x" for token in range(100_000)}}, "logit_bias"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "run"}}}, "tool_choice"),
@@ -220,3 +222,29 @@ def test_values_that_mean_off_are_accepted() -> None:
         prompt_cache_key="k",
         safety_identifier="s",
     )
+
+
+def test_as_many_biases_as_a_draft_node_takes() -> None:
+    assert len(read(logit_bias={str(token): 1 for token in range(1024)}).logit_bias) == 1024
+    error = refused(logit_bias={str(token): 1 for token in range(1025)})
+    assert error.message.endswith(": it has 1025 tokens; at most 1024 are taken")
+    assert len(error.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ('"temperature": 1e999', "temperature"),
+        ('"top_p": -1e999', "top_p"),
+        ('"user": [[1, 2.5], {"a": 1e999}]', "user[1].a"),
+        (
+            '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 1e400}}}]',
+            "tools[0].function.parameters.maximum",
+        ),
+    ],
+)
+def test_a_number_that_is_too_large_for_json_is_named(given: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_body(ChatCompletionBody, f'{{"model": "m", "messages": [], {given}}}'.encode())
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert caught.value.message == f"{param} is not a finite number; give one below 1.8e+308"
