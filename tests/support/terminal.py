@@ -34,14 +34,12 @@ def run_in_terminal(
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm", **(env or {})}
-    environment.pop("COLUMNS", None)
     process = subprocess.Popen(
         [*CLI, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment,
+        env=_environment(env or {}),
         start_new_session=True,
     )
     os.close(theirs)
@@ -55,6 +53,12 @@ def run_in_terminal(
         process.wait()
         os.close(ours)
     return code, without_colours(written.decode())
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command in a terminal, whose width is the terminal's."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return {**inherited, "TERM": "xterm", **changes}
 
 
 def without_colours(text: str) -> str:
@@ -91,7 +95,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})},
+            env=_environment({"PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})}),
             start_new_session=True,
         )
         os.close(theirs)
