@@ -53,11 +53,6 @@ class RunningAnswers:
         self._deadline, self._expired = deadline, False
         self._timer = asyncio.get_running_loop().call_later(deadline.left_s, self._expire)
 
-    @property
-    def begun(self) -> bool:
-        """Whether there was a chunk."""
-        return self._first is not None
-
     async def begin(self) -> None:
         """Wait for the first chunk; until then another pipeline can be asked instead.
 
