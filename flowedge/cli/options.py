@@ -16,6 +16,7 @@ from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftQuant
 from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
+from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.registry import make_strategy
 from flowedge.system.home_directory import expand_home
@@ -101,6 +102,29 @@ DRAFTER_HELP = (
     "bundled model, ngram for others. Repeat the option to join several, the best first: "
     "--drafter bundled --drafter recall --drafter ngram."
 )
+Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help=TOKENIZER_HELP)]
+Drafter = Annotated[list[str] | None, typer.Option("--drafter", help=DRAFTER_HELP)]
+Peers = Annotated[
+    str | None,
+    typer.Option(
+        "--peers",
+        metavar="HOST:PORT,...",
+        help="Agents to use: the draft node, then the stages in layer order.",
+    ),
+]
+LayerQuant = Annotated[Quantisation, typer.Option("--quant", help="Quantisation of the layers.")]
+Temperature = Annotated[
+    float,
+    typer.Option("--temperature", help="Sampling temperature; 0 always picks the most likely token."),
+]
+TopP = Annotated[float, typer.Option("--top-p", help="Probability mass to sample from; 1 keeps all tokens.")]
+TopK = Annotated[
+    int, typer.Option("--top-k", help="Number of most likely tokens to sample from; 0 keeps all tokens.")
+]
+System = Annotated[
+    str | None, typer.Option("--system", help="System message, for models whose chat template has one.")
+]
 
 
 @dataclass(frozen=True)

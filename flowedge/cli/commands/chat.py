@@ -14,9 +14,15 @@ from flowedge.cli.chat.live_line import LiveLine
 from flowedge.cli.chat.talk import Talk
 from flowedge.cli.options import (
     BUNDLED,
-    DRAFTER_HELP,
-    MODEL_HELP,
-    TOKENIZER_HELP,
+    Drafter,
+    LayerQuant,
+    Model,
+    Peers,
+    System,
+    Temperature,
+    Tokenizer,
+    TopK,
+    TopP,
     choose_drafting,
     local_path,
     split_peers,
@@ -33,42 +39,30 @@ from flowedge.client.conversations.conversation import read_conversation
 from flowedge.client.request import checked_seconds
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.utf8 import checked_utf8
-from flowedge.profiling.documents.model import Quantisation
 
 _RETRIES = 5  # of a message for which there was no room
 
 
 def chat(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
-    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
+    model: Model = BUNDLED,
+    tokenizer: Tokenizer = None,
+    drafter: Drafter = None,
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this chat."),
     ] = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...", help="Agents to use: the draft node, then the stages in layer order."
-        ),
-    ] = None,
-    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
-    temperature: Annotated[
-        float, typer.Option(help="Sampling temperature; 0 always picks the most likely token.")
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Probability mass to sample from; 1 keeps all tokens.")] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(help="Number of most likely tokens to sample from; 0 keeps all tokens.")
-    ] = 0,
+    peers: Peers = None,
+    quant: LayerQuant = "none",
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the sampling. Default: a random seed for each answer.")
     ] = None,
     max_new_tokens: Annotated[
         int, typer.Option(help="Maximum number of tokens in an answer; fewer where the context is full.")
     ] = 512,
-    system: Annotated[
-        str | None, typer.Option(help="System message, for models whose chat template has one.")
-    ] = None,
+    system: System = None,
     load: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Continue the conversation of this file.")
     ] = None,

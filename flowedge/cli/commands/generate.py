@@ -11,15 +11,21 @@ import typer
 from flowedge.cli.answers import answer_all
 from flowedge.cli.options import (
     BUNDLED,
-    DRAFTER_HELP,
-    MODEL_HELP,
-    TOKENIZER_HELP,
+    Drafter,
     DraftQuantOption,
     DraftVocabularyOption,
     Exactness,
     KvForm,
+    LayerQuant,
+    Model,
+    Peers,
     PipelineDtype,
     Split,
+    System,
+    Temperature,
+    Tokenizer,
+    TopK,
+    TopP,
     Verification,
     choose_drafting,
     local_path,
@@ -37,25 +43,19 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, Noise, Priority
 from flowedge.core.utf8 import checked_utf8
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.registry import make_strategy
 
 
 def generate(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
-    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
+    model: Model = BUNDLED,
+    tokenizer: Tokenizer = None,
+    drafter: Drafter = None,
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this run."),
     ] = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...", help="Agents to use: the draft node, then the stages in layer order."
-        ),
-    ] = None,
+    peers: Peers = None,
     split: Split = None,
     strategy: Annotated[
         str,
@@ -74,20 +74,16 @@ def generate(
             "Each needs an agent; in --peers these agents come after the stages.",
         ),
     ] = None,
-    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
+    quant: LayerQuant = "none",
     dtype: PipelineDtype = "auto",
     kv: KvForm = "native",
     exact: Exactness = "auto",
     verification: Verification = "auto",
     draft_quant: DraftQuantOption = "auto",
     draft_vocabulary: DraftVocabularyOption = "auto",
-    temperature: Annotated[
-        float, typer.Option(help="Sampling temperature; 0 always picks the most likely token.")
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Probability mass to sample from; 1 keeps all tokens.")] = 1.0,
-    top_k: Annotated[
-        int, typer.Option(help="Number of most likely tokens to sample from; 0 keeps all tokens.")
-    ] = 0,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the sampling. Default: a random seed, which is shown.")
     ] = None,
@@ -119,9 +115,7 @@ def generate(
             help='JSON-lines file with a "prompt", or "turns" (the first is used), on each line.',
         ),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(help="System message, for models whose chat template has one.")
-    ] = None,
+    system: System = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of prompts of the file to answer.")
     ] = None,

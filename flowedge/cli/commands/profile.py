@@ -9,7 +9,7 @@ import typer
 
 from flowedge.cli.options import (
     BUNDLED,
-    MODEL_HELP,
+    Model,
     PipelineDtype,
     choose_drafter,
     local_path,
@@ -32,7 +32,7 @@ def profile(
             help="Idle agents: the draft node, then the stages. Default: this machine only.",
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
+    model: Model = BUNDLED,
     drafter: Annotated[
         list[str] | None,
         typer.Option(

@@ -16,16 +16,18 @@ from flowedge.cli.flags.setting_flags import SettingFlags
 from flowedge.cli.gateway.entries import open_declared, open_entry
 from flowedge.cli.options import (
     BUNDLED,
-    DRAFTER_HELP,
-    MODEL_HELP,
-    TOKENIZER_HELP,
     AsJson,
+    Drafter,
     DraftQuantOption,
     DraftVocabularyOption,
     Exactness,
     KvForm,
+    LayerQuant,
+    Model,
+    Peers,
     PipelineDtype,
     Split,
+    Tokenizer,
     Verification,
     choose_drafting,
     local_path,
@@ -41,7 +43,6 @@ from flowedge.cli.trust import choose_credentials
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.profiling.documents.model import Quantisation
 from flowedge.serving.access.keys import KeyFile, KeyLimits
 from flowedge.serving.config import GATEWAY_FORM, GatewaySettings
 
@@ -96,20 +97,15 @@ KeysFile = Annotated[
 def serve_pipelines(
     context: typer.Context,
     *,
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = BUNDLED,
-    tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help=DRAFTER_HELP)] = None,
+    model: Model = BUNDLED,
+    tokenizer: Tokenizer = None,
+    drafter: Drafter = None,
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and N stages on this machine.")
     ] = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...", help="Agents to use: the draft node, then the stages in layer order."
-        ),
-    ] = None,
+    peers: Peers = None,
     split: Split = None,
-    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the layers.")] = "none",
+    quant: LayerQuant = "none",
     dtype: PipelineDtype = "auto",
     kv: KvForm = "native",
     exact: Exactness = "auto",
