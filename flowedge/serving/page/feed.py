@@ -13,8 +13,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from flowedge.agent.config.loading import load_config
 from flowedge.client.watching.activity import PipelineActivity, PipelineState
-from flowedge.core.errors import CapacityError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.request_id import request_of
 from flowedge.discovery.discovery import AgentWatcher
@@ -201,9 +202,10 @@ class PageFeed:
     async def _search(self) -> None:
         """Look for devices on the network."""
         try:
-            async with AgentWatcher() as self._watcher:
+            settings = load_config().config.discovery  # as every command of this machine searches
+            async with AgentWatcher(settings) as self._watcher:
                 await asyncio.Event().wait()
-        except DeviceError as error:
+        except FlowEdgeError as error:
             _log.info("devices are not searched for: %s", error, extra=about(event="page_search_failed"))
         finally:
             self._watcher = None

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import names_of_agents
 from tests.support.browser import Browser, browsing
-from tests.support.gateways import GatewayProcess, gateway_before
-from tests.support.processes import AgentProcess, agents
+from tests.support.gateways import GatewayProcess
+from tests.support.processes import AgentProcess, agents, running
 
 
 @pytest.fixture(scope="package")
-def page_agents(processes_end: None) -> Iterator[list[AgentProcess]]:
+def own_network() -> dict[str, str]:
+    """The environment of processes that find each other, and none of the agents of other tests."""
+    return {"FLOWEDGE_DISCOVERY__GROUP": uuid.uuid4().hex[:6]}
+
+
+@pytest.fixture(scope="package")
+def page_agents(processes_end: None, own_network: dict[str, str]) -> Iterator[list[AgentProcess]]:
     """A draft node, two stages, and an idle agent."""
-    with agents(names_of_agents(4), advertise=True) as started:
+    with agents(names_of_agents(4), advertise=True, environment=own_network) as started:
         yield started
 
 
 @pytest.fixture(scope="package")
-def page_gateway(page_agents: list[AgentProcess]) -> Iterator[GatewayProcess]:
-    with gateway_before(*(agent.address for agent in page_agents[:3])) as gateway:
+def page_gateway(page_agents: list[AgentProcess], own_network: dict[str, str]) -> Iterator[GatewayProcess]:
+    gateway = GatewayProcess(peers=[agent.address for agent in page_agents[:3]], environment=own_network)
+    with running(gateway):
         yield gateway
 
 
