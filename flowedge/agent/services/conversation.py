@@ -10,6 +10,7 @@ from typing import Any
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import BadRequestError
+from flowedge.models.checkpoint.json_object import is_nested_deeper
 from flowedge.v1 import generation_pb2 as pb
 
 MAX_MESSAGES = 1024  # of a conversation
@@ -190,19 +191,8 @@ def _object(text: str, name: str) -> dict[str, Any]:
         raise BadRequestError(f"{name}: not JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadRequestError(f"{name}: {text:.80} is no JSON object")
-    if _is_deeper(content, MAX_DEPTH):
+    if is_nested_deeper(content, MAX_DEPTH):
         raise BadRequestError(
             f"{name}: objects and lists are nested deeper than {MAX_DEPTH}; make it flatter"
         )
     return content
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    """Return whether lists and objects of a JSON value are within each other more than `most` times."""
-    layer = [value]
-    for _ in range(most):
-        inner = [each.values() if isinstance(each, dict) else each for each in layer]
-        layer = [part for parts in inner for part in parts if isinstance(part, (dict, list))]
-        if not layer:
-            return False
-    return True

@@ -31,7 +31,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: cannot be read: {short_reason(error)}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: not a JSON object")
-    _check_depth(content, path)
+    if is_nested_deeper(content, _MAX_DEPTH):
+        raise CheckpointError(f"{path}: nests objects and arrays deeper than {_MAX_DEPTH} levels")
     return content
 
 
@@ -74,9 +75,10 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _check_depth(content: object, path: Path) -> None:
+def is_nested_deeper(content: object, most: int) -> bool:
+    """Return whether objects and arrays of a JSON value are in each other on more than `most` levels."""
     level: list[object] = [content]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(most):
         level = [
             inner
             for outer in level
@@ -85,5 +87,5 @@ def _check_depth(content: object, path: Path) -> None:
             if isinstance(inner, dict | list)
         ]
         if not level:
-            return
-    raise CheckpointError(f"{path}: nests objects and arrays deeper than {_MAX_DEPTH} levels")
+            return False
+    return True
