@@ -61,7 +61,7 @@ class Preflight:
         counter = None if tokenizer is None else PromptCounter(tokenizer)
         if header is not None:
             check_layers(stage_counts(request.split), request.stage_count, header.layers)
-            check_room(header, 1, 1 if self.options.fit_context else self.options.max_new_tokens)
+            check_room(header, 1, self._needed_tokens)
         if counter is not None and counter.is_possible:
             if self.options.system is not None:
                 counter.check_takes_system()
@@ -71,6 +71,11 @@ class Preflight:
             limits = load_config(path=Path(os.devnull)).config.limits  # of agents that are started here
             for prompt in self.prompts:
                 limits.check_prompt_text("".join(each["content"] for each in self.options.messages(prompt)))
+
+    @property
+    def _needed_tokens(self) -> int:
+        """New tokens that the context must have room for."""
+        return 1 if self.options.fit_context else self.options.max_new_tokens
 
     def _check_drafters(self, target: ModelHeader | None, *, needed: bool) -> None:
         names = self.request.drafter
@@ -101,7 +106,7 @@ class Preflight:
         return None if target is None or target.gguf else target.directory
 
     def _check_prompts(self, header: ModelHeader, positions: int, counter: PromptCounter) -> None:
-        new = 1 if self.options.fit_context else self.options.max_new_tokens
+        new = self._needed_tokens
         for number, prompt in enumerate(self.prompts, 1):
             messages = self.options.messages(prompt)
             if counter.fits(messages, positions - new) or not counter.is_countable(messages):
