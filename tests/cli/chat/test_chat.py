@@ -65,10 +65,15 @@ def test_agents_are_started_where_none_is_found() -> None:
     assert ran.stdout.strip()
 
 
+def chat_terminal(cluster: str, state: Path, most_tokens: int) -> Terminal:
+    """Return a chat with a cluster in a terminal of its own; its history is in the directory `state`."""
+    command = ["chat", "--peers", cluster, "--max-new-tokens", str(most_tokens)]
+    return Terminal(command, env={"FLOWEDGE_STATE_DIR": str(state)})
+
+
 def test_a_person_chats(cluster4: str, tmp_path: Path) -> None:
     file, state = tmp_path / "talk.json", tmp_path / "state"
-    environment = {"FLOWEDGE_STATE_DIR": str(state)}
-    with Terminal(["chat", "--peers", cluster4, "--max-new-tokens", "60"], env=environment) as terminal:
+    with chat_terminal(cluster4, state, 60) as terminal:
         terminal.expect("/help shows the commands")
         terminal.expect(r"\n>")
         terminal.type("/help\r")
@@ -109,8 +114,7 @@ def test_a_person_chats(cluster4: str, tmp_path: Path) -> None:
 
 
 def test_keys_of_the_time_of_an_answer_go_to_the_next_prompt(cluster4: str, tmp_path: Path) -> None:
-    environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
-    with Terminal(["chat", "--peers", cluster4, "--max-new-tokens", "60"], env=environment) as terminal:
+    with chat_terminal(cluster4, tmp_path, 60) as terminal:
         terminal.expect(r"\n>")
         terminal.type(f"{ENDLESS}\r")
         terminal.expect(r"[1-9]\d* tokens, [\d.]+ tokens/s")
@@ -121,8 +125,7 @@ def test_keys_of_the_time_of_an_answer_go_to_the_next_prompt(cluster4: str, tmp_
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(cluster4: str, tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
-    environment = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
-    with Terminal(["chat", "--peers", cluster4, "--max-new-tokens", "1500"], env=environment) as terminal:
+    with chat_terminal(cluster4, tmp_path, 1500) as terminal:
         terminal.expect(r"\n>")
         terminal.type(f"{ENDLESS}\r")
         terminal.expect(r"[1-9]\d* tokens, [\d.]+ tokens/s, [\d.]+ a segment   \S+ \d+%( \S+ \d+%)+")
