@@ -190,7 +190,7 @@ class ActivityReader:
         kind = "verify"
         if note.committed:
             kind = "decode" if session.begun else "prefill"
-        for work in self._schedule.place(left, note.at, note.stage_times):
+        for work in self._schedule.place(note.session, left, note.at, note.stage_times):
             name = self._stages[work.stage]
             message.computed.add(
                 session=note.session, device=name, kind=kind, start=work.start, end=work.end, rows=work.rows

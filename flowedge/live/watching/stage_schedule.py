@@ -20,6 +20,23 @@ class StageWork(NamedTuple):
     rows: int
 
 
+class _Forward(NamedTuple):
+    """The last forward of a stage, and the sessions that are known to have shared it."""
+
+    time: StageTime
+    work: StageWork
+    sessions: set[str]
+
+    def shared_with(self, session: str, time: StageTime, returned: float) -> bool:
+        """Return whether it computed a segment that took this time.
+
+        Segments of a batch have the same time. Two forwards can have it as well, so what tells them apart is
+        that a forward has at most one segment of a session.
+        """
+        same = self.time == time and time.seconds > 0 and self.work.end <= returned
+        return same and session not in self.sessions
+
+
 class StageSchedule:
     """Places the computations of segments in time.
 
@@ -33,17 +50,20 @@ class StageSchedule:
 
     def __init__(self) -> None:
         self._hops: deque[float] = deque(maxlen=_HOPS)
-        self._last: list[tuple[StageTime, StageWork]] = []
+        self._last: list[_Forward] = []
 
     @property
     def hop_s(self) -> float:
         """The estimated seconds from device to device; 0 while nothing is known."""
         return min(self._hops, default=0.0)
 
-    def place(self, left: float | None, returned: float, times: Sequence[StageTime]) -> list[StageWork]:
+    def place(
+        self, session: str, left: float | None, returned: float, times: Sequence[StageTime]
+    ) -> list[StageWork]:
         """Return the computations of a segment, without those that a segment before it shared.
 
         Args:
+            session: the segment's.
             left: when the segment left the draft node; None if that is not known.
             times: of each stage, in order.
         """
@@ -51,35 +71,37 @@ class StageSchedule:
         if left is not None:
             self._hops.append(max(returned - left - total, 0.0) / links)
         hop = self.hop_s
+        last = [*self._last, *[None] * (len(times) - len(self._last))]
         earliest: list[StageWork] = []
         there = left if left is not None else returned - total - hop * links
-        for stage, time in enumerate(times):
-            known = self._last[stage] if stage < len(self._last) else None
-            if known is not None and known[0] == time and time.seconds > 0 and known[1].end <= returned:
-                work = known[1]  # the segments of a batch have the same time
+        shared: set[int] = set()
+        for stage, (time, known) in enumerate(zip(times, last, strict=True)):
+            if known is not None and known.shared_with(session, time, returned):
+                known.sessions.add(session)
+                shared.add(stage)
+                work = known.work
             else:
-                start = max(there + hop, known[1].end if known is not None else there)
+                start = max(there + hop, known.work.end if known is not None else there)
                 work = StageWork(stage, start, start + time.seconds, time.rows)
             earliest.append(work)
             there = work.end
         missing = returned - hop - there
         placed: list[StageWork] = []
-        for work, time in zip(earliest, times, strict=True):
-            known = self._last[work.stage] if work.stage < len(self._last) else None
-            if known is not None and work is known[1]:
+        for work, time, known in zip(earliest, times, last, strict=True):
+            if work.stage in shared:
                 continue
             shift = missing * (work.stage + 1) / len(times)
-            before = known[1].end if known is not None else 0.0
+            before = known.work.end if known is not None else 0.0
             end = max(min(work.end + shift, returned), before)
             start = min(max(end - time.seconds, before), end)
             moved = StageWork(work.stage, start, end, work.rows)
-            self._remember(moved, time)
+            self._remember(_Forward(time, moved, {session}))
             if time.rows:
                 placed.append(moved)
         return placed
 
-    def _remember(self, work: StageWork, time: StageTime) -> None:
-        if work.stage < len(self._last):
-            self._last[work.stage] = (time, work)
+    def _remember(self, forward: _Forward) -> None:
+        if forward.work.stage < len(self._last):
+            self._last[forward.work.stage] = forward
         else:
-            self._last.append((time, work))
+            self._last.append(forward)
