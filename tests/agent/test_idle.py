@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import uuid
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from flowedge.agent import main
 from flowedge.discovery.discovery import discover
+from tests.support.free_ports import free_port
 from tests.support.processes import agents
 
 MEGABYTE = 10**6
@@ -48,10 +48,7 @@ asyncio.run(main(int(sys.argv[1])))
 
 
 def modules_of_an_idle_agent() -> set[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", IDLE, str(port)]
+    command = [sys.executable, "-c", IDLE, str(free_port())]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     return {name.strip() for name in said.splitlines()}
 

@@ -33,6 +33,7 @@ from flowedge.net.grpc_status import from_status
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.v1 import pipeline_pb2 as pb
+from tests.support.free_ports import free_port
 from tests.support.links import RawLink, frame_of, serving_streams
 
 SETTINGS = LinkSettings(heartbeat_s=0.1, silence_s=20.0, upstream_silence_s=20.0, connect_s=20.0)
@@ -184,9 +185,7 @@ def test_reading_does_not_wait_for_writing() -> None:
 
 def test_nobody_there() -> None:
     async def test() -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         with pytest.raises(DeviceLostError, match=f"127.0.0.1:{port}"):
             await open_link(f"127.0.0.1:{port}", Client())
 

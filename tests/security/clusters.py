@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -102,16 +101,3 @@ def members(states: Sequence[Path], **more: Mapping[str, Any]) -> Iterator[list[
     ]
     with running(*made):
         yield made
-
-
-def free_ports() -> int:
-    """A port that is free, and the next one is as well."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port

@@ -30,8 +30,9 @@ from flowedge.security.tls.peer_verification import VerifiedPeer
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION
-from tests.security.clusters import OLD, Cluster, enrolment_service, free_ports, members, now
+from tests.security.clusters import OLD, Cluster, enrolment_service, members, now
 from tests.security.impostor import call_as, impostor, posing_as
+from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
 
@@ -41,7 +42,7 @@ ANSWER_S = 10
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
     with enrolment_service(made):
         yield made
 

@@ -14,8 +14,9 @@ from flowedge.core.errors import FlowEdgeError
 from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.enrolment import join
 from flowedge.security.credentials.join_token import JoinToken
-from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
+from tests.security.clusters import Cluster, enrolment_service, members, now
 from tests.security.raw_caller import half_send_many, raw_caller
+from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 
 MIB = 1 << 20
@@ -26,7 +27,7 @@ METHODS = ("/flowedge.v1.Agent/BecomeDraftNode", "/flowedge.v1.Generation/Genera
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
     with enrolment_service(made):
         yield made
 

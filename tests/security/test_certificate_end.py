@@ -20,8 +20,9 @@ from flowedge.security.credentials.member import Member
 from flowedge.v1 import agent_pb2, measure_pb2
 from flowedge.v1.agent_pb2_grpc import AgentStub
 from flowedge.v1.measure_pb2_grpc import MeasureStub
-from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
+from tests.security.clusters import Cluster, enrolment_service, members, now
 from tests.security.impostor import call_as
+from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 
 LIFE = datetime.timedelta(seconds=4)
@@ -31,7 +32,7 @@ CLOSED_S = 10
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
     with enrolment_service(made):
         yield made
 

@@ -27,7 +27,8 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.member import CertificateHolder, authority_name
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc
-from tests.security.clusters import Cluster, enrolment_service, free_ports, now
+from tests.security.clusters import Cluster, enrolment_service, now
+from tests.support.free_ports import free_ports
 from tests.support.processes import FlowEdgeProcess
 
 DAY = datetime.timedelta(days=1)
@@ -39,7 +40,7 @@ MUTATIONS = 4000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("cluster"), free_ports())
+    return Cluster(tmp_path_factory.mktemp("cluster"), free_ports(2))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,7 +153,7 @@ def details(cluster: Cluster, secret: bytes) -> str:
 
 
 def test_guessing_is_throttled_and_a_right_token_waits_seconds(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, free_ports())
+    cluster = Cluster(tmp_path, free_ports(2))
     with enrolment_service(cluster) as service:
         token = cluster.authority.new_token(
             frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()

@@ -19,8 +19,9 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.process import Security
-from tests.security.clusters import Cluster, enrolment_service, free_ports, members
+from tests.security.clusters import Cluster, enrolment_service, members
 from tests.security.floods import HandshakeFlood, attacker_context, count_open, handshake, silent_connections
+from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess, FlowEdgeProcess, running
 
 ATTACKER = "127.0.0.2"
@@ -28,7 +29,7 @@ ATTACKER = "127.0.0.2"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    return Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_old_versions_of_tls_are_refused(cluster: Cluster) -> None:
 @pytest.mark.parametrize(("threads", "seconds"), [(16, 6), pytest.param(64, 60, marks=pytest.mark.proof)])
 def test_certificates_that_are_renewed_under_load(threads: int, seconds: int, tmp_path: Path) -> None:
     """A renewal each second: the process lives, and a call that began before all renewals goes on."""
-    cluster = Cluster(tmp_path, free_ports())
+    cluster = Cluster(tmp_path, free_ports(2))
     caller = CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT))
     command = [sys.executable, "-m", "tests.security.renewing_server", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

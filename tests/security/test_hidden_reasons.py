@@ -18,8 +18,9 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import Credentials, CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, weights_pb2, weights_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION
-from tests.security.clusters import Cluster, free_ports, members
+from tests.security.clusters import Cluster, members
 from tests.security.impostor import call_as
+from tests.support.free_ports import free_port
 from tests.support.processes import AgentProcess
 
 WAIT_S = 60
@@ -89,7 +90,7 @@ def test_no_client_learns_which_ports_are_open(
     cluster: Cluster, draft_node: AgentProcess, client: Credentials
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        open_port, closed_port = silent.getsockname()[1], free_ports()
+        open_port, closed_port = silent.getsockname()[1], free_port()
         answers = [
             refusal(cluster, draft_node, client, model="bundled", stages=[f"127.0.0.1:{port}"])
             for port in (open_port, closed_port)

@@ -28,8 +28,9 @@ from flowedge.weights.fetch.weights_client import fetch_document
 from flowedge.weights.local_weights import HELD, LocalWeights
 from flowedge.weights.service import WeightsService
 from flowedge.weights.settings import WeightsSettings
-from tests.security.clusters import Cluster, free_ports
+from tests.security.clusters import Cluster
 from tests.security.raw_caller import raw_caller
+from tests.support.free_ports import free_ports
 from tests.weights.fetch.test_fetcher import OBJECTS, SIZES, assert_whole, stocked
 from tests.weights.servers import QuickSettings, local_weights_at
 
@@ -75,7 +76,7 @@ ATTACKS = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path / "cluster", free_ports())
+    made = Cluster(tmp_path / "cluster", free_ports(2))
     process.use(made.security("taker", CertificateRole.AGENT))
     yield made
     process.use(Security(None))

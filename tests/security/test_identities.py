@@ -34,7 +34,8 @@ from flowedge.security.process import Security
 from flowedge.security.settings import SecuritySettings
 from flowedge.system import private_files
 from flowedge.system.state_dir import command_states
-from tests.security.clusters import MINUTE, free_ports, members, now
+from tests.security.clusters import MINUTE, members, now
+from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, FlowEdgeProcess, running
 
 GENERATE = "/flowedge.v1.Generation/Generate"
@@ -233,7 +234,7 @@ def diagnosed(machine: Machine, peers: str) -> dict[str, dict[str, str]]:
 def laptop(tmp_path: Path) -> Iterator[Machine]:
     """The machine that made the cluster, whose service runs."""
     made = Machine(tmp_path / "laptop")
-    made.says("cluster", "init", "home", "--port", str(free_ports()))
+    made.says("cluster", "init", "home", "--port", str(free_ports(2)))
     service = FlowEdgeProcess(
         "cluster", "serve", "--dir", str(made.state), "--host", "127.0.0.1", "--exit-with-parent"
     )

@@ -14,14 +14,15 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.certificates import pem_of
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.join_token import JoinToken
-from tests.security.clusters import Cluster, enrolment_service, free_ports, now
+from tests.security.clusters import Cluster, enrolment_service, now
 from tests.security.impostor import impostor, posing_as
+from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, FlowEdgeProcess
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), free_ports())
+    return Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
 
 
 @pytest.fixture(scope="module")

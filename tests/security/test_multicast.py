@@ -24,7 +24,8 @@ from tests.discovery.fake_agents import fields
 from tests.discovery.hosts import process
 from tests.discovery.packets import MALFORMED, SERVICE, announcement, nsec, pointer, response, sender
 from tests.discovery.test_discovery import advertised
-from tests.security.clusters import Cluster, free_ports
+from tests.security.clusters import Cluster
+from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, AgentProcess, FlowEdgeProcess, agents, running
 
 in_namespaces = pytest.mark.skipif(
@@ -108,7 +109,7 @@ def test_the_keeper_assembles_its_pipeline_though_200_fake_agents_are_announced(
 @contextmanager
 def faked(network: Namespaces, host: int, directory: Path) -> Iterator[tuple[Cluster, FlowEdgeProcess]]:
     """A cluster whose network is full of fake agents, announced by a host."""
-    cluster = Cluster(directory, free_ports())
+    cluster = Cluster(directory, free_ports(2))
     program = [sys.executable, "-m", "tests.discovery.fake_agents"]
     arguments = [network.hosts[host], cluster.authority.id, str(FAKES)]
     with process(network, host, *arguments, command=program) as attacker:

@@ -19,7 +19,8 @@ from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.process import Security
 from flowedge.system import private_files
 from flowedge.system.owner import Owner, become_owner, owner_of
-from tests.security.clusters import Cluster, enrolment_service, free_ports
+from tests.security.clusters import Cluster, enrolment_service
+from tests.support.free_ports import free_ports
 
 SERVICE = 64_321  # a user that owns the directory, and no account of this machine
 
@@ -101,7 +102,7 @@ def described(directory: Path) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def security(tmp_path: Path) -> Security:
-    return Cluster(tmp_path, free_ports()).security("kitchen", CertificateRole.AGENT)
+    return Cluster(tmp_path, free_ports(2)).security("kitchen", CertificateRole.AGENT)
 
 
 @pytest.mark.parametrize("rounds", [40, pytest.param(300, marks=pytest.mark.proof)])
@@ -162,7 +163,7 @@ def test_the_owner_of_a_path(place: Path, state: Path, foreign: Path) -> None:
 
 
 def test_a_command_of_root_joins_as_the_owner(state: Path, foreign: Path, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, free_ports())
+    cluster = Cluster(tmp_path, free_ports(2))
     before = described(foreign)
     with enrolment_service(cluster):
         joined = subprocess.run(
@@ -195,7 +196,7 @@ def test_a_command_of_root_joins_as_the_owner(state: Path, foreign: Path, tmp_pa
 
 
 def test_a_refresh_by_root_leaves_the_files_of_a_service_alone(state: Path, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, free_ports())
+    cluster = Cluster(tmp_path, free_ports(2))
     source = cluster.member("kitchen", CertificateRole.AGENT) / "identity"
     source.rename(state / "identity")
     for path in (state / "identity", *(state / "identity").iterdir()):

@@ -17,8 +17,9 @@ from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.security.credentials.enrolment import refresh_revoked
 from flowedge.security.process import Security
-from tests.security.clusters import Cluster, enrolment_service, free_ports, members, now
+from tests.security.clusters import Cluster, enrolment_service, members, now
 from tests.security.storm_attackers import Target, attacked
+from tests.support.free_ports import free_ports
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
 
@@ -54,7 +55,7 @@ def ask(address: str, laptop: Security, tokens: int = 6) -> float:
 def test_all_agents_live_and_no_honest_request_is_lost(
     seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster, stranger = Cluster(tmp_path / "home", free_ports()), Cluster(tmp_path / "away", 1)
+    cluster, stranger = Cluster(tmp_path / "home", free_ports(2)), Cluster(tmp_path / "away", 1)
     states = [
         cluster.member("d0", CertificateRole.DRAFT_NODE),
         *(cluster.member(name, CertificateRole.AGENT) for name in ("v1", "v2")),

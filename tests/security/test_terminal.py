@@ -24,11 +24,12 @@ from flowedge.v1 import agent_pb2, agent_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.discovery.fake_agents import fields
 from tests.discovery.packets import announcement
-from tests.security.clusters import Cluster, free_ports, now
+from tests.security.clusters import Cluster, now
 from tests.security.nasty_agent import DESCRIBE, FORGED, NASTY, fill, nasty_agent, services, texts
 from tests.security.terminals import assert_safe, on_terminal
 from tests.security.test_multicast import sent_again_and_again
 from tests.support.breadth import dealt
+from tests.support.free_ports import free_ports
 
 SERVICES = ("Agent", "Generation", "Measure", "Weights")
 HASH = "sha256:" + "0" * 64
@@ -212,7 +213,7 @@ COMMANDS_OF_A_TERMINAL = "\x1b]0;owned\x07\x1b[2J"
     ],
 )
 def test_no_certificate_commands_the_terminal(uri: str, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "cluster", free_ports())
+    cluster = Cluster(tmp_path / "cluster", free_ports(2))
     state = cluster.member("admin", CertificateRole.ADMIN)
     with self_signed(uri, tmp_path) as address:
         shown = on_terminal("devices", "--peers", address, environment={"FLOWEDGE_STATE_DIR": str(state)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,12 +17,6 @@ DEADLINE_S = 120.0
 # Variables that a new user does not have; pytest-xdist sets COLUMNS.
 _OTHERS = ("FLOWEDGE_", "XDG_", "COLUMNS")
 _SCRIPTS = str(Path(sys.executable).parent)
-
-
-def free_port() -> int:
-    """Return a port of loopback on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 Entering = Callable[[Sequence[str]], list[str]]

@@ -6,8 +6,9 @@ import json
 import uuid
 from pathlib import Path
 
+from tests.support.free_ports import free_port
 from tests.walk.documents import commands, program
-from tests.walk.machine import UserMachine, free_port
+from tests.walk.machine import UserMachine
 
 GATEWAY = "docs/gateway.md"
 ZERO, PACKAGE, NEXT = "## From zero to an answer", "With the [openai]", "[openai-api.md](openai-api.md) says"

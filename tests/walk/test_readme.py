@@ -14,9 +14,10 @@ import pytest
 from flowedge.cli.commands.demo import NEXT
 from tests.serving.page.talking import ask, await_answer
 from tests.support.browser import browsing
+from tests.support.free_ports import free_port
 from tests.support.terminal import Terminal
 from tests.walk.documents import ROOT, commands, program
-from tests.walk.machine import UserMachine, free_port
+from tests.walk.machine import UserMachine
 
 README = "README.md"
 ONE = "**One machine.**"
