@@ -96,7 +96,7 @@ def test_a_file_without_a_conversation_is_refused(tmp_path: Path, content: str) 
         client.conversation().load(file)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with Client("127.0.0.1:1") as client:
         talk = client.conversation()
         with pytest.raises(BadRequestError, match="messages is empty"):
@@ -107,6 +107,11 @@ def test_what_makes_no_sense_is_refused() -> None:
             client.conversation(tools=[{"name": "rain"}])
         with pytest.raises(BadRequestError, match="cannot be written"):
             talk.save("/missing/talk.json")
+        function = {"name": "rain", "parameters": {"enum": {1, 2}}}
+        unsaved = client.conversation(tools=[{"type": "function", "function": function}])
+        with pytest.raises(BadRequestError, match="not JSON serializable"):
+            unsaved.save(tmp_path / "talk.json")
+    assert not (tmp_path / "talk.json").exists()
 
 
 def test_the_second_question_reuses_the_rows_of_the_first(cluster4: str) -> None:

@@ -110,7 +110,7 @@ class ChatMessage:
             role=_OTHER_NAMES.get(role, role) if isinstance(role, str) else str(role),
             content=_text_of(message.get("content")),
             reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
-            tool_calls=tuple(_call_of(call) for call in message.get("tool_calls") or ()),
+            tool_calls=_calls_of(message.get("tool_calls")),
             tool_call_id=message.get("tool_call_id") or "",
             name=message.get("name") or "",
         )
@@ -195,6 +195,14 @@ def _text_of(content: Any) -> str:
             )
         texts.append(part["text"])
     return "".join(texts)
+
+
+def _calls_of(calls: Any) -> tuple[ToolCall, ...]:
+    if calls is None:
+        return ()
+    if isinstance(calls, str | bytes) or not isinstance(calls, Sequence):
+        raise wrong_type("tool_calls", calls, "a list of tool calls")
+    return tuple(map(_call_of, calls))
 
 
 def _call_of(call: Any) -> ToolCall:

@@ -114,13 +114,13 @@ class BaseConversation(Generic[AnswerT]):
         """Write the messages and tools to a file, as JSON in OpenAI's form.
 
         Raises:
-            BadRequestError: when the file cannot be written.
+            BadRequestError: when the file cannot be written, or a tool is no JSON.
         """
         content = {"messages": [message.to_dict() for message in self.messages], "tools": self.tools}
         try:
             text = json.dumps(content, indent=1, ensure_ascii=False)
             expand_home(str(path)).write_text(text + "\n", encoding="utf-8")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:  # tools may be no JSON
             raise BadRequestError(f"{path} cannot be written: {error}") from error
 
     def load(self, path: str | Path) -> None:

@@ -112,6 +112,8 @@ def test_parts_that_make_no_sense_are_refused(sent: pb.Chunk, complaint: str) ->
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text is supported"),
         ({"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}, "'audio', which is not"),
         ({"messages": [{"role": "user", "tool_calls": [CALL]}]}, "only the assistant's may"),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "tool_calls is 5"),
+        ({"messages": [{"role": "assistant", "tool_calls": CALL}]}, "a list of tool calls"),
         ({"tools": [{"name": "weather"}]}, r"tools\[0\] is"),
         ({"tools": [WEATHER, WEATHER]}, "'weather' twice"),
         ({"tool_choice": "required"}, "there are no tools"),
