@@ -1,4 +1,4 @@
-"""The short form of the proof: docs/five-boards.md from the cluster to the first token, in about a minute."""
+"""The short form of the proof: docs/five-boards.md from the cluster to the removal, in about a minute."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import add_user
 from testbed.tools.nspawn.guide.prepared import prepare
 from testbed.tools.nspawn.host import Host
+from testbed.tools.nspawn.installing import uninstall
 from testbed.tools.nspawn.steps import Steps
 from testbed.tools.nspawn.waiting import check, until
 
@@ -60,6 +61,8 @@ class BoardsWalk:
         gateway.check_journal("walk-2")
         steps.done("systemctl stop of the gateway, start and restart; journald has the requests")
         self._revoked(cluster, boards.hosts[-1])
+        uninstall(first)
+        steps.done("uninstall.sh --purge left nothing of agent, draft node, CA and gateway on board1")
         steps.end("the walk was shown")
 
     def _prepare(self, host: Host) -> None:
