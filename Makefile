@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 AUDIT := $(VENV)/audit
+# COSTS=FILE has the tests write what each of them cost; testbed/tools/suite_costs.py adds it up.
+COSTING := $(if $(COSTS),--costs $(abspath $(COSTS)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test walk proof lint format audit protos protos-check bench-overhead clean
@@ -13,7 +15,8 @@ help:
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
 	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
 	@echo 'make walk            what the documents tell a new user to type, and what people type by mistake'
-	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, a storm of attacks, all cases'
+	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, a storm of attacks, all cases;'
+	@echo '                     BLOCK=3 runs a fifth of it, which CI does with each change'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
 	@echo 'make audit           known vulnerabilities of the pinned packages, where their database can be reached'
 	@echo 'make format          let ruff put the code in order'
@@ -33,13 +36,13 @@ demo: setup
 # Four processes on two cores: agents, discovery and the doctor wait for much of their time.
 # Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof and not walk' $(TESTS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof and not walk' $(TESTS) $(COSTING)
 
 walk: setup
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 tests/walk
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 tests/walk $(COSTING)
 
 proof: setup
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof $(if $(BLOCK),--block $(BLOCK)) $(TESTS) $(COSTING)
 
 lint: setup protos-check
 	$(BIN)/ruff check .

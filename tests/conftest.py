@@ -12,9 +12,18 @@ import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.models.libraries import import_libraries
+from tests.support.blocks import BLOCKS, split
 from tests.support.gateways import GatewayProcess, gateway_before
 from tests.support.processes import AgentProcess, agents, left_behind
 from tests.support.scheduling import Units, shared, slow_first
+
+pytest_plugins = ["tests.support.costs"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--block", type=int, choices=range(BLOCKS), help="of the tests with the mark proof, run a fifth"
+    )
 
 
 def pytest_configure() -> None:
@@ -30,7 +39,11 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    block = config.getoption("--block")
+    if block is not None:
+        items[:], others = split(items, block)
+        config.hook.pytest_deselected(items=others)
     items[:] = slow_first(items)
 
 
