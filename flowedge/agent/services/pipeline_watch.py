@@ -110,14 +110,15 @@ class PipelineWatch:
             now = time.monotonic()
             notes, lost = self._notes.take()
             messages = self._reader.read(notes, now, lost=lost)
+            if not (notes or lost or now - told >= SILENT_S):
+                continue
+            told = now
             if now - stated >= STATE_S:
                 stated = now
                 messages[-1].state.CopyFrom(self._state())
-            if notes or lost or now - told >= SILENT_S:
-                told = now
-                for watcher in self.watchers:
-                    for message in messages:
-                        watcher.offer(message)
+            for watcher in self.watchers:
+                for message in messages:
+                    watcher.offer(message)
 
 
 class PipelineWatches:

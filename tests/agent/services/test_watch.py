@@ -6,11 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
-from flowedge.agent.services.pipeline_watch import MAX_UNREAD, MAX_WATCHERS, Watcher
+from flowedge.agent.services import pipeline_watch
+from flowedge.agent.services.pipeline_watch import MAX_UNREAD, MAX_WATCHERS, PipelineWatch, Watcher
 from flowedge.client import AsyncClient, Client
 from flowedge.client.watching.activity import PipelineActivity, TreeNode
 from flowedge.core.errors import CapacityError, DeviceError, DeviceLostError
@@ -113,6 +115,22 @@ def test_messages_beyond_the_limit_are_dropped_and_the_next_one_says_so() -> Non
         return [message.incomplete for message in got if message is not None]
 
     assert asyncio.run(read()) == [False] * MAX_UNREAD + [True]
+
+
+def test_an_idle_pipeline_tells_its_state_with_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the moments are at which a state would be due."""
+
+    async def read() -> list[bool]:
+        live = SimpleNamespace(row_bytes=1, num_running=0, num_waiting=0, alive=True)
+        live.begin_notes = live.end_notes = lambda notes: None
+        role = SimpleNamespace(stage_names=["v1"], in_use=True)
+        with PipelineWatch("d0", role, live, str).watcher() as watcher:  # type: ignore[arg-type]
+            told = [await watcher.next() for _ in range(6)]
+        return [message is not None and message.HasField("state") for message in told]
+
+    for name, seconds in (("PERIOD_S", 0.004), ("STATE_S", 0.01), ("SILENT_S", 0.02)):
+        monkeypatch.setattr(pipeline_watch, name, seconds)
+    assert asyncio.run(read()) == [True] * 6
 
 
 def test_only_a_few_may_watch(draft_node: AgentProcess) -> None:
