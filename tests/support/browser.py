@@ -46,13 +46,25 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def scheme(self, *, dark: bool) -> None:
-        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    def scheme(self, *, dark: bool, motion: bool = False) -> None:
+        """Prefer colours, and motion or none: 60 pictures a second take a processor."""
+        wanted = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "no-preference" if motion else "reduce",
+        }
+        features = [{"name": name, "value": value} for name, value in wanted.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def open(self, url: str) -> None:
         self.driver.get(url)
         self.wait(lambda: self.one("main"))
+
+    def forget(self, url: str) -> None:
+        """Leave the page of an address, if it is shown, with nothing kept of it."""
+        if self.driver.current_url.startswith(url):
+            self.driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+        self.driver.get("about:blank")
+        self.complaints(), self.hosts()
 
     def show(self, view: str) -> None:
         """Go to a view of the page by its link."""
@@ -106,7 +118,8 @@ class Browser:
 
     def violations(self) -> list[str]:
         """Return what axe-core finds to be serious or critical in what is shown."""
-        self.driver.execute_script(AXE.read_text(encoding="utf-8"))
+        if not self.driver.execute_script("return 'axe' in window"):
+            self.driver.execute_script(AXE.read_text(encoding="utf-8"))
         found = self.run("return (await axe.run(document, {resultTypes: ['violations']})).violations")
         return [
             f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes']]}"

@@ -11,9 +11,12 @@ from tests.conftest import names_of_agents
 from tests.support.browser import Browser, browsing
 from tests.support.gateways import GatewayProcess
 from tests.support.processes import AgentProcess, agents, running
+from tests.support.scheduling import shared
+
+QUICK = {"pipelines": {"ask_s": 0.5, "most_ask_s": 1}}
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="package", params=shared("page"))
 def own_network() -> dict[str, str]:
     """The environment of processes that find each other, and none of the agents of other tests."""
     return {"FLOWEDGE_DISCOVERY__GROUP": uuid.uuid4().hex[:6]}
@@ -28,7 +31,8 @@ def page_agents(processes_end: None, own_network: dict[str, str]) -> Iterator[li
 
 @pytest.fixture(scope="package")
 def page_gateway(page_agents: list[AgentProcess], own_network: dict[str, str]) -> Iterator[GatewayProcess]:
-    gateway = GatewayProcess(peers=[agent.address for agent in page_agents[:3]], environment=own_network)
+    peers = [agent.address for agent in page_agents[:3]]
+    gateway = GatewayProcess(peers=peers, environment=own_network, settings=QUICK)
     with running(gateway):
         yield gateway
 
@@ -45,12 +49,19 @@ def browser(shared_browser: Browser, page_gateway: GatewayProcess) -> Iterator[B
     browser = shared_browser
     browser.resize(1280, 860)
     browser.scheme(dark=False)
-    browser.open(page_gateway.url)
-    browser.driver.execute_script("localStorage.clear(); sessionStorage.clear()")
-    browser.complaints(), browser.hosts()
-    browser.driver.get("about:blank")
+    browser.forget(page_gateway.url)
     browser.open(f"{page_gateway.url}/#chat")
     browser.wait(lambda: browser.one(".speed .good"), "the pipeline is ready")
     yield browser
     assert browser.complaints() == []
     assert browser.hosts() <= {page_gateway.address}
+
+
+@pytest.fixture
+def scripts(shared_browser: Browser, page_gateway: GatewayProcess) -> Iterator[Browser]:
+    """The page as the last test has left it, for the functions of its scripts."""
+    if not shared_browser.driver.current_url.startswith(page_gateway.url):
+        shared_browser.open(page_gateway.url)
+    shared_browser.complaints()
+    yield shared_browser
+    assert shared_browser.complaints() == []

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from flowedge.core.request import DEFAULT_PRIORITY
 from flowedge.serving.access.keys import KeyFile, KeyLimits
-from tests.serving.page.talking import ask, await_answer
+from tests.serving.page.talking import ask, await_answer, settings
 from tests.support.browser import Browser
 from tests.support.gateways import GatewayProcess
 from tests.support.processes import AgentProcess, running
@@ -92,6 +92,7 @@ def test_the_page_asks_for_the_key_and_keeps_it_in_the_tab(
     assert not browser.one("#question").is_enabled()
     field.send_keys(secret, Keys.ENTER)
     browser.wait(lambda: browser.one("#question").is_enabled(), "the key was taken")
+    settings(browser, max_tokens="4")
     ask(browser, "Hello")
     assert await_answer(browser)
     assert secret not in browser.run("return JSON.stringify({...localStorage})")

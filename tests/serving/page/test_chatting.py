@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.serving.page.talking import ask, await_answer
+from tests.serving.page.talking import ask, await_answer, settings
 from tests.support.browser import Browser
 
 LONG = "Tell me about bees."
-
-
-def settings(browser: Browser, **values: str) -> None:
-    browser.button("Settings").click()
-    for label, value in values.items():
-        field = browser.wait(lambda: browser.one(f"dialog [aria-describedby='hint-{label}']"))  # noqa: B023
-        field.send_keys(value)
-    browser.button("Save").click()
-    browser.wait(lambda: not browser.one("dialog"))
 
 
 def test_an_answer_comes_with_its_statistics_and_is_kept(browser: Browser) -> None:
@@ -59,9 +50,9 @@ def test_the_last_question_can_be_edited(browser: Browser) -> None:
 
 
 def test_conversations_are_listed_renamed_and_deleted(browser: Browser) -> None:
-    settings(browser, max_tokens="4")
     for question in ("First thing", "Second thing"):
         browser.button("New conversation").click()
+        settings(browser, max_tokens="4")
         ask(browser, question)
         await_answer(browser)
     assert browser.text(".conversations .title").splitlines()[:2] == ["Second thing", "First thing"]
