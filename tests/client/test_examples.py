@@ -1,10 +1,11 @@
-"""The examples of docs/client.md, run as they stand against real agents."""
+"""The examples of docs/client.md, run as they stand against real agents, but for the lengths of answers."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flowedge.client import Client
@@ -14,6 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/client.md"
 EXAMPLES = re.findall(
     r"^```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
 )
+MUCH = re.compile(r"max_new_tokens=(200|60|30)\b")
 TITLES = [re.sub(r"\W+", " ", example).strip()[:40] for example in EXAMPLES]
 
 
@@ -22,8 +24,11 @@ def test_an_example_runs(
     example: str, cluster4: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = example.replace("192.168.1.10:7070", cluster4).replace("/tmp/", f"{tmp_path}/")
+    code = MUCH.sub("max_new_tokens=12", code).replace("priority=", "max_new_tokens=12, priority=")
+    before = psutil.Process().children()
     with Client(cluster4) as client:
         exec(compile(code, str(DOCUMENT), "exec"), {"client": client, "__name__": "example"})
+    assert psutil.Process().children() == before
     assert capsys.readouterr().out.strip() or "print" not in example or "except" in example
 
 

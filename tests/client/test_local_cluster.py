@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 
@@ -12,39 +11,32 @@ import flowedge
 from flowedge.core.errors import BadRequestError
 
 SCRIPT = """
-import os, sys, flowedge
+import asyncio, flowedge
 cluster = flowedge.LocalCluster(stages=1)
-print(cluster.client.generate("Hi", max_new_tokens=4).result().finish_reason, flush=True)
-print(*(device.name for device in cluster.client.devices()), flush=True)
+client = cluster.client
+assert client is cluster.client
+async def ask():
+    async with cluster.async_client() as other:
+        return await other.generate("Hi", max_new_tokens=4).result()
+answer = client.generate("Hi", max_new_tokens=4).result()
+assert asyncio.run(ask()).text == answer.text
+devices = client.devices()
+assert [device.role for device in devices] == ["draft node", "stage"]
+print(answer.finish_reason, *(device.name for device in devices))
 """
 
 
-def test_a_cluster_answers_and_ends() -> None:
-    with flowedge.LocalCluster(stages=2) as cluster:
-        client = cluster.client
-        assert client is cluster.client
-        devices = client.devices()
-        assert [device.role for device in devices] == ["draft node", "stage", "stage"]
-
-        async def ask() -> str:
-            async with cluster.async_client() as other:
-                return (await other.generate("Hi", max_new_tokens=4).result()).text
-
-        assert asyncio.run(ask()) == client.generate("Hi", max_new_tokens=4).result().text
-        address = cluster.address
-    with flowedge.Client(address) as left, pytest.raises(flowedge.FlowEdgeError):
-        left.describe()
-
-
-def test_no_process_is_left_when_the_program_ends() -> None:
+@pytest.mark.proof
+def test_a_cluster_answers_and_ends_with_its_program() -> None:
+    """That it ends with its context is shown by the example of docs/client.md."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    reason, names = ran.stdout.splitlines()
+    reason, *names = ran.stdout.split()
     assert reason in ("eos", "length")
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    for name in names.split():
+    for name in names:
         assert name not in listed
 
 
