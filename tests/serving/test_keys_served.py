@@ -2,63 +2,55 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from flowedge.cli.main import EXIT_USAGE
+from flowedge.cli.main import EXIT_USAGE, run
+from flowedge.core.request import DEFAULT_PRIORITY
+from flowedge.serving.access.keys import KeyFile, KeyLimits
+from tests.serving.application import GatewayHere, gateway_here
 from tests.serving.asking import COMPLETIONS, body
-from tests.support.gateways import GatewayProcess
-from tests.support.processes import CLI, running
+from tests.support.gateways import GatewayProcess, ServedGateway, refused_start
+from tests.support.processes import running
 
 READ_AGAIN_S = 30.0
 
 
-def keys(gateway: GatewayProcess, *arguments: str) -> str:
-    """Run `flowedge serve keys` and return its standard output."""
-    done = subprocess.run(
-        [*CLI, "serve", "keys", *arguments, "--keys-file", str(gateway.keys_file)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout.strip()
+Keyed = tuple[GatewayHere, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def started(cluster4: str) -> Iterator[tuple[GatewayProcess, dict[str, str]]]:
-    """A gateway with keys that listens on all networks, and the keys by name."""
-    gateway = GatewayProcess(peers=[cluster4], listen="0.0.0.0:0")
-    made = {
-        "anna": keys(gateway, "add", "anna"),
-        "minute": keys(gateway, "add", "minute", "--requests-per-minute", "1"),
-        "tokens": keys(gateway, "add", "tokens", "--tokens-per-minute", "10"),
-        "gone": keys(gateway, "add", "gone"),
+def keyed(cluster4: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    """The application of a gateway for all networks, and its keys by name."""
+    file = KeyFile(tmp_path_factory.mktemp("state") / "keys.json")
+    limits = {
+        "anna": KeyLimits(),
+        "minute": KeyLimits(requests_per_minute=1),
+        "tokens": KeyLimits(tokens_per_minute=10),
     }
-    with running(gateway):
+    made = {name: file.add(name, DEFAULT_PRIORITY, each) for name, each in limits.items()}
+    settings = {"http": {"listen": "0.0.0.0:8000"}, "access": {"keys_file": file.path}}
+    with gateway_here(cluster4, settings) as gateway:
         yield gateway, made
 
 
-def ask(gateway: GatewayProcess, key: str, tokens: int = 4) -> httpx.Response:
+def ask(gateway: ServedGateway, key: str, tokens: int = 4) -> httpx.Response:
     with gateway.client(headers={"authorization": f"Bearer {key}"}) as client:
         return client.post(COMPLETIONS, json=body(tokens))
 
 
-def counted(gateway: GatewayProcess, key: str, endpoint: str, outcome: str) -> float:
+def counted(gateway: ServedGateway, key: str, endpoint: str, outcome: str) -> float:
     """Return how many requests had an outcome without having reached a pipeline."""
     labels = f'{{endpoint="{endpoint}",model="",outcome="{outcome}",pipeline=""}}'
     return gateway.samples(key).get(f"flowedge_gateway_requests_total{labels}", 0)
 
 
-def test_a_refused_request_is_counted_at_its_endpoint(
-    started: tuple[GatewayProcess, dict[str, str]],
-) -> None:
-    gateway, made = started
+def test_a_refused_request_is_counted_at_its_endpoint(keyed: Keyed) -> None:
+    gateway, made = keyed
     places = (COMPLETIONS, "/v1/models/{name:path}", "/api/chat", "other")
     before = [counted(gateway, made["anna"], place, "missing_api_key") for place in places]
     with gateway.client() as client:
@@ -68,10 +60,8 @@ def test_a_refused_request_is_counted_at_its_endpoint(
     assert after == [count + 1 for count in before]
 
 
-def test_a_key_is_needed_and_errors_have_openais_shape(
-    started: tuple[GatewayProcess, dict[str, str]],
-) -> None:
-    gateway, made = started
+def test_a_key_is_needed_and_errors_have_openais_shape(keyed: Keyed) -> None:
+    gateway, made = keyed
     with gateway.client() as client:
         for answer in (client.get("/v1/models"), client.post(COMPLETIONS, json=body())):
             assert answer.status_code == 401
@@ -84,12 +74,10 @@ def test_a_key_is_needed_and_errors_have_openais_shape(
     assert ask(gateway, "fe-wrong").json()["error"]["code"] == "invalid_api_key"
     assert ask(gateway, made["anna"]).status_code == 200
     assert gateway.samples(made["anna"])
-    gateway.line("key=anna", "status=200", "endpoint=/v1/completions")
-    assert not any(made["anna"] in line for line in gateway.lines)
 
 
-def test_requests_a_minute(started: tuple[GatewayProcess, dict[str, str]]) -> None:
-    gateway, made = started
+def test_requests_a_minute(keyed: Keyed) -> None:
+    gateway, made = keyed
     assert ask(gateway, made["minute"]).status_code == 200
     refused = ask(gateway, made["minute"])
     assert refused.status_code == 429
@@ -98,35 +86,44 @@ def test_requests_a_minute(started: tuple[GatewayProcess, dict[str, str]]) -> No
     assert ask(gateway, made["anna"]).status_code == 200, "limits are of each key"
 
 
-def test_tokens_a_minute(started: tuple[GatewayProcess, dict[str, str]]) -> None:
-    gateway, made = started
+def test_tokens_a_minute(keyed: Keyed) -> None:
+    gateway, made = keyed
     assert ask(gateway, made["tokens"], tokens=8).status_code == 200
     refused = ask(gateway, made["tokens"])
     assert refused.status_code == 429
     assert "10 tokens a minute" in refused.json()["error"]["message"]
 
 
-def test_removed_and_new_keys_are_noticed(started: tuple[GatewayProcess, dict[str, str]]) -> None:
-    gateway, made = started
-    assert ask(gateway, made["gone"]).status_code == 200
-    assert keys(gateway, "remove", "gone") == "removed gone"
-    fresh = keys(gateway, "add", "fresh", "--priority", "batch", "--concurrent", "3")
-    deadline = time.monotonic() + READ_AGAIN_S
-    while ask(gateway, fresh).status_code == 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert ask(gateway, made["gone"]).status_code == 401
-    assert '"name": "fresh"' in keys(gateway, "list", "--json")
-    assert "batch" in keys(gateway, "list")
+def test_removed_and_new_keys_are_noticed(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def keys(*arguments: str) -> str:
+        """Run `flowedge serve keys` and return its standard output."""
+        assert run(["serve", "keys", *arguments, "--keys-file", str(gateway.keys_file)]) == 0
+        return capsys.readouterr().out.strip()
+
+    gateway = GatewayProcess(peers=[cluster4], listen="0.0.0.0:0")
+    gone = keys("add", "gone")
+    with running(gateway):
+        assert ask(gateway, gone).status_code == 200
+        gateway.line("key=gone", "status=200", f"endpoint={COMPLETIONS}")
+        assert keys("remove", "gone") == "removed gone"
+        fresh = keys("add", "fresh", "--priority", "batch", "--concurrent", "3")
+        deadline = time.monotonic() + READ_AGAIN_S
+        while ask(gateway, fresh).status_code == 401:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert ask(gateway, gone).status_code == 401
+        assert not any(key in line for key in (gone, fresh) for line in gateway.lines)
+    (listed,) = json.loads(keys("list", "--json"))
+    assert (listed["name"], listed["priority"], listed["concurrent"]) == ("fresh", "batch", 3)
+    assert "batch" in keys("list")
 
 
-def test_without_keys_it_does_not_start_beyond_loopback(tmp_path: Path) -> None:
-    command = [*CLI, "serve", "--listen", "0.0.0.0:0", "--stages", "1", "--config", "/dev/null"]
-    command += ["--keys-file", str(tmp_path / "keys.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == EXIT_USAGE
-    assert "flowedge serve keys add NAME" in done.stderr and "--no-keys" in done.stderr
-    assert "starting" not in done.stderr
+def test_without_keys_it_does_not_start_beyond_loopback() -> None:
+    code, lines = refused_start(GatewayProcess("--stages", "1", listen="0.0.0.0:0"))
+    assert code == EXIT_USAGE
+    said = "\n".join(lines)
+    assert "flowedge serve keys add NAME" in said and "--no-keys" in said
+    assert "starting" not in said
 
 
 def test_no_keys_has_to_be_said_and_is_warned_of(cluster4: str) -> None:

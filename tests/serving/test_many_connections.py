@@ -9,9 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.serving.asking import COMPLETIONS, WAIT_S, await_sessions, body
+from tests.serving.application import gateway_here
+from tests.serving.asking import COMPLETIONS, WAIT_S, body
 from tests.serving.http_sockets import connected
-from tests.support.gateways import GatewayProcess, gateway_before
+from tests.support.gateways import GatewayProcess
 
 IDLE = 1000
 
@@ -38,23 +39,11 @@ def test_a_thousand_idle_connections_keep_nobody_from_answers(
     assert answer.json()["usage"]["completion_tokens"] == 8
 
 
-def test_eight_clients_at_once_get_what_one_gets(gateway4: GatewayProcess, cluster4: str) -> None:
-    def ask(place: int) -> str:
-        with gateway4.client() as client:
-            answer = client.post(COMPLETIONS, json=body(24, prompt=f"def f{place}(a):", temperature=0))
-        return str(answer.json()["choices"][0]["text"])
-
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(ask, range(8)))
-    assert together == [ask(place) for place in range(8)]
-    await_sessions(cluster4, 0)
-
-
 def test_requests_beyond_what_a_draft_node_takes_wait_in_the_gateway(cluster4: str) -> None:
     settings = {"pipelines": {"requests_each": 2}}
-    with gateway_before(cluster4, settings=settings) as gateway, ThreadPoolExecutor(12) as pool:
+    with gateway_here(cluster4, settings) as gateway, ThreadPoolExecutor(12) as pool:
         with gateway.client() as client:
-            asked = [pool.submit(client.post, COMPLETIONS, json=body(16, temperature=0)) for _ in range(12)]
+            asked = [pool.submit(client.post, COMPLETIONS, json=body(6, temperature=0)) for _ in range(12)]
             answers = [each.result(WAIT_S) for each in asked]
         assert {answer.status_code for answer in answers} == {200}
         assert gateway.samples()["flowedge_gateway_waiting"] == 0

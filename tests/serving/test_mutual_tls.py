@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,8 @@ from flowedge.cli.main import EXIT_FAILURE, EXIT_USAGE
 from flowedge.security.credentials.certificate_role import CertificateRole
 from tests.security.clusters import Cluster, members
 from tests.serving.asking import COMPLETIONS, body
-from tests.support.gateways import GatewayProcess
-from tests.support.processes import CLI, AgentProcess, running
-
-SETUP_S = 120
+from tests.support.gateways import GatewayProcess, refused_start
+from tests.support.processes import AgentProcess, running
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +43,8 @@ def set_up(cluster: Cluster, agents: list[AgentProcess]) -> Iterator[str]:
 
 def refusal(directory: Path, *peers: str) -> tuple[int, str]:
     """Return the exit code and words of a gateway that does not start."""
-    command = [*CLI, "serve", "--listen", "127.0.0.1:0", "--config", os.devnull]
-    command += ["--peers", ",".join(peers), "--cluster-dir", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_S, check=False)
-    return done.returncode, done.stderr
+    code, lines = refused_start(GatewayProcess("--cluster-dir", str(directory), peers=peers))
+    return code, "\n".join(lines)
 
 
 def test_a_client_of_the_cluster_serves(cluster: Cluster, set_up: str) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.serving.application import GatewayHere, gateway_here
 from tests.serving.asking import COMPLETIONS, body
-from tests.support.gateways import GatewayProcess, gateway_before
 
 ALLOWED, OTHER = "https://chat.example", "https://evil.example"
 ALLOW = "access-control-allow-origin"
 
 
 @pytest.fixture(scope="module")
-def gateway(cluster4: str) -> Iterator[GatewayProcess]:
-    with gateway_before(cluster4, options=["--cors-origin", ALLOWED]) as started:
+def gateway(cluster4: str) -> Iterator[GatewayHere]:
+    with gateway_here(cluster4, {"http": {"cors_origins": [ALLOWED]}}) as started:
         yield started
 
 
@@ -27,7 +27,7 @@ def preflight(origin: str, headers: str = "authorization,content-type") -> dict[
     }
 
 
-def test_a_preflight_is_answered_for_the_origin_that_is_named(gateway: GatewayProcess) -> None:
+def test_a_preflight_is_answered_for_the_origin_that_is_named(gateway: GatewayHere) -> None:
     with gateway.client() as client:
         answer = client.options(COMPLETIONS, headers=preflight(ALLOWED))
         refused = client.options(COMPLETIONS, headers=preflight(OTHER))
@@ -40,7 +40,7 @@ def test_a_preflight_is_answered_for_the_origin_that_is_named(gateway: GatewayPr
     assert ALLOW not in refused.headers
 
 
-def test_its_pages_can_ask_and_read_answers_and_errors(gateway: GatewayProcess) -> None:
+def test_its_pages_can_ask_and_read_answers_and_errors(gateway: GatewayHere) -> None:
     with gateway.client(headers={"origin": ALLOWED}) as client:
         whole = client.post(COMPLETIONS, json=body(2))
         stream = client.post(COMPLETIONS, json=body(2, stream=True))
@@ -52,7 +52,7 @@ def test_its_pages_can_ask_and_read_answers_and_errors(gateway: GatewayProcess) 
         assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_pages_of_others_can_neither_ask_nor_read(gateway: GatewayProcess) -> None:
+def test_pages_of_others_can_neither_ask_nor_read(gateway: GatewayHere) -> None:
     with gateway.client(headers={"origin": OTHER}) as client:
         asked = client.post(COMPLETIONS, json=body(2))
         read = client.get("/v1/models")

@@ -6,19 +6,34 @@ import contextlib
 import json
 import os
 import tempfile
-import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.support.processes import FlowEdgeProcess, running
+from tests.support.processes import START_S, FlowEdgeProcess, running
 
 ANSWER_S = 60.0  # for a request of a test
 
 
-class GatewayProcess(FlowEdgeProcess):
+class ServedGateway(ABC):
+    """A gateway that takes requests."""
+
+    @abstractmethod
+    def client(self, **options: Any) -> httpx.Client:
+        """Return an HTTP client of it."""
+
+    def samples(self, key: str = "") -> dict[str, float]:
+        """Return the samples of its metrics, by name and labels."""
+        with self.client(headers={"authorization": f"Bearer {key}"} if key else {}) as client:
+            answer = client.get("/metrics").raise_for_status()
+        lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+class GatewayProcess(FlowEdgeProcess, ServedGateway):
     """A gateway on loopback, with a state directory of its own; it reads no configuration file."""
 
     def __init__(
@@ -64,18 +79,7 @@ class GatewayProcess(FlowEdgeProcess):
         return host, int(port)
 
     def client(self, **options: Any) -> httpx.Client:
-        """Return an HTTP client of it."""
         return httpx.Client(base_url=self.url, timeout=ANSWER_S, trust_env=False, **options)
-
-    def samples(self, key: str = "") -> dict[str, float]:
-        """Return the samples of its metrics, by name and labels."""
-        request = urllib.request.Request(
-            f"{self.url}/metrics", headers={"authorization": f"Bearer {key}"} if key else {}
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=ANSWER_S) as answer:
-            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
 @contextlib.contextmanager
@@ -90,6 +94,18 @@ def gateway_before(
     gateway = GatewayProcess(*options, peers=peers, settings=settings)
     with running(gateway):
         yield gateway
+
+
+def refused_start(gateway: GatewayProcess) -> tuple[int, list[str]]:
+    """Start a gateway that is to end by itself, and return its exit code and its lines."""
+    gateway.start()
+    try:
+        code = gateway.wait(START_S)
+    finally:
+        gateway.kill()
+    lines = gateway.lines
+    gateway.remove()
+    return code, lines
 
 
 def _variables(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -94,7 +94,7 @@ def test_what_is_no_json_object_is_refused(text: bytes) -> None:
     assert _refusal(text).code == "invalid_json"
 
 
-@pytest.mark.parametrize("value", ["x" * 1_000_000, [[1]] * 1_000_000, {"a": {"b": "x" * 1_000_000}}])
+@pytest.mark.parametrize("value", ["x" * 100_000, [[1]] * 100_000, {"a": {"b": "x" * 100_000}}])
 def test_of_a_huge_value_only_the_beginning_is_shown(value: object) -> None:
     error = _refusal(json.dumps({"name": "cat", "legs": value}).encode())
     shown = json.dumps(value)[:100]

@@ -8,7 +8,7 @@ import pytest
 
 from flowedge.core.errors import GrammarError
 from flowedge.serving.answers.asked import of_parameter
-from tests.support.gateways import GatewayProcess
+from tests.serving.application import GatewayHere
 
 HELLO = [{"role": "user", "content": "Add two numbers."}]
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -19,7 +19,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def refused(gateway: GatewayProcess, path: str, body: dict[str, Any]) -> Any:
+def refused(gateway: GatewayHere, path: str, body: dict[str, Any]) -> Any:
     with gateway.client() as client:
         answer = client.post(path, json={"model": "bundled", "stream": False, **body})
     assert answer.status_code == 400, answer.text
@@ -34,25 +34,19 @@ def check(error: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
-@pytest.mark.parametrize("stream", [False, True])
-def test_chat_completions(gateway4: GatewayProcess, schema: dict[str, Any], stream: bool) -> None:
+def test_chat_completions(served: GatewayHere, schema: dict[str, Any]) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    body = {"messages": HELLO, "response_format": form, "stream": stream}
-    check(refused(gateway4, "/v1/chat/completions", body), "response_format")
+    for stream in (False, True):
+        body = {"messages": HELLO, "response_format": form, "stream": stream}
+        check(refused(served, "/v1/chat/completions", body), "response_format")
 
 
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
-def test_responses(gateway4: GatewayProcess, schema: dict[str, Any]) -> None:
+def test_the_other_dialects(served: GatewayHere) -> None:
+    schema = SCHEMAS["pattern"]
     form = {"type": "json_schema", "name": "x", "schema": schema}
-    check(refused(gateway4, "/v1/responses", {"input": "Hi", "text": {"format": form}}), "text.format")
-
-
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_ollama(gateway4: GatewayProcess, schema: dict[str, Any], path: str) -> None:
-    prompt: dict[str, Any] = {"messages": HELLO} if path == "/api/chat" else {"prompt": "Hi"}
-    message = refused(gateway4, path, {**prompt, "format": schema})
-    assert message.startswith("format cannot be ")
+    check(refused(served, "/v1/responses", {"input": "Hi", "text": {"format": form}}), "text.format")
+    for path, prompt in (("/api/chat", {"messages": HELLO}), ("/api/generate", {"prompt": "Hi"})):
+        assert refused(served, path, {**prompt, "format": schema}).startswith("format cannot be ")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +61,8 @@ def test_any_error_of_a_grammar_names_the_parameter(text: str, shown: str) -> No
     assert (error.status, error.param, error.message) == (400, "format", shown)
 
 
-def test_tools_that_must_be_called(gateway4: GatewayProcess) -> None:
+def test_tools_that_must_be_called(served: GatewayHere) -> None:
     parameters = SCHEMAS["pattern of a property"]
     tool = {"type": "function", "function": {"name": "paint", "parameters": parameters}}
     body = {"messages": HELLO, "tools": [tool], "tool_choice": "required"}
-    check(refused(gateway4, "/v1/chat/completions", body), "tools")
+    check(refused(served, "/v1/chat/completions", body), "tools")

@@ -1,4 +1,4 @@
-"""The official client, before the gateway of the whole test run."""
+"""The official client, before the application of a gateway."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from tests.support.gateways import ANSWER_S, GatewayProcess
+from tests.serving.application import GatewayHere
 
 
 @pytest.fixture
-def official(gateway4: GatewayProcess) -> Iterator[OpenAI]:
+def official(served: GatewayHere) -> Iterator[OpenAI]:
     """OpenAI's client, which does not ask again after an error."""
-    with OpenAI(base_url=f"{gateway4.url}/v1", api_key="none", max_retries=0, timeout=ANSWER_S) as client:
+    url = f"{served.url}/v1"
+    with OpenAI(base_url=url, api_key="none", max_retries=0, http_client=served.client()) as client:
         yield client

@@ -14,7 +14,7 @@ PAINT_TOOL: Any = {"type": "function", "strict": True, **PAINT["function"]}
 
 
 def test_completions_of_several_prompts(official: OpenAI) -> None:
-    asked: Any = {"model": "bundled", "max_tokens": 8}
+    asked: Any = {"model": "bundled", "max_tokens": 4}
     prompts: Any = [STORY, "def add("]
     alone = [
         official.completions.create(**asked, prompt=prompt, seed=seed).choices[0].text
