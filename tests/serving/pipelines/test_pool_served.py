@@ -40,6 +40,18 @@ def await_ready(gateway: GatewayProcess, number: int) -> None:
             time.sleep(0.05)
 
 
+def check_that_the_least_loaded_is_taken(
+    gateway: GatewayProcess, draft_nodes: dict[str, AgentProcess]
+) -> None:
+    long = body(1500, model="tiny", stream=True)
+    with gateway.client() as client, client.stream("POST", COMPLETIONS, json=long) as held:
+        arriving = held.iter_raw()
+        next(arriving)
+        busy = next(name for name, agent in draft_nodes.items() if agent.describe().sessions)
+        assert set(pipelines_used(gateway, 3)) == {*draft_nodes} - {busy}
+    await_sessions(draft_nodes[busy].address, 0)
+
+
 def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProcess], tmp_path: Path) -> None:
     first = idle_agents[:2]
     with agents(["mortal-d0", "mortal-v1"]) as mortal:
@@ -59,6 +71,7 @@ def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProce
                 listed = client.get("/v1/models").json()["data"]
                 assert [model["id"] for model in listed] == ["tiny", "gpt"]
                 assert client.post(COMPLETIONS, json=body(1, model="gpt")).json()["model"] == "tiny"
+            check_that_the_least_loaded_is_taken(one, {"first": first[0], "second": mortal[0]})
             mortal[0].signal(signal.SIGKILL)
             assert set(pipelines_used(one, 4)) == {"first"}, "what has got nothing goes to the other"
             await_ready(one, 1)
@@ -70,24 +83,3 @@ def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProce
             one.stop()
             await_ready(other, 2)
             assert set(pipelines_used(other, 4)) == {"first", "second"}
-
-
-def test_the_least_loaded_pipeline_is_taken(idle_agents: list[AgentProcess], tmp_path: Path) -> None:
-    pipelines = [idle_agents[:2], idle_agents[2:4]]
-    for pipeline in pipelines:
-        become_pipeline(pipeline)
-    file = pipelines_file(
-        tmp_path,
-        *(f'name = "tiny"\ndraft_node = "{pipeline[0].address}"' for pipeline in pipelines),
-    )
-    gateway = GatewayProcess("--pipelines", file, settings=POOL)
-    with running(gateway):
-        await_ready(gateway, 2)
-        long = body(1500, model="tiny", stream=True)
-        with gateway.client() as client, client.stream("POST", COMPLETIONS, json=long) as held:
-            arriving = held.iter_raw()
-            next(arriving)
-            busy = next(place for place in pipelines if place[0].describe().sessions)
-            free = next(place for place in pipelines if place is not busy)
-            assert set(pipelines_used(gateway, 3)) == {free[0].address}
-        await_sessions(busy[0].address, 0)
