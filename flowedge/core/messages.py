@@ -12,12 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, IntArray, Payload
+from flowedge.core.request import StageReport
 from flowedge.core.sampling import SamplingParams
 
 CONTEXT = -1  # the parent of a row whose parent is the committed context
-MAX_FRAME_BYTES = 64 << 20  # most bytes of an encoded message
-SEGMENT_ROWS = 4096  # most rows of one segment or batch, unless a device is set to take fewer
-BATCH_SEGMENTS = 64  # most segments of a batch
 
 
 @dataclass(frozen=True)
@@ -211,20 +209,6 @@ class Tapped:
     session: str
     first: int
     rows: Payload
-
-
-@dataclass(frozen=True)
-class StageReport:
-    """The work that one stage did for one session."""
-
-    device: str
-    segments: int = 0
-    rows_computed: int = 0
-    rows_trimmed: int = 0  # rows that were dropped before they were computed
-    rows_wasted: int = 0  # rows that were dropped after they were computed
-    aborted: int = 0  # computations that were stopped between layers
-    busy_s: float = 0.0
-    bytes_sent: int = 0
 
 
 @dataclass(frozen=True)

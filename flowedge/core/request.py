@@ -1,18 +1,19 @@
-"""A request to generate, as the draft node holds it, and the outputs that answer it."""
+"""A request to generate, as the draft node holds it, and the outputs that answer it. Imports no numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.messages import StageReport
 from flowedge.core.rules.likelihood import TokenLikelihood
 from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, VerificationPlace
+
+if TYPE_CHECKING:
+    from flowedge.core.arrays import Payload
 
 Noise: TypeAlias = Literal["plain", "shared"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
@@ -156,6 +157,20 @@ class Rows:
 
     session: str
     payload: Payload
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """The work that one stage did for one session."""
+
+    device: str
+    segments: int = 0
+    rows_computed: int = 0
+    rows_trimmed: int = 0  # rows that were dropped before they were computed
+    rows_wasted: int = 0  # rows that were dropped after they were computed
+    aborted: int = 0  # computations that were stopped between layers
+    busy_s: float = 0.0
+    bytes_sent: int = 0
 
 
 @dataclass(frozen=True)

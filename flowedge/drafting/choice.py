@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flowedge.core.errors import BadRequestError
-from flowedge.v1.agent_pb2 import DraftNodeRole
-from flowedge.v1.measure_pb2 import MeasureDeviceRequest
+
+if TYPE_CHECKING:
+    from flowedge.v1.agent_pb2 import DraftNodeRole
+    from flowedge.v1.measure_pb2 import MeasureDeviceRequest
 
 NO_DRAFTER = "none"
 NGRAM = "ngram"

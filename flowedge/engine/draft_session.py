@@ -10,18 +10,18 @@ import numpy as np
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import Open, Prefix, Prune, Segment, StageReport, Tapped
-from flowedge.core.request import Finished, Request
+from flowedge.core.messages import Open, Prefix, Prune, Segment, Tapped
+from flowedge.core.request import Finished, Request, StageReport
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
+from flowedge.engine.decode_counts import DecodeCounts
 from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import DraftWork, ExtendDraft, GrowDraft, JobTime, Verify
 from flowedge.engine.route_session import RouteSession
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.engine.sessions.session_answer import SessionAnswer
-from flowedge.engine.statistics import DecodeCounts
 from flowedge.engine.stopping import TextStream
 from flowedge.engine.verification import returned_draws
 from flowedge.engine.verification.verified_rows import VerifiedRows

@@ -24,11 +24,11 @@ from flowedge.core.messages import (
     Open,
     Prune,
     Segment,
-    StageReport,
     StageTime,
     Tapped,
     no_rows,
 )
+from flowedge.core.request import StageReport
 from flowedge.engine.batching.computing_segments import ComputingSegment, ComputingSegments
 from flowedge.engine.batching.forward_times import ForwardTimes
 from flowedge.engine.batching.waiting_segments import WaitingSegments

@@ -8,7 +8,9 @@ from typing import Any
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
-from flowedge.core.messages import SEGMENT_ROWS, Drawing, Open, Prune, Segment, StageReport
+from flowedge.core.message_limits import SEGMENT_ROWS
+from flowedge.core.messages import Drawing, Open, Prune, Segment
+from flowedge.core.request import StageReport
 from flowedge.engine.jobs import Forward
 from flowedge.engine.verification.drawn_path import DrawnPath
 from flowedge.protocol.cached_rows import CachedRows

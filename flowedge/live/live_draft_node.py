@@ -23,7 +23,8 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.log_fields import about
-from flowedge.core.messages import SEGMENT_ROWS, Fault, Message, SessionMessage, session_messages
+from flowedge.core.message_limits import SEGMENT_ROWS
+from flowedge.core.messages import Fault, Message, SessionMessage, session_messages
 from flowedge.core.request import Failed, Finished, Opened, Output, Request
 from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST

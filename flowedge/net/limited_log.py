@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flowedge.core.log_fields import Fields, about
-from flowedge.core.log_rate import MINUTE_S, LogRate, more
+from flowedge.net.log_rate import MINUTE_S, LogRate, more
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

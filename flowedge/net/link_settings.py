@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from flowedge.core.messages import MAX_FRAME_BYTES
+from flowedge.core.message_limits import MAX_FRAME_BYTES
 from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 
 MIB = 1 << 20

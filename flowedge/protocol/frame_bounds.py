@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowedge.core.messages import BATCH_SEGMENTS
+from flowedge.core.message_limits import BATCH_SEGMENTS
 from flowedge.protocol.frame_error import FrameError
 
 MAX_SESSION_ID = 64  # characters

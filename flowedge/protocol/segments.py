@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import BATCH_SEGMENTS, Segment, SegmentBatch, StageTime
+from flowedge.core.message_limits import BATCH_SEGMENTS
+from flowedge.core.messages import Segment, SegmentBatch, StageTime
 from flowedge.protocol.fields import index, int64, session_of
 from flowedge.protocol.frame_bounds import MAX_ROWS
 from flowedge.protocol.frame_error import FrameError

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import ProtocolError
-from flowedge.core.messages import MAX_FRAME_BYTES
+from flowedge.core.message_limits import MAX_FRAME_BYTES
 from flowedge.v1 import pipeline_pb2 as pb
 
 _DTYPES: dict[int, np.dtype[Any]] = {

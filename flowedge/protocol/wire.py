@@ -13,8 +13,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from flowedge.core.errors import ProtocolError
+from flowedge.core.message_limits import BATCH_SEGMENTS
 from flowedge.core.messages import (
-    BATCH_SEGMENTS,
     Close,
     Credit,
     Fault,
@@ -25,9 +25,9 @@ from flowedge.core.messages import (
     Prune,
     Segment,
     SegmentBatch,
-    StageReport,
     Tapped,
 )
+from flowedge.core.request import StageReport
 from flowedge.protocol.fields import index, int64, session_of, text
 from flowedge.protocol.frame_bounds import (
     MAX_REPORTS,

@@ -11,6 +11,7 @@ from flowedge.strategies.auto.load import PRIORITY_WEIGHTS
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
+from flowedge.strategies.choice import STRATEGIES, checked_strategy
 from flowedge.strategies.flowspec.flowspec import FlowSpec
 from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
 from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
@@ -53,7 +54,7 @@ _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     PipeSpec.name: lambda options: PipeSpec(HierarchySettings.from_options(options)),
     PipeSpecSync.name: lambda options: PipeSpecSync(LookaheadSettings.from_options(options)),
 }
-STRATEGIES = tuple(_FACTORIES)
+assert tuple(_FACTORIES) == STRATEGIES, "choice.py names each strategy"
 
 
 def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
@@ -62,9 +63,7 @@ def make_strategy(name: str, options: Mapping[str, float]) -> Strategy:
     Raises:
         BadRequestError: when the name or an option is unknown, or an option is out of range.
     """
-    if name not in _FACTORIES:
-        raise BadRequestError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
-    return _FACTORIES[name](options)
+    return _FACTORIES[checked_strategy(name)](options)
 
 
 def session_strategy(request: Request, measured: MeasuredPipeline) -> Strategy:

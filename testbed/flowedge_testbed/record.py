@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flowedge.core.errors import DeadlineError
-from flowedge.core.messages import StageReport
-from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.request import Finished, Request, StageReport, Tokens
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.profiling.documents.device import Watts
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of

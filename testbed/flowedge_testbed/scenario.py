@@ -12,7 +12,8 @@ from flowedge.core.request import NOISES, Noise
 from flowedge.core.verification import VerificationChoice
 from flowedge.drafting.choice import drafter_names, drafter_value
 from flowedge.profiling.documents.model import Quantisation, StoredDtype, YamlDocument
-from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge.strategies.choice import STRATEGIES
+from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
 from flowedge_testbed.profiles.documents import explain, read_document
 

@@ -33,7 +33,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.strategies.registry import STRATEGIES
+from flowedge.strategies.choice import STRATEGIES
 from flowedge_testbed.prompts import OWN_FILE
 from flowedge_testbed.report.markdown import table
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowedge.strategies.base import HierarchicalStrategy
-from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge.strategies.choice import STRATEGIES
+from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.report.markdown import table
 
 PROMPT = "Write a JavaScript function that reverses a string, and explain each step."

@@ -14,17 +14,8 @@ import pytest
 
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
-from flowedge.core.messages import (
-    CONTEXT,
-    MAX_FRAME_BYTES,
-    Close,
-    Credit,
-    Fault,
-    Message,
-    Open,
-    Prune,
-    Segment,
-)
+from flowedge.core.message_limits import MAX_FRAME_BYTES
+from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
 from flowedge.net.deadline import within
 from flowedge.net.grpc_status import from_status
 from flowedge.protocol import wire

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.sampling import MAX_SEED, SamplingParams, Walk, gumbel_noise, gumbel_noise_of, walk
+from flowedge.core.rules.gumbel_noise import gumbel_noise, gumbel_noise_of
+from flowedge.core.sampling import MAX_SEED, SamplingParams, Walk, walk
 from flowedge.models.sampling.token_sampler import TokenSampler
 
 SEEDS = st.integers(0, MAX_SEED)

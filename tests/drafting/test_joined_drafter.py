@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import grpc.aio
 import numpy as np
 
-from flowedge.core.messages import MAX_FRAME_BYTES, Message, Open, Segment
+from flowedge.core.message_limits import MAX_FRAME_BYTES
+from flowedge.core.messages import Message, Open, Segment
 from flowedge.live.transport.server import InStream
 from flowedge.net.link_settings import LinkSettings
 from flowedge.protocol import wire

@@ -14,15 +14,8 @@ import numpy as np
 import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceLostError, FlowEdgeError
-from flowedge.core.messages import (
-    MAX_FRAME_BYTES,
-    Close,
-    Credit,
-    Fault,
-    Message,
-    Open,
-    Segment,
-)
+from flowedge.core.message_limits import MAX_FRAME_BYTES
+from flowedge.core.messages import Close, Credit, Fault, Message, Open, Segment
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind

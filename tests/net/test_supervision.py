@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from flowedge.core.log_rate import MINUTE_S
 from flowedge.net.limited_log import LINES, LimitedLog
+from flowedge.net.log_rate import MINUTE_S
 from flowedge.net.supervision import supervise
 
 

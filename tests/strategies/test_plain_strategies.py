@@ -7,6 +7,8 @@ import pytest
 
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.autoregressive import Autoregressive
+from flowedge.strategies.base import HierarchicalStrategy
+from flowedge.strategies.choice import WITH_MIDDLE_MODELS, WITHOUT_DRAFTER
 from flowedge.strategies.commands import AcceptPath, Append, Emit, Grow, Send
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Verified
 from flowedge.strategies.flowspec.naive_pp import NaivePP
@@ -98,3 +100,10 @@ def test_every_strategy_is_made_by_name(name):
 def test_options_that_make_no_sense_are_refused(name, options, problem):
     with pytest.raises(BadRequestError, match=problem):
         make_strategy(name, options)
+
+
+def test_the_choice_of_strategies_says_of_each_what_its_class_says():
+    made = {name: make_strategy(name, {}) for name in STRATEGIES}
+    assert {name for name in made if not made[name].needs_drafter} == set(WITHOUT_DRAFTER)
+    hierarchies = {name for name in made if isinstance(made[name], HierarchicalStrategy)}
+    assert hierarchies == set(WITH_MIDDLE_MODELS)

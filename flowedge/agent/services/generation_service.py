@@ -24,7 +24,6 @@ from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.core.log_rate import LogRate, more
 from flowedge.core.request import (
     DEFAULT_PRIORITY,
     DEFAULT_STRATEGY,
@@ -43,8 +42,10 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.running_request import RunningRequest
 from flowedge.net.grpc_status import abort
+from flowedge.net.log_rate import LogRate, more
 from flowedge.net.unread import send_reply
 from flowedge.security.tls.caller_member import caller_key
+from flowedge.strategies.choice import AUTOREGRESSIVE
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from flowedge.agent.services.prompt_reading import ReadPrompt
     from flowedge.engine.draft_models import DraftModels
 
-AUTOREGRESSIVE = "autoregressive"
 DEFAULT_NOISE = "shared"
 REFUSALS_LOGGED = 10  # requests of one client a minute
 MAX_WAITING_OUTPUTS = 1024  # of one request, for a client that does not read

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from flowedge.core.messages import BATCH_SEGMENTS, SEGMENT_ROWS, Segment
+from flowedge.core.message_limits import BATCH_SEGMENTS, SEGMENT_ROWS
+from flowedge.core.messages import Segment
 from flowedge.engine.draft_session import DraftSession
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.commands import Send

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from flowedge.core.messages import BATCH_SEGMENTS, Segment
+from flowedge.core.message_limits import BATCH_SEGMENTS
+from flowedge.core.messages import Segment
 
 
 class WaitingSegments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.core.messages import StageReport
+from flowedge.core.request import StageReport
 
 
 class WorkReports:

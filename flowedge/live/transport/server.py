@@ -15,7 +15,6 @@ import grpc.aio
 
 from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
-from flowedge.core.log_rate import LogRate, more
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver, ignore_bytes
 from flowedge.live.transport.frame_link import LinkKind
@@ -25,6 +24,7 @@ from flowedge.live.transport.listener import LinkListener
 from flowedge.net.grpc_handlers import Context
 from flowedge.net.grpc_status import abort
 from flowedge.net.link_settings import LinkSettings
+from flowedge.net.log_rate import LogRate, more
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
 from flowedge.protocol.frame_error import FrameError

@@ -21,7 +21,8 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from flowedge.core.errors import BadRequestError, NonFiniteError
-from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored

@@ -6,8 +6,8 @@ import logging
 
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.core.log_rate import LogRate, more
 from flowedge.net.calls.caller import Caller
+from flowedge.net.log_rate import LogRate, more
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from flowedge.profiling.rehearsal.rehearsal import Rehearsed, rehearse
 from flowedge.protocol.frame_bounds import CONTROL_BYTES
 from flowedge.protocol.frame_error import FrameError
 from flowedge.strategies.autoregressive import Autoregressive
-from flowedge.strategies.registry import STRATEGIES
+from flowedge.strategies.choice import STRATEGIES
 
 PLAIN = Autoregressive.name
 PLAIN_TOKENS = 100  # of the request that shows the times of a segment

@@ -28,7 +28,8 @@ from flowedge.profiling.documents.model import ModelProfile
 from flowedge.profiling.documents.profile_files import write_documents
 from flowedge.profiling.measurement import MeasureOptions
 from flowedge.strategies.base import HierarchicalStrategy
-from flowedge.strategies.registry import STRATEGIES, make_strategy
+from flowedge.strategies.choice import STRATEGIES
+from flowedge.strategies.registry import make_strategy
 from flowedge.system.compute import CPU, find_compute, negotiate_dtype
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.model_set import ModelSet

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flowedge.core.messages import MAX_FRAME_BYTES, Heartbeat, Message, Segment
+from flowedge.core.message_limits import MAX_FRAME_BYTES
+from flowedge.core.messages import Heartbeat, Message, Segment
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.protocol import wire
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowedge.core.messages import BATCH_SEGMENTS
+from flowedge.core.message_limits import BATCH_SEGMENTS
 from flowedge.engine.batching.forward_times import ForwardTimes
 from flowedge.engine.batching.waiting_segments import WaitingSegments
 from tests.engine.rig import segment

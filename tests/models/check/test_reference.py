@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.sampling import SamplingParams, gumbel_noise
+from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.judging import gap_behind
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint

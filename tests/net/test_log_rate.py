@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.core.log_rate import MAX_KINDS, MINUTE_S, LogRate
+from flowedge.net.log_rate import MAX_KINDS, MINUTE_S, LogRate
 
 
 def test_a_kind_is_logged_at_once_and_then_once_a_minute_with_the_number_left_out() -> None:
