@@ -11,7 +11,6 @@ import typer
 
 from flowedge.cli.asking import Asking
 from flowedge.cli.concurrent_asking import ConcurrentAsking
-from flowedge.cli.options import AUTOREGRESSIVE
 from flowedge.cli.output import warn, write_answer
 from flowedge.cli.pipelines.opening import open_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest
@@ -25,6 +24,7 @@ from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.choice import NO_DRAFTER
 from flowedge.models.libraries import import_libraries
+from flowedge.strategies.choice import AUTOREGRESSIVE
 
 if TYPE_CHECKING:
     from flowedge.cli.check import Checker

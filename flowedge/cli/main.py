@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -87,6 +86,8 @@ COMMANDS = {
 @cache
 def all_commands() -> dict[str, CommandEntry]:
     """Return the commands of this distribution, then the commands that installed plugins add."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (it reads about each installed distribution)
+
     plugins = {
         point.name: CommandEntry(point.value, "" if point.dist is None else point.dist.metadata["Summary"])
         for point in entry_points(group=PLUGINS)
@@ -104,19 +105,26 @@ class CommandGroup(HelpGroup):
         return list(all_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (click's signature)
-        entry = all_commands().get(cmd_name)
+        entry = _entry(cmd_name)
         return None if entry is None else HelpCommand(cmd_name, help=entry.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in all_commands() and not args[0].startswith("-"):
+        if not args[0].startswith("-") and _entry(args[0]) is None:
             close = get_close_matches(args[0], all_commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}{f'; did you mean {close[0]}?' if close else ''}")
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub if name is None else _load(name), rest
 
 
+def _entry(name: str) -> CommandEntry | None:
+    """Return the command of a name; only a name that is not of this distribution is looked for in others."""
+    return COMMANDS.get(name) or all_commands().get(name)
+
+
 def _load(name: str) -> Any:
-    module, _, attribute = all_commands()[name].target.partition(":")
+    entry = _entry(name)
+    assert entry is not None
+    module, _, attribute = entry.target.partition(":")
     command = getattr(import_module(module), attribute)
     if not isinstance(command, typer.Typer):
         single = typer.Typer(add_completion=False)

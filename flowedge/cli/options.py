@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,11 +18,9 @@ from flowedge.drafting.draft_form import DraftQuant
 from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.net.address import checked_address
 from flowedge.profiling.documents.model import Quantisation
-from flowedge.strategies.autoregressive import Autoregressive
-from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.choice import AUTOREGRESSIVE, WITHOUT_DRAFTER, checked_strategy
 from flowedge.system.home_directory import expand_home
 
-AUTOREGRESSIVE = Autoregressive.name
 BUNDLED = choice.BUNDLED
 MODEL_HELP = (
     "Checkpoint directory, GGUF file, hub id (owner/name, owner/name:Q4_K_M or owner/name/FILE.gguf), or "
@@ -76,6 +75,17 @@ DraftVocabularyOption = Annotated[
         "a CPU a part of large vocabularies, when the draft node has seen enough.",
     ),
 ]
+INSECURE_HELP = (
+    "Use plaintext, also over the network: anyone there can read and use it. The other side must allow it "
+    "too."
+)
+ClusterDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Directory of this machine's credentials. Default: the state directory."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AskPeers = Annotated[
     str | None,
@@ -150,7 +160,7 @@ def choose_drafting(model: str, given: Sequence[str] | None, strategy: str) -> D
     Raises:
         BadRequestError: when the names cannot be joined, or there is no drafter and the strategy needs one.
     """
-    needs_drafter = make_strategy(strategy, {}).needs_drafter
+    needs_drafter = checked_strategy(strategy) not in WITHOUT_DRAFTER
     if not given and not needs_drafter:
         return DraftingChoice((BUNDLED,) if model == BUNDLED else (), strategy)
     if not given:

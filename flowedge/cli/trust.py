@@ -1,28 +1,13 @@
-"""Options of commands that call agents: which credentials they show, or none."""
+"""The credentials that a command shows to agents, or none."""
 
 from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from flowedge.security import process
 from flowedge.security.credentials.enrolment import LIST_AGE, refresh_credentials
 from flowedge.security.settings import SecuritySettings
-
-INSECURE_HELP = (
-    "Use plaintext, also over the network: anyone there can read and use it. The other side must allow it "
-    "too."
-)
-ClusterDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Directory of this machine's credentials. Default: the state directory."
-    ),
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE_HELP)]
 
 
 def choose_credentials(

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
+from flowedge.cli.options import ClusterDir, Insecure
+from flowedge.cli.trust import choose_credentials
 
 REAL = "real"  # the clock of agents on the network
 

@@ -66,7 +66,7 @@ def agent(
         return
     if exit_with_parent:
         stop_when_input_closes()
-    from flowedge.agent.main import serve  # noqa: PLC0415 (printing the configuration takes no server)
+    from flowedge.agent.main import serve
 
     if effective.config.log.format == "json":
         log_lines()  # of the error that ends it

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.cli.answers import fitting_options
-from flowedge.cli.chat.chat_commands import EndOfChatError, take
-from flowedge.cli.chat.input import edited, is_terminal, lines
-from flowedge.cli.chat.live_line import LiveLine
-from flowedge.cli.chat.talk import Talk
 from flowedge.cli.options import (
     BUNDLED,
+    ClusterDir,
     Drafter,
+    Insecure,
     LayerQuant,
     Model,
     Peers,
@@ -28,17 +25,11 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import warn
-from flowedge.cli.pipelines.hub_models import download_models
-from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.pipelines.starting import open_or_start
-from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client import Client, GenerateOptions
-from flowedge.client.conversations.conversation import read_conversation
-from flowedge.client.request import checked_seconds
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.utf8 import checked_utf8
+
+if TYPE_CHECKING:
+    from flowedge.cli.chat.talk import Talk
 
 _RETRIES = 5  # of a message for which there was no room
 
@@ -78,6 +69,20 @@ def chat(
     The text streams as it is generated, and /help shows the commands. Where standard input is no terminal,
     each of its lines is a message. Without --stages and --peers, the agents found on the network are used.
     """
+    from flowedge.cli.answers import fitting_options
+    from flowedge.cli.chat.input import is_terminal
+    from flowedge.cli.chat.live_line import LiveLine
+    from flowedge.cli.chat.talk import Talk
+    from flowedge.cli.pipelines.hub_models import download_models
+    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.pipelines.starting import open_or_start
+    from flowedge.cli.preflight.preflight import Preflight
+    from flowedge.cli.screens.answer_screen import AnswerScreen
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.client import Client, GenerateOptions
+    from flowedge.client.conversations.conversation import read_conversation
+    from flowedge.client.request import checked_seconds
+
     checked_seconds("--timeout", timeout)
     drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)
     options = GenerateOptions(
@@ -122,6 +127,9 @@ def chat(
 
 def _converse(talk: Talk, *, quiet: bool) -> int:
     """Take what is entered until the chat ends; return the number of failures."""
+    from flowedge.cli.chat.chat_commands import EndOfChatError, take
+    from flowedge.cli.chat.input import edited, is_terminal, lines
+
     person = is_terminal()
     if person and not quiet:
         warn("/help shows the commands; Ctrl-C stops an answer, Ctrl-D ends the chat")

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,16 +15,16 @@ from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
 from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import output_console, plain_table
 from flowedge.core.errors import BadRequestError
 from flowedge.net.address import host_ip, join_address
-from flowedge.security.authority.authority import Authority
-from flowedge.security.authority.enrolment_service import serve_authority, service_addresses
-from flowedge.security.authority.member_ledger import IssuedCertificate
 from flowedge.security.credentials.certificate_role import read_roles, text_of
 from flowedge.system.owner import become_owner
 from flowedge.system.sd_notify import READY, Notifier
 from flowedge.system.state_dir import authority_state
+
+if TYPE_CHECKING:
+    from flowedge.security.authority.authority import Authority
+    from flowedge.security.authority.member_ledger import IssuedCertificate
 
 cluster = typer.Typer(
     help="Make a cluster and manage its members.", no_args_is_help=True, add_completion=False
@@ -54,6 +54,8 @@ def init(
     ] = "90d",
 ) -> None:
     """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
+    from flowedge.security.authority.authority import Authority
+
     state = _directory(directory)
     authority = Authority.create(
         state,
@@ -76,10 +78,12 @@ def serve(
     exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
+    from flowedge.security.authority.enrolment_service import serve_authority
+
     if exit_with_parent:
         stop_when_input_closes()
     log_to_stderr(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
-    authority = Authority.open(_directory(directory))
+    authority = _open(directory)
     serve_authority(authority, host_ip(host), lambda: Notifier().tell(READY))
 
 
@@ -113,8 +117,10 @@ def token(
     directory: Dir = None,
 ) -> None:
     """Print a token with which one member can join, once; standard error says how."""
+    from flowedge.security.authority.enrolment_service import service_addresses
+
     roles = read_roles(role)
-    authority = Authority.open(_directory(directory))
+    authority = _open(directory)
     made = authority.new_token(
         roles,
         _duration(ttl),
@@ -145,7 +151,9 @@ def list_members(
     as_json: AsJson = False,
 ) -> None:
     """List the members: name, roles, serial number of the certificate, expiry, whether it is revoked."""
-    certificates = Authority.open(_directory(directory)).certificates()
+    from flowedge.cli.screens.tables import output_console, plain_table
+
+    certificates = _open(directory).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
     if as_json:
         say_json(rows)
@@ -163,8 +171,14 @@ def revoke(
     directory: Dir = None,
 ) -> None:
     """Revoke a member's access; agents learn of it within about a minute."""
-    for revoked in Authority.open(_directory(directory)).revoke(target, _now()):
+    for revoked in _open(directory).revoke(target, _now()):
         say(f"revoked {revoked.name} ({text_of(revoked.roles)}), serial {revoked.serial:x}")
+
+
+def _open(directory: Path | None) -> Authority:
+    from flowedge.security.authority.authority import Authority
+
+    return Authority.open(_directory(directory))
 
 
 def _directory(named: Path | None) -> Path:

@@ -10,9 +10,6 @@ import typer
 from flowedge.cli.options import MODEL_HELP, local_path
 from flowedge.cli.output import say
 from flowedge.drafting.draft_form import AUTO_TOKENS
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
-from flowedge.models.libraries import import_libraries
 from flowedge.system.state_dir import state_dir
 
 
@@ -28,11 +25,15 @@ def count_tokens(
     They are added to the counts of the model in this device's state directory. A draft node counts what its
     model draws; this command makes a beginning where it has drawn little yet.
     """
+    from flowedge.drafting.vocabulary.counts_file import CountsFile
+    from flowedge.drafting.vocabulary.token_counts import TokenCounts
+    from flowedge.models.libraries import import_libraries
+
     import_libraries()
-    from flowedge.models.checkpoint.checkpoint import Checkpoint  # noqa: PLC0415
-    from flowedge.models.checkpoint.tokenizer import load_tokenizer  # noqa: PLC0415
-    from flowedge.training.data.documents import document_of  # noqa: PLC0415
-    from flowedge.training.data.examples import read_examples  # noqa: PLC0415
+    from flowedge.models.checkpoint.checkpoint import Checkpoint
+    from flowedge.models.checkpoint.tokenizer import load_tokenizer
+    from flowedge.training.data.documents import document_of
+    from flowedge.training.data.examples import read_examples
 
     examples = read_examples(data)
     checkpoint = Checkpoint.open(local_path(model))

@@ -9,17 +9,9 @@ from typing import Annotated
 
 import typer
 
-from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.answers import answer_all
 from flowedge.cli.options import BUNDLED
-from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import DeadlineError
 from flowedge.core.utf8 import checked_utf8
-from flowedge.discovery.discovery import discover
-from flowedge.discovery.settings import DiscoverySettings
 
 # What the bundled model can do.
 DEFAULT_PROMPTS = (
@@ -42,6 +34,15 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 200,
 ) -> None:
     """Show a pipeline on this machine: agents that find each other, answers, and their check."""
+    from flowedge.agent.local_cluster import LocalCluster
+    from flowedge.cli.answers import answer_all
+    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.preflight.preflight import Preflight
+    from flowedge.cli.screens.answer_screen import AnswerScreen
+    from flowedge.client.request import GenerateOptions
+    from flowedge.discovery.discovery import discover
+    from flowedge.discovery.settings import DiscoverySettings
+
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
     asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)

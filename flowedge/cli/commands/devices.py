@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.agent.config.loading import load_config
-from flowedge.cli.options import AsJson, AskPeers, split_peers
+from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say_json, warn
-from flowedge.cli.screens import device_watch
-from flowedge.cli.screens.device_table import device_rows, device_table
-from flowedge.cli.screens.tables import output_console
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.core.errors import BadRequestError
-from flowedge.discovery.discovery import discover
-from flowedge.profiling.link_rates import link_rates
+
+if TYPE_CHECKING:
+    from flowedge.client.survey import SurveyedAgent
+    from flowedge.profiling.link_rates import LinkRate
 
 
 def devices(
@@ -35,15 +31,18 @@ def devices(
     insecure: Insecure = False,
 ) -> None:
     """List the agents on the network, their resources and their roles."""
+    from flowedge.cli.screens.device_table import device_rows, device_table
+    from flowedge.cli.screens.tables import output_console
+    from flowedge.cli.trust import choose_credentials
+
     choose_credentials(cluster_dir, insecure)
     if watch:
         if rate or peers is not None:
             raise BadRequestError("--watch cannot be combined with --rate or --peers")
-        settings = load_config().config.discovery
-        device_watch.watch(settings, settings.peers, as_json=as_json)
+        _watch(as_json)
         return
     agents = _find(timeout, peers)
-    rows = device_rows(agents, link_rates(agents) if rate else None)
+    rows = device_rows(agents, _link_rates(agents) if rate else None)
     if as_json:
         say_json(rows)
     elif rows:
@@ -55,8 +54,27 @@ def devices(
         )
 
 
+def _watch(as_json: bool) -> None:
+    from flowedge.agent.config.loading import load_config
+    from flowedge.cli.screens import device_watch
+
+    settings = load_config().config.discovery
+    device_watch.watch(settings, settings.peers, as_json=as_json)
+
+
+def _link_rates(agents: list[SurveyedAgent]) -> dict[str, LinkRate]:
+    from flowedge.profiling.link_rates import link_rates
+
+    return link_rates(agents)
+
+
 def _find(timeout: float, peers: str | None) -> list[SurveyedAgent]:
+    from flowedge.client.survey import survey
+
     if peers is not None:
         return survey([], split_peers(peers))
+    from flowedge.agent.config.loading import load_config
+    from flowedge.discovery.discovery import discover
+
     settings = load_config().config.discovery
     return survey(asyncio.run(discover(timeout, settings=settings)), settings.peers)

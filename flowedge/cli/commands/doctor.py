@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Set
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from flowedge.agent.config.loading import load_config
-from flowedge.cli.options import AsJson, split_peers
+from flowedge.cli.options import AsJson, ClusterDir, Insecure
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.tables import error_console, line, output_console
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.cli.words import wrap_words
-from flowedge.doctor.clocks import Validity
-from flowedge.doctor.examination import Examination
-from flowedge.doctor.finding import Finding, exit_code
-from flowedge.doctor.membership import OwnCertificate
-from flowedge.net.address import WILDCARDS, join_address
-from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.credentials.identities import Identities, IdentityKind, kind_of
-from flowedge.security.process import current
-
-_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def doctor(
@@ -50,55 +34,14 @@ def doctor(
 
     Exits with 1 if there is an error, with 4 if there are warnings, otherwise with 0.
     """
+    from flowedge.cli.screens.findings_screen import find, show_findings
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.doctor.finding import exit_code
+
     choose_credentials(cluster_dir, insecure, datetime.timedelta())
-    examination = _examination(peers, timeout, slow, rate, libraries)
-    with error_console().status("examining") as status:
-        found = examination.run(lambda text: status.update(line(f"examining {text}")))
+    found = find(peers, timeout, slow, rate, libraries)
     if as_json:
         say_json({"findings": [finding.to_json() for finding in found]})
     else:
-        _print(found)
+        show_findings(found)
     raise typer.Exit(exit_code(found))
-
-
-def _examination(peers: str | None, timeout: float, slow: float, rate: bool, libraries: bool) -> Examination:
-    config = load_config().config
-    asked = config.agent.host
-    host = "127.0.0.1" if asked is None or asked in WILDCARDS else asked
-    used = current().store
-    identities = Identities.open(used.folder.parent) if used is not None else Identities(())
-    return Examination(
-        config.discovery,
-        tuple(split_peers(peers)) if peers is not None else (),
-        join_address(host, config.agent.port) if config.agent.port else None,
-        discover_s=timeout,
-        slow_bits_per_s=1e6 * slow,
-        rates=rate,
-        libraries=libraries,
-        cache_dir=config.cache.dir,
-        cache_gib=config.cache.gib,
-        # Root writes no list to the directory of a service's user: only the used identity has the latest.
-        certificates=tuple(_certificate(store, used.revoked.serials) for store in identities.stores)
-        if used is not None
-        else (),
-        damaged=tuple(f"{each.folder}: {each.reason}" for each in identities.damaged),
-    )
-
-
-def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
-    holder = store.credentials.holder
-    validity = Validity(holder.not_before, holder.not_after, str(holder.member))
-    serves = kind_of(holder.member.roles) is IdentityKind.DEVICE
-    return OwnCertificate(str(holder.member), validity, holder.serial in revoked, serves)
-
-
-def _print(found: list[Finding]) -> None:
-    console = output_console()
-    for finding in found:
-        severity = finding.kind.severity.value
-        found_line = line(f" {finding.kind.code}: {finding.device}: {finding.detail}")
-        console.print(Text.assemble((severity, _STYLES[severity]), found_line))
-        for text in wrap_words(finding.kind.remedy, console.width, "    "):
-            console.print(line(text))
-    if not found:
-        console.print("No problems found.")

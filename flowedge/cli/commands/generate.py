@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.answers import answer_all
 from flowedge.cli.options import (
     BUNDLED,
+    ClusterDir,
     Drafter,
     DraftQuantOption,
     DraftVocabularyOption,
     Exactness,
+    Insecure,
     KvForm,
     LayerQuant,
     Model,
@@ -32,19 +33,11 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import errors_only
-from flowedge.cli.pipelines.hub_models import download_models
-from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.preflight.preflight import Preflight
-from flowedge.cli.prompts import PromptSources
-from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client.request import GenerateOptions, checked_seconds
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, Noise, Priority
 from flowedge.core.utf8 import checked_utf8
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.strategies.base import HierarchicalStrategy, Strategy
-from flowedge.strategies.registry import make_strategy
+from flowedge.strategies.choice import WITH_MIDDLE_MODELS, checked_strategy
 
 
 def generate(
@@ -146,9 +139,18 @@ def generate(
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 an answer differs from the plain model's by more than
     rounding explains.
     """
+    from flowedge.cli.answers import answer_all
+    from flowedge.cli.pipelines.hub_models import download_models
+    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.preflight.preflight import Preflight
+    from flowedge.cli.prompts import PromptSources
+    from flowedge.cli.screens.answer_screen import AnswerScreen
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.client.request import GenerateOptions, checked_seconds
+
     # Wrong options are found before anything is started.
     checked_seconds("--timeout", timeout)
-    middles = _middle_models(middle, make_strategy(strategy, {}))
+    middles = _middle_models(middle, checked_strategy(strategy))
     drafting = choose_drafting(model, drafter, strategy)
     options = GenerateOptions(
         strategy=drafting.strategy,
@@ -200,12 +202,12 @@ def generate(
         )
 
 
-def _middle_models(text: str | None, strategy: Strategy) -> tuple[str, ...]:
+def _middle_models(text: str | None, strategy: str) -> tuple[str, ...]:
     if text is None:
         return ()
     models = tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
     if not models:
         raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
-    if not isinstance(strategy, HierarchicalStrategy):
-        raise BadRequestError(f"--strategy {strategy.name} uses no middle models; only pipespec does")
+    if strategy not in WITH_MIDDLE_MODELS:
+        raise BadRequestError(f"--strategy {strategy} uses no middle models; only pipespec does")
     return models

@@ -14,9 +14,6 @@ import typer
 
 from flowedge.cli.output import say, warn
 from flowedge.core.errors import BadRequestError
-from flowedge.security.credentials import enrolment
-from flowedge.security.credentials.identities import IdentityKind, kind_of
-from flowedge.security.credentials.join_token import JoinToken
 from flowedge.security.credentials.member import MAX_NAME
 from flowedge.system.owner import become_owner
 from flowedge.system.state_dir import joining_state
@@ -62,11 +59,17 @@ def join(
 
     The token says which of the two. Restart the device's agent afterwards.
     """
+    from flowedge.security.credentials import enrolment
+    from flowedge.security.credentials.identities import IdentityKind, kind_of
+    from flowedge.security.credentials.join_token import JoinToken
+
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or joining_state()
     become_owner(state)
     kind = kind_of(parsed.roles)
-    store = enrolment.join(parsed, name or "", _default_name(kind), state, replace=replace)
+    store = enrolment.join(
+        parsed, name or "", _default_name(person=kind is IdentityKind.PERSON), state, replace=replace
+    )
     holder, joined = store.credentials.holder, store.credentials.cluster
     say(
         f"{holder.member} is a member of cluster {joined.name} ({holder.member.cluster}) until "
@@ -76,10 +79,10 @@ def join(
         say("next: restart this device's agent")
 
 
-def _default_name(kind: IdentityKind) -> str:
+def _default_name(*, person: bool) -> str:
     """The host's name for a device, USER-HOST for a person; letters that no name may have become hyphens."""
     text = platform.node()
-    if kind is IdentityKind.PERSON:
+    if person:
         with contextlib.suppress(KeyError, OSError):  # a user id without a name, as in containers
             text = f"{getpass.getuser()}-{text}"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:MAX_NAME]

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.agent.config.loading import load_config
-from flowedge.cli.options import AsJson, AskPeers, split_peers
+from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say, say_json, warn
 from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import output_console, plain_table
-from flowedge.cli.screens.transfers import transfer_bars
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.core.counted import counted
 from flowedge.core.errors import CheckpointError
-from flowedge.discovery.discovery import discover
 from flowedge.profiling.documents.model import Quantisation
-from flowedge.security.process import current
-from flowedge.storage.limits import CacheLimits
-from flowedge.system.owner import become_owner
-from flowedge.weights.inventory import HeldModel, ask_all, own_models, pull_model, remove_model, verify_models
-from flowedge.weights.known_models import is_reference
-from flowedge.weights.local_weights import LocalWeights
+
+if TYPE_CHECKING:
+    from flowedge.weights.inventory import HeldModel
+    from flowedge.weights.local_weights import LocalWeights
 
 models = typer.Typer(
     name="models",
@@ -65,6 +58,9 @@ def list_models(
     insecure: Insecure = False,
 ) -> None:
     """List the models in the cache of this device and of the agents on the network."""
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.weights.inventory import ask_all, own_models
+
     if context.invoked_subcommand is not None:
         return
     choose_credentials(cluster_dir, insecure)
@@ -106,17 +102,22 @@ def pull(
     insecure: Insecure = False,
 ) -> None:
     """Fetch a whole model into the cache, for this device and for agents that ask for it."""
+    from flowedge.cli.screens.transfers import transfer_bars
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.weights.inventory import pull_model
+    from flowedge.weights.known_models import is_reference
+
     choose_credentials(cluster_dir, insecure)
     local_weights = _cache(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):
             model_id = asyncio.run(pull_model(local_weights, model, _agents(peers, timeout), show))
         else:
-            from flowedge.weights.importing import import_model  # noqa: PLC0415 (imports torch)
+            from flowedge.weights.importing import import_model
 
             model_id = import_model(local_weights, model, hub=hub, on_transfer=show)
         if quant != "none":
-            from flowedge.weights.importing import quantise_model  # noqa: PLC0415 (imports torch)
+            from flowedge.weights.importing import quantise_model
 
             quantise_model(local_weights, model_id, quant, show)
     say(f"sha256:{model_id}")
@@ -125,6 +126,8 @@ def pull(
 @models.command()
 def rm(model: Model, cache_dir: CacheDir = None) -> None:
     """Delete a model from the cache, except tensors that are in use or shared with another model."""
+    from flowedge.weights.inventory import remove_model
+
     freed = remove_model(_cache(cache_dir), model)
     warn(f"{freed / 2**20:.1f} MiB freed")
 
@@ -137,6 +140,8 @@ def verify(
     cache_dir: CacheDir = None,
 ) -> None:
     """Check cached weights and delete damaged files, which are fetched again when needed."""
+    from flowedge.weights.inventory import verify_models
+
     good, damaged = verify_models(_cache(cache_dir), model)
     if damaged:
         raise CheckpointError(
@@ -148,12 +153,20 @@ def verify(
 
 def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:
     """The weights of this device. The command goes on with the rights of the cache's owner."""
+    from flowedge.storage.limits import CacheLimits
+    from flowedge.system.owner import become_owner
+    from flowedge.weights.local_weights import LocalWeights
+
     become_owner(CacheLimits.configured(cache_dir, cache_gib).root)
     return LocalWeights.configured(cache_dir, cache_gib)
 
 
 def _agents(peers: str | None, timeout: float) -> list[str]:
     """Return the addresses of the agents to ask: those of `peers`, or those that are found."""
+    from flowedge.agent.config.loading import load_config
+    from flowedge.discovery.discovery import discover
+    from flowedge.security.process import current
+
     if peers is not None:
         return list(split_peers(peers))
     settings = load_config().config.discovery
@@ -167,6 +180,8 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
 
 
 def _print(held: list[HeldModel]) -> None:
+    from flowedge.cli.screens.tables import output_console, plain_table
+
     table = plain_table(*_COLUMNS)
     for model in held:
         share = "whole" if model.here_bytes >= model.total_bytes else "a part"

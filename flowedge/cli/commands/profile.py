@@ -9,18 +9,15 @@ import typer
 
 from flowedge.cli.options import (
     BUNDLED,
+    ClusterDir,
+    Insecure,
     Model,
     PipelineDtype,
     choose_drafter,
     local_path,
     split_peers,
 )
-from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
 from flowedge.profiling.documents.model import Quantisation
-from flowedge.profiling.measurement import MeasureOptions
-from flowedge.profiling.run import ProfileOptions, run_profile
-from flowedge.system.compute import checked_device
 
 
 def profile(
@@ -79,6 +76,12 @@ def profile(
     the last stage back to the draft node. An agent that is part of a pipeline refuses. Other programs that
     run on the devices distort the measurements.
     """
+    from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.profiling.measurement import MeasureOptions
+    from flowedge.profiling.run import ProfileOptions, run_profile
+    from flowedge.system.compute import checked_device
+
     options = ProfileOptions(
         out=out,
         measure=MeasureOptions(

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import split_peers
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.client import assembly
+from flowedge.cli.options import ClusterDir, Insecure, split_peers
 
 
 def release(
@@ -17,5 +15,8 @@ def release(
     insecure: Insecure = False,
 ) -> None:
     """Release agents from their pipeline and free their memory; running requests fail."""
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.client import assembly
+
     choose_credentials(cluster_dir, insecure)
     assembly.release(split_peers(agents), pipeline="")

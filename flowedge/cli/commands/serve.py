@@ -180,7 +180,7 @@ def serve_pipelines(
 def _serve(
     settings: GatewaySettings, request: PipelineRequest, names: tuple[str, tuple[str, ...]], notice: str
 ) -> int:
-    from flowedge.serving.process import check_settings, serve  # noqa: PLC0415 (--help takes no server)
+    from flowedge.serving.process import check_settings, serve
 
     check_settings(settings)  # before anything is started
     choose_credentials(

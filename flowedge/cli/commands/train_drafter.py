@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import MODEL_HELP, Split, local_path, split_peers
-from flowedge.cli.stages import StagesRequest
-from flowedge.cli.trust import ClusterDir, Insecure, choose_credentials
-from flowedge.models.libraries import import_libraries
+from flowedge.cli.options import MODEL_HELP, ClusterDir, Insecure, Split, local_path, split_peers
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
 from flowedge.training.settings import HeadKind, TrainingSettings
 
@@ -90,6 +87,10 @@ def train_drafter(
 
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """
+    from flowedge.cli.stages import StagesRequest
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.models.libraries import import_libraries
+
     settings = TrainingSettings(
         kind=kind,
         init=local_path(init) if init else "",
@@ -111,6 +112,6 @@ def train_drafter(
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
     choose_credentials(cluster_dir, insecure)
     import_libraries()
-    from flowedge.cli.training_run import train_and_report  # noqa: PLC0415 (imports torch)
+    from flowedge.cli.training_run import train_and_report
 
     train_and_report(local_path(model), data, out, settings, agents, device, restart=restart)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, plain_table
@@ -12,7 +12,9 @@ from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
 from flowedge.core.counted import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.profiling.link_rates import LinkRate
+
+if TYPE_CHECKING:
+    from flowedge.profiling.link_rates import LinkRate
 
 Row = dict[str, Any]
 _COLUMNS = (

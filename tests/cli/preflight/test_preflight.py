@@ -162,7 +162,7 @@ def test_a_hub_id_is_downloaded_before_agents_start(monkeypatch: pytest.MonkeyPa
         asked.append(request)
         return False
 
-    monkeypatch.setattr("flowedge.cli.commands.generate.download_models", download)
+    monkeypatch.setattr("flowedge.cli.pipelines.hub_models.download_models", download)
     with pytest.raises(AssertionError, match="a process was started"):
         run(["generate", *here("--model", "owner/name", "--drafter", "owner/head")])
     assert [(request.model, request.drafter) for request in asked] == [("owner/name", ("owner/head",))]

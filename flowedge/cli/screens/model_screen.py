@@ -1,0 +1,170 @@
+"""The sizes of a model, as `flowedge inspect` shows them. Imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from flowedge.cli.output import say_json
+from flowedge.cli.screens.layout import Column, Form
+from flowedge.cli.screens.tables import PlainTable, line, output_console, plain_table
+from flowedge.drafting.draft_form import DEFAULT_FORM
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.inspection import ModelSizes, inspect_checkpoint
+from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.quant.quantize import linear_bytes
+from flowedge.placement.fit import Demand, least_devices, most_layers, place
+
+
+def show_model(
+    model: str,
+    dtype: str,
+    quants: list[str],
+    *,
+    kv: str,
+    devices: int | None,
+    memory: float | None,
+    context: int,
+    as_json: bool,
+) -> None:
+    """Print the sizes of a model as the options of the command say; no quantisation stands for all."""
+    sizes = inspect_checkpoint(Checkpoint.open(model), dtype, quants)
+    token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
+    fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
+    draft_head = _draft_head(sizes)
+    if as_json:
+        content = {"model": model, **dataclasses.asdict(sizes), "context": context}
+        proposed = {"tokens": DEFAULT_FORM.tokens(sizes.vocab_size), "bytes": draft_head}
+        say_json({**content, "draft_head": proposed, "kv": kv, "memory_gib": memory, "fits": fits})
+    else:
+        _print(model, sizes, draft_head, context, memory, fits)
+
+
+def _draft_head(sizes: ModelSizes) -> dict[str, int]:
+    """Return the bytes of the LM head that a drafter proposes with, by format; "none" is in the dtype."""
+    rows, dtype = DEFAULT_FORM.tokens(sizes.vocab_size), torch_dtype(sizes.dtype)
+    return {quant: linear_bytes(rows, sizes.hidden_size, quant, dtype) for quant in ("none", "int8", "int4")}
+
+
+def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
+    """Return, for each quantisation, how many layers fit on a device and how many devices are needed.
+
+    kv: the bytes of a layer's KV cache.
+    """
+    rows: list[dict[str, Any]] = []
+    for quant, layers in sizes.layer_bytes.items():
+        demand = Demand(
+            [size + kv for size in layers], sizes.embedding_bytes, sizes.norm_bytes, sizes.head_bytes
+        )
+        row: dict[str, Any] = {
+            "quant": quant,
+            "layers_a_device": most_layers(demand, memory),
+            "least_devices": least_devices(demand, memory),
+        }
+        if devices is not None:
+            placement = place(demand, devices, memory)
+            row |= {"devices": devices, "split": None, "stage_bytes": None, "fits": False}
+            row |= {} if placement is None else dataclasses.asdict(placement)
+        rows.append(row)
+    return rows
+
+
+def _print(
+    model: str,
+    sizes: ModelSizes,
+    draft_head: dict[str, int],
+    context: int,
+    memory: float | None,
+    fits: list[dict[str, Any]],
+) -> None:
+    console = output_console()
+    by = f" by {sizes.stored_by}" if sizes.stored_by else ""
+    stored = "" if sizes.stored_quant == "none" else f", stored in {sizes.stored_quant}{by}"
+    count = sizes.parameters
+    parameters = "" if count is None else f", {count / 1e6:,.1f} million parameters"
+    console.print(line(f"{model}: {sizes.model_type}{parameters}{stored}"))
+    console.print(
+        f"{sizes.num_layers} layers of width {sizes.hidden_size}, {sizes.vocab_size} tokens, "
+        f"at most {sizes.max_positions} positions"
+    )
+    own = f"transformers' ({sizes.odd_layers})" if sizes.odd_layers else "lean"
+    console.print(line(f"layers: {own}"))
+    tied = ", the same tensor" if sizes.tied else ""
+    console.print(
+        f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "
+        f"LM head {_size(sizes.head_bytes)} (draft node){tied}"
+    )
+    copies = (f"{_size(size)} in {_format(quant, sizes.dtype)}" for quant, size in draft_head.items())
+    console.print(
+        f"LM head of the {DEFAULT_FORM.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
+        f"{', '.join(copies)}\n"
+    )
+    console.print(_layer_table(sizes))
+    console.print()
+    console.print(_kv_table(sizes, context))
+    if memory is not None:
+        console.print(
+            f"\nWith {memory:g} GiB a device and {context} tokens of context "
+            f"(one device is the draft node; its drafter is not counted):"
+        )
+        console.print(_fit_table(fits, sizes.dtype))
+
+
+def _layer_table(sizes: ModelSizes) -> PlainTable:
+    table = plain_table("layers in", right=("a layer", "all layers", "bits a weight"))
+    bits_each = 32 if sizes.dtype == "float32" else 16
+    weights = sum(sizes.layer_bytes["none"]) * 8 / bits_each if "none" in sizes.layer_bytes else None
+    for quant, layers in sizes.layer_bytes.items():
+        least, most = min(layers), max(layers)
+        layer = _size(most) if least == most else f"{_size(least)} to {_size(most)}"
+        bits = "" if weights is None else f"{sum(layers) * 8 / weights:.2f}"
+        table.add_row(_format(quant, sizes.dtype), layer, _size(sum(layers)), bits)
+    return table
+
+
+def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
+    columns = ("a token, a layer", "a token", f"{context} tokens")
+    table = plain_table("keys and values in", right=columns)
+    for dtype, size in sizes.kv_bytes.items():
+        token = size * sizes.num_layers
+        table.add_row(dtype, _size(size), _size(token), _size(token * context))
+    return table
+
+
+def _fit_table(fits: list[dict[str, Any]], dtype: str) -> PlainTable:
+    most = Column("layers a device", Form.WHOLE, right=True, drop=1)
+    table = plain_table("layers in", most, Column("devices needed", Form.WHOLE, right=True))
+    asked = fits[0].get("devices") if fits else None
+    if asked is not None:
+        table.add_column(Column(f"split over {asked} devices", Form.WHOLE))
+        table.add_column(Column("largest stage", Form.WHOLE, right=True, drop=2))
+        table.add_column(Column("fits", Form.WHOLE))
+    for row in fits:
+        cells = [
+            _format(row["quant"], dtype),
+            str(row["layers_a_device"]),
+            str(row["least_devices"] or "does not fit"),
+        ]
+        if asked is not None:
+            split, sizes = row["split"], row["stage_bytes"]
+            cells += (
+                ["more stages than layers", "", "no"]
+                if split is None
+                else [",".join(map(str, split)), _size(max(sizes)), "yes" if row["fits"] else "no"]
+            )
+        table.add_row(*cells)
+    return table
+
+
+def _format(quant: str, dtype: str) -> str:
+    """Return the format of a layer's weights: the quantisation, or the dtype without one."""
+    return dtype if quant == "none" else quant
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
