@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceId, device_name
 from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
@@ -27,7 +28,7 @@ from flowedge.net.deadline import within
 from flowedge.security import process
 from flowedge.security.process import Security
 from flowedge.security.tls.credential_renewal import renewing_credentials
-from flowedge.security.tls.serving import check_of, guard_of, new_server
+from flowedge.security.tls.serving import guard_of
 from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -66,7 +67,7 @@ async def run_agent(
     config = _secured(config, security)
     compute = await asyncio.to_thread(find_compute, config.agent.device, device_name(config))
     guard = guard_of(security)
-    server = new_server(config.server_options, security, guard, config.admission(check_of(security, guard)))
+    server = agent_server(config, security, guard)
     device_id = DeviceId.claim()
     metrics = AgentMetrics()
     agent = Agent.listening(

@@ -15,8 +15,6 @@ from flowedge.discovery.settings import DiscoverySettings
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftForm, DraftQuant
 from flowedge.net.address import checked_address, host_ip
-from flowedge.net.calls.admission import CallAdmission
-from flowedge.net.calls.caller import CallerCheck
 from flowedge.net.calls.method_rules import MethodRule, rules_for
 from flowedge.net.calls.settings import CallDeadlines, CallLimits
 from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
@@ -280,17 +278,14 @@ class AgentConfig(BaseModel):
     @property
     def server_options(self) -> list[tuple[str, int]]:
         """Options of the agent's gRPC server: as of links, with room for the longest prompt that is taken."""
-        largest = max(rule.request_bytes for rule in self._rules.values())
+        largest = max(rule.request_bytes for rule in self.call_rules.values())
         options = dict(self.link.channel_options)
         options[_MAX_RECEIVED] = min(max(options[_MAX_RECEIVED], largest), (1 << 31) - 1)
         return list(options.items())
 
-    def admission(self, check: CallerCheck | None) -> CallAdmission:
-        """Return the admission of calls to this agent; `check` is None in plaintext."""
-        return CallAdmission(check, self.limits, self._rules, self.deadlines.receive_s)
-
     @property
-    def _rules(self) -> Mapping[str, MethodRule]:
+    def call_rules(self) -> Mapping[str, MethodRule]:
+        """What each method of the agent's server takes."""
         limits = self.limits
         return rules_for(
             prompt_bytes=limits.prompt_bytes,

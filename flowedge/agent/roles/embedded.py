@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
@@ -18,7 +19,7 @@ from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Opened, Output, Request, Waiting
 from flowedge.live.running_request import RunningRequest
 from flowedge.security.process import security_for
-from flowedge.security.tls.serving import check_of, guard_of, new_server
+from flowedge.security.tls.serving import guard_of
 from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2 as pb
 
@@ -112,9 +113,7 @@ class EmbeddedDraftNode:
     async def _start(self, request: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
         security = security_for(request.stages[0], None)
         guard, config = guard_of(security), self._config
-        server = new_server(
-            config.server_options, security, guard, config.admission(check_of(security, guard))
-        )
+        server = agent_server(config, security, guard)
         compute = await asyncio.to_thread(find_compute, self._config.agent.device)
         agent = Agent.listening(server, self._config, security, compute)
         self._release.callback(agent.compute.stop, self._config.deadlines.stop_s)

@@ -14,7 +14,6 @@ import typer
 
 from flowedge.cli.output import say, warn
 from flowedge.core.errors import BadRequestError
-from flowedge.security.credentials.member import MAX_NAME
 from flowedge.system.owner import become_owner
 from flowedge.system.state_dir import joining_state
 
@@ -81,6 +80,8 @@ def join(
 
 def _default_name(*, person: bool) -> str:
     """The host's name for a device, USER-HOST for a person; letters that no name may have become hyphens."""
+    from flowedge.security.credentials.member import MAX_NAME
+
     text = platform.node()
     if person:
         with contextlib.suppress(KeyError, OSError):  # a user id without a name, as in containers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from flowedge.agent.config.loading import load
 from flowedge.agent.config.rendering import effective_toml
 from flowedge.agent.operations.logs import set_up_logs
 from flowedge.cli.flags.setting_flags import SettingFlags
-from flowedge.cli.gateway.entries import open_declared, open_entry
 from flowedge.cli.options import (
     BUNDLED,
     AsJson,
@@ -35,16 +34,15 @@ from flowedge.cli.options import (
 )
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say, say_json, say_text, warn
-from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import output_console, plain_table
-from flowedge.cli.trust import choose_credentials
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.serving.access.keys import KeyFile, KeyLimits
 from flowedge.serving.config import GATEWAY_FORM, GatewaySettings
+
+if TYPE_CHECKING:
+    from flowedge.cli.pipelines.request import PipelineRequest
 
 FLAGS = SettingFlags(
     GATEWAY_FORM,
@@ -142,6 +140,8 @@ def serve_pipelines(
     Flags take precedence over environment variables (FLOWEDGE_SERVE_HTTP__LISTEN), and those over the
     configuration file.
     """
+    from flowedge.cli.pipelines.request import PipelineRequest
+
     if context.invoked_subcommand is not None:
         return
     if no_keys:
@@ -180,6 +180,9 @@ def serve_pipelines(
 def _serve(
     settings: GatewaySettings, request: PipelineRequest, names: tuple[str, tuple[str, ...]], notice: str
 ) -> int:
+    from flowedge.cli.gateway.entries import open_declared, open_entry
+    from flowedge.cli.screens.answer_screen import AnswerScreen
+    from flowedge.cli.trust import choose_credentials
     from flowedge.serving.process import check_settings, serve
 
     check_settings(settings)  # before anything is started
@@ -236,6 +239,8 @@ def add(
 @keys.command("list")
 def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
     """List the keys: name, when it was made, limits. The keys themselves are known to nobody."""
+    from flowedge.cli.screens.tables import output_console, plain_table
+
     rows = [
         {
             "name": key.name,

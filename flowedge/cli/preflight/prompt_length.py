@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.chat_template.renderer import RENDERER
-from flowedge.models.chat_template.system_message import check_takes_system
 from flowedge.models.checkpoint.json_object import read_json_object, reading
 
 TOKENIZER = "tokenizer.json"
@@ -60,6 +58,8 @@ class PromptCounter:
 
     def check_takes_system(self) -> None:
         """Raise BadRequestError if the chat template takes no system message."""
+        from flowedge.models.chat_template.system_message import check_takes_system  # noqa: PLC0415 (jinja2)
+
         check_takes_system(self._template, str(self._directory))
 
     def is_countable(self, messages: Sequence[Mapping[str, str]]) -> bool:
@@ -67,6 +67,8 @@ class PromptCounter:
 
     def count(self, messages: Sequence[Mapping[str, str]]) -> PromptLength:
         """Count the tokens up to where the answer begins."""
+        from flowedge.models.chat_template.renderer import RENDERER  # noqa: PLC0415 (jinja2)
+
         place, template = str(self._directory), self._template
         if template:
             special = {name: self._special(name) for name in _SPECIAL if self._special(name)}

@@ -33,6 +33,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
+from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.main import serve
 from flowedge.agent.operations.metrics import AgentMetrics
@@ -57,7 +58,7 @@ from flowedge.security.credentials.credentials import ClusterInfo, Credentials, 
 from flowedge.security.credentials.revocation import read_list
 from flowedge.security.process import Security
 from flowedge.security.tls.channels import open_channel
-from flowedge.security.tls.serving import check_of, guard_of, new_server
+from flowedge.security.tls.serving import guard_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -215,8 +216,7 @@ def _payload(rows: int) -> np.ndarray:
 async def pipeline(address: str, pid: int, model: Path, security: Security) -> AsyncIterator[Feeder]:
     """Have the stage load its layer; yield the links into it and out of it."""
     settings, guard, collector, metrics = LinkSettings(), guard_of(security), Collector(), AgentMetrics()
-    config = AgentConfig()
-    server = new_server(config.server_options, security, guard, config.admission(check_of(security, guard)))
+    server = agent_server(AgentConfig(), security, guard)
     port = server.listen("127.0.0.1:0", "lead")
     listener = LinkListener("lead", security.store)
     listener.listen("127.0.0.1", 0)

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.config.loading import load_config
 from flowedge.core.errors import BadRequestError, CapacityError
@@ -20,7 +21,6 @@ from flowedge.live.transport.server import StreamServer
 from flowedge.net.calls.admission import CallAdmission
 from flowedge.net.grpc_status import from_status
 from flowedge.security.process import Security
-from flowedge.security.tls.serving import new_server
 from flowedge.v1 import generation_pb2
 from tests.live.test_transport import SETTINGS, Client, Owner, open_link
 
@@ -105,7 +105,7 @@ def test_prompts_beyond_a_message_of_links_are_taken_if_the_settings_say_so(
 
     async def test() -> None:
         config = AgentConfig(limits=AgentLimits(prompt_tokens=prompt_tokens))
-        server = new_server(config.server_options, Security(None), None, config.admission(None))
+        server = agent_server(config, Security(None), None)
         read = generation_pb2.GenerateRequest.FromString
         generate = grpc.unary_unary_rpc_method_handler(length, read)
         service = "flowedge.v1.Generation"

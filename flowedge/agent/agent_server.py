@@ -1,0 +1,20 @@
+"""The gRPC server of an agent."""
+
+from __future__ import annotations
+
+from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.net.calls.admission import CallAdmission
+from flowedge.security.process import Security
+from flowedge.security.tls.guard import Guard
+from flowedge.security.tls.renewable_server import RenewableServer
+from flowedge.security.tls.serving import check_of, new_server
+
+
+def agent_server(config: AgentConfig, security: Security, guard: Guard | None) -> RenewableServer:
+    """Return the server of an agent, without services; it admits calls as the configuration says.
+
+    guard: see `guard_of`.
+    """
+    check = check_of(security, guard)
+    admission = CallAdmission(check, config.limits, config.call_rules, config.deadlines.receive_s)
+    return new_server(config.server_options, security, guard, admission)
