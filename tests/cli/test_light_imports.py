@@ -57,9 +57,13 @@ def steps(folder: Path) -> list[Step]:
         Step(["join", "--token-file", str(folder / "none")], 2, COMPUTES | SERVES | {"zeroconf"}),
         Step(["release", nobody], 1, COMPUTES | SERVES | {"zeroconf"}),
         Step(["devices", "--peers", nobody], 0, COMPUTES | SERVES | {"zeroconf", "jinja2"}),
+        Step(
+            ["generate", "--strategy", "magic", "--prompt", "Hi"],
+            2,
+            COMPUTES | SERVES | {"zeroconf", "jinja2"},
+        ),
+        Step(["generate", *asked], 1, COMPUTES | SERVES | {"zeroconf", "jinja2"}),
         Step(["devices", "--timeout", "0.1"], 0, COMPUTES | SERVES | {"jinja2"}),
-        Step(["generate", "--strategy", "magic", "--prompt", "Hi"], 2, COMPUTES | SERVES | {"jinja2"}),
-        Step(["generate", *asked], 1, COMPUTES | SERVES | {"jinja2"}),
         Step(["chat", "--peers", nobody], 1, COMPUTES | SERVES | {"jinja2"}),
         Step(["models", "--local", "--cache-dir", str(folder / "cache")], 0, COMPUTES | SERVES),
     ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.pipelines.answering import ask_all, split_idle
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
+from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
-from flowedge.client.assembly import OnProgress, PipelineSpec
+from flowedge.client.assembly import OnProgress
 from flowedge.core.counted import counted
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
@@ -25,31 +25,14 @@ from flowedge.version import PROTOCOL_VERSION
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PlannedPipeline:
-    """The pipeline that is to serve a command.
-
-    Attributes:
-        draft_node: address.
-        spec: the pipeline as a whole; None if only its draft node was named.
-        ready: whether it is set up already.
-        found: the draft node as the network shows it; None if it was named or started here.
-    """
-
-    draft_node: str
-    spec: PipelineSpec | None
-    ready: bool
-    found: Device | None = None
-
-    @property
-    def missing(self) -> PipelineSpec | None:
-        """What has to be set up; None if the pipeline is ready."""
-        return None if self.ready else self.spec
-
-
 def last_draft_nodes() -> LastDraftNodes:
     """Return the memory of the network that this process searches."""
     return LastDraftNodes(current().cluster, load_config().config.discovery.group)
+
+
+def remember(draft_node: str, device: Device) -> None:
+    """Have the next command ask the draft node at this address while it searches the network."""
+    last_draft_nodes().remember(KnownDraftNode(device.name, device.id, draft_node))
 
 
 def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipeline:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines.answering import describe
-from flowedge.cli.pipelines.last_draft_node import KnownDraftNode
-from flowedge.cli.pipelines.network import PlannedPipeline, last_draft_nodes, plan_on_network
+from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
+from flowedge.client import Client
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError
@@ -51,17 +50,21 @@ def open_planned(
         elif request.peers is not None:
             planned = _on_peers(request, request.peers)
         else:
+            from flowedge.cli.pipelines.network import plan_on_network  # noqa: PLC0415 (only a search needs it)
+
             planned = plan_on_network(request, report)
         if planned.missing is not None:
             assemble(planned.missing, report, on_transfer=on_transfer)
         if planned.found is not None:
-            known = KnownDraftNode(planned.found.name, planned.found.id, planned.draft_node)
-            last_draft_nodes().remember(known)
+            from flowedge.cli.pipelines.network import remember  # noqa: PLC0415
+
+            remember(planned.draft_node, planned.found)
         yield planned
 
 
 def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeline:
-    device = describe(peers[0])
+    with Client(peers[0]) as client:
+        device = client.describe()
     if len(peers) == 1:
         if not device.stage_addresses:
             raise BadRequestError(
