@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -90,6 +91,11 @@ def idle_agents(agents9: list[AgentProcess]) -> Iterator[list[AgentProcess]]:
     """Nine idle agents, which a test may make pipelines of; they are idle again after the test."""
     yield agents9
     release([agent.address for agent in agents9], "")
+
+
+def pytest_collection_finish() -> None:
+    """Take what is loaded now for no garbage: collections, as after a lack of memory, pass it by."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
 """How the product of several parameters is divided between `make test` and `make proof`.
 
-`make test` runs a diagonal of the product, in which every value of every parameter occurs. `make proof` runs
-the other cases.
+`make test` runs a diagonal of the product, or the thinnest there is, in which every value of every parameter
+occurs. `make proof` runs the other cases.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ def dealt_diagonally(*axes: Sequence[Any], one_in: int) -> list[Any]:
     """Return parameters for the product of the axes, of which `make test` runs `diagonal`."""
     tested = diagonal(*axes, one_in=one_in)
     return dealt(itertools.product(*axes), tested.__contains__)
+
+
+def thinnest(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return as many cases of the product as its longest axis has values; every value of each axis occurs."""
+    return [tuple(axis[place % len(axis)] for axis in axes) for place in range(max(map(len, axes)))]
+
+
+def dealt_thinly(*axes: Sequence[Any]) -> list[Any]:
+    """Return parameters for the product of the axes, of which `make test` runs `thinnest`."""
+    return dealt(itertools.product(*axes), thinnest(*axes).__contains__)
 
 
 def _values(case: Any) -> tuple[Any, ...]:
