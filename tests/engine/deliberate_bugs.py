@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -30,14 +31,16 @@ def replaced(module, name: str, function: Callable) -> Bug:
     return lambda monkeypatch: monkeypatch.setattr(module, name, function)
 
 
-def check_noticed(name: str, bug: Bug, monkeypatch: Patch) -> None:
-    """Hold that one of the first histories fails with a bug."""
+def check_noticed(name: str, known: int, bug: Bug, monkeypatch: Patch) -> None:
+    """Hold that one of the first histories fails with a bug; begin with the one that is known to."""
     bug(monkeypatch)
-    for seed in range(FIRST_SEEDS):
+    for seed in (known, *range(FIRST_SEEDS)):
         try:
             run_history(seed)
         except Exception as error:  # noqa: BLE001 - a bug may show as anything
             assert not _does_not_fit(error), f"the bug does not fit the code any more: {error!r}"
+            if seed != known:
+                warnings.warn(f"{name}: shows in history {seed}, in {known} not any more", stacklevel=1)
             return
     pytest.fail(f"{FIRST_SEEDS} histories have not noticed: {name}")
 

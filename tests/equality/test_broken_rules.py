@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -15,7 +16,7 @@ from flowedge.simulate.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, token_ids
 from tests.equality.test_rules import RULES, asked, likelihoods, ruled
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt, dealt_diagonally, thinnest
 
 pytestmark = pytest.mark.slow
 GREEDY = SamplingParams()
@@ -75,9 +76,10 @@ def fails_at_the_limit(pair: Pair, outputs: list[TimedOutput]) -> None:
     assert "grammar (json_schema) is too complex" in str(failed.error)
 
 
-@pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("place", list(PLACES))
-@pytest.mark.parametrize("strategy", SOME)
+@pytest.mark.parametrize(
+    ("strategy", "place", "apart"),
+    dealt_diagonally(SOME, list(PLACES), [True, False], one_in=2),
+)
 def test_an_answer_that_ends_before_is_that_of_plain_decoding(
     pair: Pair, strategy: str, place: str, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +91,13 @@ def test_an_answer_that_ends_before_is_that_of_plain_decoding(
         ends_like(pair.pipeline([3, 5]).generate(request(pair, strategy, **changes)), plain)
 
 
-@pytest.mark.parametrize(("strategy", "place"), dealt_diagonally(list(STRATEGIES), list(PLACES), one_in=2))
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    dealt(
+        product(STRATEGIES, PLACES),
+        thinnest([*SOME, "specpipe_db", "autoregressive"], list(PLACES)).__contains__,
+    ),
+)
 def test_an_answer_that_comes_there_fails_there(
     pair: Pair, strategy: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +108,7 @@ def test_an_answer_that_comes_there_fails_there(
     fails_at_the_limit(pair, pipeline.outputs)
 
 
-@pytest.mark.parametrize("strategy", SOME)
+@pytest.mark.parametrize("strategy", dealt(SOME, "flowspec".__eq__))
 def test_sessions_beside_each_other(pair: Pair, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_rules(monkeypatch, "draws")
     plain = pair.pipeline([3, 5]).generate(request(pair, "autoregressive", max_new_tokens=LIMIT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
@@ -158,7 +159,7 @@ def generate(
 DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
 
 
-@pytest.mark.parametrize(("strategy", "kind"), dealt_diagonally(DRAFTING, list(DRAFTERS), one_in=3))
+@pytest.mark.parametrize(("strategy", "kind"), dealt_thinly(DRAFTING, list(DRAFTERS)))
 def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
         tokens, finished = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
@@ -175,7 +176,12 @@ LEARNING: dict[str, Callable[[Models], ModelDrafter[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("strategy", "kind"), dealt_diagonally(DRAFTING, list(LEARNING), one_in=3))
+@pytest.mark.parametrize(
+    ("strategy", "kind"),
+    dealt(
+        product(DRAFTING, LEARNING), thinnest(("flowspec", "auto", "naive_pp"), list(LEARNING)).__contains__
+    ),
+)
 def test_a_vocabulary_that_is_learned_between_requests(
     models: Models, strategy: str, kind: str, tmp_path: Path
 ) -> None:
@@ -192,7 +198,7 @@ def test_a_vocabulary_that_is_learned_between_requests(
     assert proposed == [VOCAB, 4]
 
 
-@pytest.mark.parametrize("strategy", DRAFTING)
+@pytest.mark.parametrize("strategy", dealt(DRAFTING, ("auto", "naive_pp").__contains__))
 def test_a_drafter_with_nothing_to_say_leaves_plain_decoding(models: Models, strategy: str) -> None:
     """A prompt of one token, and matches so long that there are none."""
     drafter = NGramDrafter(max_n=40, min_n=40)

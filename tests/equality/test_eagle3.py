@@ -38,11 +38,13 @@ from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.engine.histories import NoText
+from tests.support.breadth import dealt, dealt_diagonally, dealt_thinly
 
 VOCAB, HIDDEN, LAYERS, TOKENS = 24, 32, 8, 24
 TAPS = (2, 4, 5)
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
+DRAFTING = [name for name in STRATEGIES if name != "autoregressive"]
 CONFIG = LlamaConfig(
     vocab_size=VOCAB,
     hidden_size=HIDDEN,
@@ -147,15 +149,23 @@ class TappingDrafter(LMDrafter):
         super().extend(session, features, next_tokens)
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["with-rows", "kept"])
-@pytest.mark.parametrize("place", [DRAFT_NODE, LAST_STAGE])
-@pytest.mark.parametrize("strategy", ["naive_pp", "flowspec", "auto"])
-@pytest.mark.parametrize("split", [[8], [3, 5], [2, 2, 2, 2], [5, 3], [1] * 8], ids=str)
+@pytest.mark.parametrize(
+    ("split", "strategy", "place", "keeps"),
+    dealt_diagonally(
+        ["8", "35", "2222", "53", "11111111"],
+        ["naive_pp", "flowspec", "auto"],
+        [DRAFT_NODE, LAST_STAGE],
+        ["with-rows", "kept"],
+        one_in=8,
+    ),
+)
 def test_tapped_states_are_the_whole_models(
-    models: Models, split: list[int], strategy: str, place: VerificationPlace, keeps: bool
+    models: Models, split: str, strategy: str, place: VerificationPlace, keeps: str
 ) -> None:
-    drafter = TappingDrafter(models.noisy)
-    tokens, finished = generate(models, drafter, strategy, SAMPLINGS[1], split, place, keeps_taps=keeps)
+    drafter, layers = TappingDrafter(models.noisy), list(map(int, split))
+    tokens, finished = generate(
+        models, drafter, strategy, SAMPLINGS[1], layers, place, keeps_taps=keeps == "kept"
+    )
     assert finished.counters.prunes > 0
     features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
     assert text == [*PROMPT, *tokens][: len(text)]
@@ -166,8 +176,7 @@ def test_tapped_states_are_the_whole_models(
     np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["with-rows", "kept"])
-@pytest.mark.parametrize("strategy", ["naive_pp", "auto"])
+@pytest.mark.parametrize(("strategy", "keeps"), dealt_thinly(["naive_pp", "auto"], [False, True]))
 def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool) -> None:
     for sampling in SAMPLINGS:
         expected = plain(models, sampling)
@@ -191,7 +200,7 @@ class Widths(VirtualObserver):
             self.of_stage[sender].add(message.payload.shape[1])
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "autoregressive"])
+@pytest.mark.parametrize("strategy", dealt(DRAFTING, ("auto", "pipespec").__contains__))
 def test_kept_values_cross_no_link_with_draft_rows(models: Models, strategy: str) -> None:
     drafter, widths = TappingDrafter(models.noisy), Widths()
     tokens, _ = generate(models, drafter, strategy, SAMPLINGS[0], [3, 2, 3], keeps_taps=True, observer=widths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, request, token_ids
-from tests.support.breadth import dealt, dealt_diagonally
+from tests.support.breadth import dealt, thinnest
 
 PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": torch.bfloat16},
@@ -30,6 +31,7 @@ SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p
 PLAIN = "autoregressive"
 # pipespec needs a middle model; test_pipespec.py is about it.
 OTHERS = tuple(name for name in STRATEGIES if name not in (PLAIN, "pipespec"))
+TESTED = ("flowspec", "auto", "naive_pp", "specpipe_db", "pipeinfer")  # in `make test`
 PROMPT, TOKENS = 140, 24
 
 
@@ -73,7 +75,10 @@ def plain(pair: Pair, precision: str, sampling: str) -> tuple[int, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "sampling", "strategy"),
-    dealt_diagonally(list(PRECISIONS), list(SAMPLINGS), OTHERS, one_in=len(PRECISIONS)),
+    dealt(
+        product(PRECISIONS, SAMPLINGS, OTHERS),
+        thinnest(list(PRECISIONS), list(SAMPLINGS), TESTED).__contains__,
+    ),
 )
 def test_strategies_in_every_precision(pair: Pair, precision: str, sampling: str, strategy: str) -> None:
     assert generate(pair, precision, SAMPLINGS[sampling], strategy) == plain(pair, precision, sampling)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import product
 
 import pytest
 
@@ -20,7 +21,7 @@ from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, request, token_ids
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt, thinnest
 from tests.support.gguf_files import BUNDLED, write_gguf
 
 pytestmark = pytest.mark.slow
@@ -69,7 +70,10 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
 
 @pytest.mark.parametrize(
     ("kind", "strategy", "sampling"),
-    dealt_diagonally(("Q4_K", "Q8_0"), PLAIN, list(SAMPLINGS), one_in=3),
+    dealt(
+        product(("Q4_K", "Q8_0"), PLAIN, SAMPLINGS),
+        thinnest(("Q4_K", "Q8_0"), ("flowspec", "auto", "autoregressive"), list(SAMPLINGS)).__contains__,
+    ),
 )
 def test_lossless(opened: Callable[[str], Opened], kind: str, strategy: str, sampling: str) -> None:
     model = opened(kind)

@@ -46,10 +46,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("layout", "strategies"),
     [
-        ("gptq-desc_act", ("auto",)),
+        ("gptq-desc_act", ("flowspec",)),
         pytest.param("gptq-desc_act", FLAT, marks=pytest.mark.proof),
         ("awq", ("auto",)),
-        ("w8a16", ("auto", "flowspec")),
+        ("w8a16", ("flowspec",)),
+        pytest.param("w8a16", ("auto",), marks=pytest.mark.proof),
     ],
 )
 def test_strategies_are_lossless(
@@ -80,7 +81,7 @@ def test_strategies_are_lossless(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["gptq", "w8a16-int"])
+@pytest.mark.parametrize("layout", ["gptq", pytest.param("w8a16-int", marks=pytest.mark.proof)])
 def test_generate_with_the_check(
     models: Callable[[str], Path],
     idle_agents: list[AgentProcess],

@@ -17,7 +17,7 @@ from flowedge.engine.jobs import DraftWork, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, request, token_ids
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt_thinly
 
 pytestmark = pytest.mark.slow
 SPLITS = {1: [8], 2: [5, 3], 4: [3, 2, 2, 1]}
@@ -28,8 +28,7 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize("sampling_name", ["greedy", "T1"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "sampling_name"), dealt_thinly(list(STRATEGIES), ["greedy", "T1"]))
 def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     outputs = pair.pipeline([3, 2, 2, 1], verification=LAST_STAGE).generate(
@@ -40,7 +39,7 @@ def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "stages", "sampling_name"),
-    dealt_diagonally(("autoregressive", "auto", "flowspec"), list(SPLITS), list(SAMPLINGS), one_in=3),
+    dealt_thinly(("autoregressive", "auto", "flowspec"), list(SPLITS), list(SAMPLINGS)),
 )
 def test_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(300), SAMPLINGS[sampling_name]

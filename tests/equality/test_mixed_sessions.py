@@ -29,7 +29,7 @@ from tests.support.seams import caches_of, is_empty, kept_by, open_drafts, share
 pytestmark = pytest.mark.slow
 SPLITS = ([8], [3, 5], [2, 2, 4], [2, 2, 2, 2])
 SHARDS = 16
-TESTED = 4  # shards of `make test`, one for each split; `make proof` runs the others
+TESTED = {1, 2}  # shards of `make test`: at the last stage with kept rows and taps, and without them
 TOKENS = 20
 SPAN_S = 4.0  # of virtual time
 
@@ -86,7 +86,7 @@ def plain(asked: Request) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     "shard",
     [
-        pytest.param(shard, id=f"shard{shard}", marks=() if shard < TESTED else pytest.mark.proof)
+        pytest.param(shard, id=f"shard{shard}", marks=() if shard in TESTED else pytest.mark.proof)
         for shard in range(SHARDS)
     ],
 )
@@ -177,7 +177,7 @@ def test_auto_sessions_may_differ_in_the_rows_of_a_segment(pair: Pair) -> None:
                 session=f"s{rows}",
                 prompt=pair.prompt(20 + rows),
                 sampling=SamplingParams(),
-                max_new_tokens=TOKENS,
+                max_new_tokens=TOKENS // 2,
                 strategy="auto",
                 strategy_options={"segment_rows": rows},
             ),

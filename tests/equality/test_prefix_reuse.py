@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -21,11 +22,12 @@ from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.equality.test_exact import exact_blocks, exact_head
 from tests.equality.test_virtual import reordered
-from tests.support.breadth import dealt, dealt_diagonally
+from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.9, seed=13)}
 STRATEGY_NAMES = tuple(name for name in STRATEGIES if name != "pipespec")
+TESTED = ("autoregressive", "flowspec", "auto", "specpipe_db")  # in `make test`
 DRAFTERS = ("bundled", "bundled-small", "bundled-eagle3", "ngram", "bundled+ngram")  # joined by "+"
 PLACES: tuple[VerificationPlace, ...] = (DRAFT_NODE, LAST_STAGE)
 KEPT_ROWS = 20_000
@@ -91,8 +93,11 @@ def wanted_chat(pair: Pair, sampling: SamplingParams) -> list[tuple[int, ...]]:
 
 
 CHATS = [
-    *dealt_diagonally(STRATEGY_NAMES, ["bundled"], list(SAMPLINGS), PLACES, one_in=3),
-    *dealt_diagonally(("flowspec", "auto"), DRAFTERS[1:], list(SAMPLINGS), PLACES, one_in=4),
+    *dealt(
+        product(STRATEGY_NAMES, ["bundled"], SAMPLINGS, PLACES),
+        thinnest(TESTED, ["bundled"], list(SAMPLINGS), PLACES[::-1]).__contains__,
+    ),
+    *dealt_thinly(("auto", "flowspec"), DRAFTERS[1:], list(SAMPLINGS), PLACES),
 ]
 
 
@@ -109,7 +114,7 @@ def test_a_chat(pair: Pair, strategy: str, names: str, sampling_name: str, place
 
 
 @pytest.mark.parametrize(
-    ("sampling_name", "place"), dealt_diagonally(list(SAMPLINGS), list(PLACES), one_in=2)
+    ("sampling_name", "place"), dealt(product(SAMPLINGS, PLACES), ("T0", LAST_STAGE).__eq__)
 )
 def test_a_shared_system_prompt_at_once_and_later(
     pair: Pair, sampling_name: str, place: VerificationPlace
@@ -134,7 +139,10 @@ def test_a_shared_system_prompt_at_once_and_later(
 
 @pytest.mark.parametrize(
     ("precision", "strategy"),
-    dealt_diagonally(["bf16", "bf16-kv8"], ["autoregressive", "flowspec", "auto"], one_in=2),
+    dealt(
+        product(["bf16", "bf16-kv8"], ["autoregressive", "flowspec", "auto"]),
+        (("bf16", "autoregressive"), ("bf16-kv8", "flowspec")).__contains__,
+    ),
 )
 def test_exact_blocks(pair: Pair, precision: str, strategy: str) -> None:
     """With rows of half the precision, and with a KV cache in 8 bits, reuse changes no token."""
@@ -156,7 +164,7 @@ def test_without_reliable_express_messages(pair: Pair, seed: int) -> None:
 
 def test_a_request_may_refuse(pair: Pair) -> None:
     served, prompt = pipeline(pair), pair.prompt(60)
-    wanted = request(prompt, SamplingParams(), TOKENS, "auto", session="a")
+    wanted = request(prompt, SamplingParams(), TOKENS, "flowspec", session="a")
     for name, reuses, reused in (("a", True, 0), ("b", False, 0), ("c", True, 59)):
         outputs = served.generate(replace(wanted, session=name, reuses_prefix=reuses))
         assert isinstance(outputs[-1].output, Finished)

@@ -12,14 +12,15 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from tests.support.breadth import dealt, dealt_thinly
 from tests.support.processes import AgentProcess
 
 STRATEGIES = ("autoregressive", "flowspec", "auto")
-SAMPLINGS = (
-    SamplingParams(),
-    SamplingParams(temperature=0.7, seed=11),
-    SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=12),
-)
+SAMPLINGS = {
+    "T0": SamplingParams(),
+    "T0.7": SamplingParams(temperature=0.7, seed=11),
+    "T1-top": SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=12),
+}
 PROMPT = "Tell me a short story about a fox who could not sleep."
 NEW_TOKENS = 48
 
@@ -60,21 +61,18 @@ def assert_equal(generation: Generation, sampling: SamplingParams, model: Refere
     assert generation.finish_reason == ("eos" if expected.token_ids[-1] in eos else "length")
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["T0", "T0.7", "T1-top"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_over_four_stages(
-    cluster4: str, reference: Reference, strategy: str, sampling: SamplingParams
-) -> None:
-    generation = generate(cluster4, strategy, sampling)
-    assert_equal(generation, sampling, reference("none"))
+@pytest.mark.parametrize(("strategy", "sampling"), dealt_thinly(STRATEGIES, list(SAMPLINGS)))
+def test_over_four_stages(cluster4: str, reference: Reference, strategy: str, sampling: str) -> None:
+    generation = generate(cluster4, strategy, SAMPLINGS[sampling])
+    assert_equal(generation, SAMPLINGS[sampling], reference("none"))
     assert len(generation.statistics["stages"]) == 4
 
 
 def test_a_long_prompt_goes_through_in_chunks(cluster4: str, reference: Reference) -> None:
     prompt = "The boat sailed on, and on the next day it met another boat. " * 60
-    generation = generate(cluster4, "auto", SAMPLINGS[1], prompt)
+    generation = generate(cluster4, "auto", SAMPLINGS["T0.7"], prompt)
     assert len(generation.prompt_ids) > 500
-    assert_equal(generation, SAMPLINGS[1], reference("none"))
+    assert_equal(generation, SAMPLINGS["T0.7"], reference("none"))
 
 
 def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Reference) -> None:
@@ -89,27 +87,26 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verification", ["draft-node", "last-stage"])
-@pytest.mark.parametrize("stages", [1, 8])
+@pytest.mark.parametrize(("stages", "verification"), dealt_thinly([1, 8], ["draft-node", "last-stage"]))
 def test_over_one_stage_and_over_one_layer_a_stage(
     idle_agents: list[AgentProcess], reference: Reference, stages: int, verification: str
 ) -> None:
     address = assembled(idle_agents[: stages + 1], verification=verification)
     for strategy in STRATEGIES:
-        generation = generate(address, strategy, SAMPLINGS[1])
-        assert_equal(generation, SAMPLINGS[1], reference("none"))
+        generation = generate(address, strategy, SAMPLINGS["T0.7"])
+        assert_equal(generation, SAMPLINGS["T0.7"], reference("none"))
         assert generation.statistics["verification"] == verification
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", [pytest.param("nf4", marks=pytest.mark.proof), "int8", "int4"])
+@pytest.mark.parametrize("quant", dealt(["nf4", "int8", "int4"], "int8".__eq__))
 def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
-    generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS[1])
+    generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS["T0.7"])
     model = reference(quant)
     text = [*generation.prompt_ids, *generation.token_ids]
     tolerance = model.measure_tolerance((text * 4)[:256]).value
-    judgement = model.judge(generation.prompt_ids, generation.token_ids, SAMPLINGS[1], tolerance)
+    judgement = model.judge(generation.prompt_ids, generation.token_ids, SAMPLINGS["T0.7"], tolerance)
     assert judgement.passed, judgement
 
 

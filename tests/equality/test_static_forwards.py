@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -21,11 +22,13 @@ from flowedge.simulate.in_process import virtual_pipeline
 from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt
 from tests.support.kernels import without_kernels
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
-CASES = dealt_diagonally((PLAIN, *OTHERS), list(SAMPLINGS), one_in=2)
+CASES = dealt(
+    product((PLAIN, *OTHERS), SAMPLINGS), ((PLAIN, "T0"), ("flowspec", "T1"), ("auto", "T0")).__contains__
+)
 WITHOUT_DRAFTS = (PLAIN,)
 PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
 

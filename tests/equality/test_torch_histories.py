@@ -20,12 +20,11 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
+from tests.support.blocks import fifths
 
 VOCAB = 5
 LAYERS = 4
-HISTORIES = 300
-SHARDS = 6
-TESTED = 1  # shards of `make test`; `make proof` runs the others
+TESTED, PROVED = 10, 300  # histories of `make test`, and those of `make proof` beside
 
 
 class RandomDrafter:
@@ -114,17 +113,20 @@ def random_split(rng: np.random.Generator) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "shard",
+    "seeds",
     [
-        pytest.param(shard, id=f"shard{shard}", marks=() if shard < TESTED else pytest.mark.proof)
-        for shard in range(SHARDS)
+        pytest.param(range(TESTED), id="test-shard0"),
+        *(
+            pytest.param(seeds, id=f"proof-shard{seeds[0]}", marks=pytest.mark.proof)
+            for seeds in fifths(range(TESTED, PROVED))
+        ),
     ],
 )
-def test_random_histories_on_torch(checkpoint: Checkpoint, shard: int) -> None:
+def test_random_histories_on_torch(checkpoint: Checkpoint, seeds: Sequence[int]) -> None:
     reference = ReferenceModel.load(checkpoint)
     head = LMHead.load(checkpoint)
     blocks = cache(lambda *split: load_blocks(checkpoint, split))
-    for seed in range(shard, HISTORIES, SHARDS):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         split = random_split(rng)
         pipeline = virtual_pipeline(

@@ -18,7 +18,7 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.draft_session import DraftSession
 from tests.engine.histories import run_history
 
-WAITING = range(4, 154, 5)
+WAITING = (34, 259, 264, 294, 314, 364)  # chosen among the first
 
 
 def test_sessions_wait_in_these_histories(monkeypatch: pytest.MonkeyPatch) -> None:

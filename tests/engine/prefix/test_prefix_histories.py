@@ -16,12 +16,10 @@ from flowedge.protocol.pipeline_ledger import PipelineLedger
 from tests.engine.deliberate_bugs import Bug, Patch, check_noticed, replaced, wrapped
 from tests.engine.histories import run_history
 
-CASES = 200  # histories that meet every case
+MET = (30, 120, 264, 311, 314)  # histories that meet every case about three times
 
 
-@pytest.mark.slow
-@pytest.mark.proof
-def test_the_first_histories_meet_every_case(monkeypatch: Patch) -> None:
+def test_these_histories_meet_every_case(monkeypatch: Patch) -> None:
     met: Counter[str] = Counter()
 
     def begun(original, self: TargetSessions, session: DraftSession, sessions) -> None:
@@ -39,7 +37,7 @@ def test_the_first_histories_meet_every_case(monkeypatch: Patch) -> None:
 
     wrapped(TargetSessions, "begin", begun)(monkeypatch)
     wrapped(TargetSessions, "begin_again", again)(monkeypatch)
-    for seed in range(CASES):
+    for seed in MET:
         run_history(seed)
     assert min(met[case] for case in ("waits", "open", "kept", "drafter", "tokens", "prefix_lost")) > 0, met
 
@@ -79,18 +77,25 @@ def stages_never_told(original, self: TargetSessions, names) -> None:
 
 exact_usable = target_sessions.usable_rows
 
-BUGS: dict[str, Bug] = {
-    "a row is copied that is not common": replaced(target_sessions, "usable_rows", more_rows_copied),
-    "a true row is copied that is not common": replaced(target_sessions, "usable_rows", one_true_row_more),
-    "a session begun again is closed express": wrapped(
-        TargetSessions, "begin_again", begun_again_express_too
+# By name: the number of a history that notices the bug soon, and the bug.
+BUGS: dict[str, tuple[int, Bug]] = {
+    "a row is copied that is not common": (291, replaced(target_sessions, "usable_rows", more_rows_copied)),
+    "a true row is copied that is not common": (
+        291,
+        replaced(target_sessions, "usable_rows", one_true_row_more),
     ),
-    "rows in flight are copied": replaced(PipelineLedger, "cached_tokens", property(rows_in_flight_too)),
-    "no stage is told to forget": wrapped(TargetSessions, "forget", stages_never_told),
+    "a session begun again is closed express": (
+        64,
+        wrapped(TargetSessions, "begin_again", begun_again_express_too),
+    ),
+    "rows in flight are copied": (
+        126,
+        replaced(PipelineLedger, "cached_tokens", property(rows_in_flight_too)),
+    ),
+    "no stage is told to forget": (219, wrapped(TargetSessions, "forget", stages_never_told)),
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_noticed(bug: str, monkeypatch: Patch) -> None:
-    check_noticed(bug, BUGS[bug], monkeypatch)
+    check_noticed(bug, *BUGS[bug], monkeypatch)
