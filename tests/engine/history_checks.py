@@ -10,30 +10,27 @@ from tests.support.seams import begins_again, draft_sessions, is_empty, stage_se
 
 def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
     """Check the invariants of a route after an event, for every session that is open on all its devices."""
+    open_on = [stage_sessions(stage) for stage in stages]
     for name, session in draft_sessions(node).items():
         if route not in session.routes:
-            assert all(name not in stage_sessions(stage) for stage in stages)
+            assert not any(name in sessions for sessions in open_on)
             continue
         if begins_again(node, name):
             continue  # stages may still have it as it was opened first
         sequence = session.ledger(route).sequence
-        for stage in stages:
-            held = stage_sessions(stage).get(name)
-            if held is None or held.epoch != sequence.epoch:
-                continue
+        epoch, context, length = sequence.epoch, sequence.context, sequence.length
+        for held in filter(None, (sessions.get(name) for sessions in open_on)):
+            assert held.fence <= held.epoch <= epoch
+            assert list(held.maps) == list(range(held.fence + 1, held.epoch + 1))
             tail = held.tail
-            draft = tail.cached - sequence.context
-            assert tail.cached <= sequence.length, "a cache is a prefix of the draft node's sequence"
+            if held.epoch != epoch:
+                continue
+            draft = tail.cached - context
+            assert tail.cached <= length, "a cache is a prefix of the draft node's sequence"
             if draft > 0:
-                assert tail.context == sequence.context
+                assert tail.context == context
                 assert tail.parents.tolist() == sequence.parents[:draft].tolist()
                 assert tail.positions.tolist() == sequence.positions[:draft].tolist()
-        for stage in stages:
-            held = stage_sessions(stage).get(name)
-            if held is not None:
-                assert held.epoch <= sequence.epoch
-                assert held.fence <= held.epoch
-                assert set(held.maps) == set(range(held.fence + 1, held.epoch + 1))
 
 
 def check_clean(node: DraftNode, stages: list[Stage], executors, head: ExactHead) -> None:

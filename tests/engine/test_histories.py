@@ -38,13 +38,12 @@ from tests.support.seams import being_computed
 
 PROVED, SHARD = 10_000, 250
 # Histories that meet every case about three times, chosen among the first.
-MET = [
-    int(seed)
-    for seed in "30 34 59 63 96 110 170 179 186 246 259 264 271 288 294 311 314 333 341 356 357 358 364".split()
-]
+# fmt: off
+MET = [30, 34, 59, 63, 96, 110, 170, 179, 186, 246, 259, 264, 271, 288, 294, 311, 314, 333, 341, 356, 357,
+       358, 364]
+# fmt: on
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.timeout(900)  # many, on a core that may be shared
 @pytest.mark.parametrize("first", [pytest.param(n, id=f"shard{n}") for n in range(0, PROVED, SHARD)])
@@ -52,7 +51,6 @@ def test_random_histories_are_exact(first):
     assert sum(run_history(seed) for seed in range(first, first + SHARD)) > 3 * SHARD
 
 
-@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.timeout(900)  # many, on a core that may be shared
 @pytest.mark.parametrize("seeds", list(fifths(range(20_000, 20_300))), ids=lambda seeds: f"shard{seeds[0]}")
@@ -397,7 +395,6 @@ BUGS: dict[str, tuple[int, Bug]] = {
 }
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_protocol_is_noticed(bug, monkeypatch):
     check_noticed(bug, *BUGS[bug], monkeypatch)

@@ -58,7 +58,7 @@ def gaps(pipeline: VirtualPipeline, start: float, stop: float) -> list[float]:
 
 @pytest.mark.parametrize(
     ("strategy", "row_s"),
-    dealt(product(TOKENS, ROW_S), (("autoregressive", 0.0005), ("naive_pp", 0.002)).__contains__),
+    dealt(product(TOKENS, ROW_S), ("autoregressive", 0.0005).__eq__),
 )
 def test_answers_go_on_while_a_long_prompt_is_computed(pair: Pair, strategy: str, row_s: float) -> None:
     """No gap between two outputs is longer than three times the p99 without the prompt."""

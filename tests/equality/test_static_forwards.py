@@ -26,9 +26,7 @@ from tests.support.breadth import dealt
 from tests.support.kernels import without_kernels
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
-CASES = dealt(
-    product((PLAIN, *OTHERS), SAMPLINGS), ((PLAIN, "T0"), ("flowspec", "T1"), ("auto", "T0")).__contains__
-)
+CASES = dealt(product((PLAIN, *OTHERS), SAMPLINGS), ((PLAIN, "T1"), ("flowspec", "T1")).__contains__)
 WITHOUT_DRAFTS = (PLAIN,)
 PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
 

@@ -130,7 +130,7 @@ FAULTS = {"cut": cut, "late": late, "mixed1": reordered(1), "mixed2": reordered(
 
 @pytest.mark.parametrize(
     ("fault", "strategy", "sampling_name"),
-    dealt_thinly(list(FAULTS), ("flowspec", "auto"), TWO_SAMPLINGS),
+    dealt_thinly(list(FAULTS), ("auto", "flowspec"), TWO_SAMPLINGS),
 )
 def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
