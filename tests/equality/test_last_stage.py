@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from flowedge.engine.jobs import DraftWork, StageJob, Verify
 from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, request, token_ids
-from tests.support.breadth import dealt_thinly
+from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
 SPLITS = {1: [8], 2: [5, 3], 4: [3, 2, 2, 1]}
@@ -28,7 +29,13 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.parametrize(("strategy", "sampling_name"), dealt_thinly(list(STRATEGIES), ["greedy", "T1"]))
+@pytest.mark.parametrize(
+    ("strategy", "sampling_name"),
+    dealt(
+        product(STRATEGIES, ["greedy", "T1"]),
+        thinnest(("flowspec", "auto", "specpipe_db", "pipespec", "pipeinfer"), ["greedy", "T1"]).__contains__,
+    ),
+)
 def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     outputs = pair.pipeline([3, 2, 2, 1], verification=LAST_STAGE).generate(

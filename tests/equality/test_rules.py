@@ -32,7 +32,7 @@ from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import express_fault
 from tests.equality.conftest import Pair, bundled_blocks, expected, reference, token_ids
 from tests.equality.test_mixed_sessions import check_answers, run_together
-from tests.support.breadth import dealt, dealt_thinly
+from tests.support.breadth import dealt, dealt_thinly, thinnest
 from tests.support.mixed_sessions import mixed_sessions
 from tests.support.ruled_reference import llguidance_matcher, ruled_answer
 
@@ -102,7 +102,10 @@ def likelihoods(outputs: Sequence[TimedOutput]) -> list[TokenLikelihood]:
 
 @pytest.mark.parametrize(
     ("strategy", "rules_name", "sampling_name"),
-    dealt_thinly(list(STRATEGIES), list(RULES), list(SAMPLINGS)),
+    dealt(
+        product(STRATEGIES, RULES, SAMPLINGS),
+        thinnest(("auto", "flowspec", "specpipe_db", "pipeinfer"), list(RULES), list(SAMPLINGS)).__contains__,
+    ),
 )
 def test_every_strategy(pair: Pair, strategy: str, rules_name: str, sampling_name: str) -> None:
     prompt, sampling, rules = pair.prompt(90), SAMPLINGS[sampling_name], RULES[rules_name]
