@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
@@ -64,6 +62,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
     if not quants:
         quants = list(QUANTISATIONS) if checkpoint.quant == "none" else [checkpoint.quant]
     resolved = [checkpoint_quant(checkpoint, quant) for quant in quants]
+    by_layer = [layer_bytes(checkpoint, index, resolved, dtype) for index in range(config.num_hidden_layers)]
     table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
     return ModelSizes(
         model_type=str(config.model_type),
@@ -76,7 +75,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         parameters=None if checkpoint.quant != "none" else _count(checkpoint),
         stored_quant=checkpoint.quant,
         stored_by=checkpoint.integer_format.method if checkpoint.integer_format else "",
-        layer_bytes={quant: _layer_bytes(checkpoint, quant, dtype) for quant in resolved},
+        layer_bytes={quant: [sizes[quant] for sizes in by_layer] for quant in resolved},
         embedding_bytes=table,
         norm_bytes=int(config.hidden_size * dtype.itemsize),
         head_bytes=table,
@@ -100,9 +99,3 @@ def _odd_layers(checkpoint: Checkpoint) -> str:
         if reason := layer_oddity(checkpoint, index):
             return f"layer {index}: {reason}"
     return ""
-
-
-def _layer_bytes(checkpoint: Checkpoint, quant: str, dtype: torch.dtype) -> list[int]:
-    return [
-        layer_bytes(checkpoint, index, quant, dtype) for index in range(checkpoint.config.num_hidden_layers)
-    ]

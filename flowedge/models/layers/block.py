@@ -183,7 +183,7 @@ class LayerBlock:
         """
         config = checkpoint.config
         _check_range(start, stop, config.num_hidden_layers)
-        total = sum(layer_bytes(checkpoint, index, quant, dtype) for index in range(start, stop))
+        total = sum(layer_bytes(checkpoint, index, [quant], dtype)[quant] for index in range(start, stop))
         if start == 0:
             total += config.vocab_size * config.hidden_size * dtype.itemsize
         if stop == config.num_hidden_layers:

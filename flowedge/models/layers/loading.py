@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -214,11 +214,20 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
     )
 
 
-def layer_bytes(checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
-    """The bytes in memory of the loaded decoder layer `index`, from config and headers alone."""
-    quant = checkpoint_quant(checkpoint, quant)
+def layer_bytes(
+    checkpoint: Checkpoint, index: int, quants: Iterable[str], dtype: torch.dtype
+) -> dict[str, int]:
+    """The bytes in memory of the loaded decoder layer `index` by quantisation, from config and headers."""
+    layer = _empty_layer(checkpoint, index)
+    return {
+        quant: _bytes_of(layer, checkpoint, index, checkpoint_quant(checkpoint, quant), dtype)
+        for quant in quants
+    }
+
+
+def _bytes_of(layer: nn.Module, checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
     prefix, total = layer_prefix(index), 0
-    for path, child in _empty_layer(checkpoint, index).named_modules():
+    for path, child in layer.named_modules():
         for name, parameter in child.named_parameters(recurse=False):
             weight = f"{prefix}{path}.weight"
             if not isinstance(child, nn.Linear) or name != "weight":

@@ -114,7 +114,7 @@ def test_a_block_of_layers(tmp_path: Path, written: Written, kind: str, quant: s
     checkpoint, cache = written(kind), QuantCache(tmp_path / "quantised", 1 << 30)
     block = LayerBlock.load(checkpoint, 0, 2, quant=quant, quant_cache=cache)
     norm_and_embedding = (checkpoint.config.vocab_size + 1) * 256 * 4
-    sums = sum(layer_bytes(checkpoint, index, quant, torch.float32) for index in range(2))
+    sums = sum(layer_bytes(checkpoint, index, [quant], torch.float32)[quant] for index in range(2))
     assert block.weight_bytes - norm_and_embedding == sums
     cached = len(list((tmp_path / "quantised").glob("*.safetensors")))
     assert cached == (0 if can_repack(checkpoint, NAMES[0], quant) else 14)
