@@ -1,7 +1,7 @@
 """Mutated files of models and drafters: each is loaded or refused by a FlowEdgeError, in bounded memory.
 
 FLOWEDGE_FUZZ_FILES says how many of each kind, FLOWEDGE_FUZZ_SEED from which seed; a failure names the
-mutation.
+mutation. The proof divides them into fifths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,11 @@ from flowedge.models.layers.head import LMHead, load_embedding
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.fuzz.file_mutation import FileMutator
 from tests.models.tiny_families import make_multimodal, make_tiny
+from tests.support.blocks import fifths
 from tests.support.gguf_files import write_gguf
 
-FILES = int(os.environ.get("FLOWEDGE_FUZZ_FILES", "25"))
-MANY = int(os.environ.get("FLOWEDGE_FUZZ_FILES", "500"))
+FEW = range(9)
+MANY = range(int(os.environ.get("FLOWEDGE_FUZZ_FILES", "500")))
 SEED = int(os.environ.get("FLOWEDGE_FUZZ_SEED", "1"))
 GROWTH_MIB = 600  # of the peak of this process's memory, over all mutations of a kind
 HANG_S = 60.0  # a file that takes longer ends the process, with the place where it hangs
@@ -43,6 +44,9 @@ BUNDLED = Path(flowedge.__file__).parent / "bundled"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 Make = Callable[[Path], Path]
+shards = pytest.mark.parametrize(
+    "numbers", [pytest.param(part, id=f"shard{shard}") for shard, part in enumerate(fifths(MANY))]
+)
 
 
 def family(name: str) -> Make:
@@ -93,13 +97,15 @@ MODELS: dict[str, Make] = {
 }
 
 
-def mutations(kind: str, source: Path, work: Path, load: Callable[[Path], None], count: int) -> Counter[str]:
-    """Load `count` mutated copies of a directory; return how many had each outcome."""
+def mutations(
+    kind: str, source: Path, work: Path, load: Callable[[Path], None], numbers: Sequence[int]
+) -> Counter[str]:
+    """Load a mutated copy of a directory for each number; return how many had each outcome."""
     outcomes: Counter[str] = Counter()
     load(source)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     files = sorted(path.name for path in source.iterdir() if path.suffix != ".jinja")
-    for number in range(count):
+    for number in numbers:
         seed = SEED * 1_000_000 + number + zlib.crc32(kind.encode())
         mutator = FileMutator(seed)
         copy = Path(shutil.copytree(source, work / "mutated", dirs_exist_ok=True))
@@ -120,28 +126,29 @@ def mutations(kind: str, source: Path, work: Path, load: Callable[[Path], None],
             faulthandler.cancel_dump_traceback_later()
         shutil.rmtree(copy)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
-    print(f"{kind}: {count} mutations, {dict(outcomes)}, {grown} MiB more at the peak")
+    print(f"{kind}: {len(numbers)} mutations, {dict(outcomes)}, {grown} MiB more at the peak")
     assert grown < GROWTH_MIB, f"{grown} MiB more than before the mutations"
     return outcomes
 
 
-def check_model(name: str, tmp_path: Path, count: int) -> None:
+def check_model(name: str, tmp_path: Path, numbers: Sequence[int]) -> None:
     source = MODELS[name](tmp_path / "source-model")
-    outcomes = mutations(name, source, tmp_path, load_model, count)
-    assert outcomes["CheckpointError"] > count // 8, outcomes
+    outcomes = mutations(name, source, tmp_path, load_model, numbers)
+    assert outcomes["CheckpointError"] > len(numbers) // 8, outcomes
     assert outcomes["loaded"], outcomes
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_mutated_models(name: str, tmp_path: Path) -> None:
-    check_model(name, tmp_path, FILES)
+    check_model(name, tmp_path, FEW)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
+@shards
 @pytest.mark.parametrize("name", MODELS)
-def test_many_mutated_models(name: str, tmp_path: Path) -> None:
-    check_model(name, tmp_path, MANY)
+def test_many_mutated_models(name: str, numbers: Sequence[int], tmp_path: Path) -> None:
+    check_model(name, tmp_path, numbers)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +157,7 @@ def target() -> TargetModel:
     return TargetModel(checkpoint, LMHead.load(checkpoint), load_tokenizer(checkpoint), torch.float32)
 
 
-def check_drafters(kind: str, target: TargetModel, tmp_path: Path, count: int) -> None:
+def check_drafters(kind: str, target: TargetModel, tmp_path: Path, numbers: Sequence[int]) -> None:
     source = tmp_path / "head"
     if kind == "eagle":
         shutil.copytree(BUNDLED / "eagle", source)
@@ -162,17 +169,20 @@ def check_drafters(kind: str, target: TargetModel, tmp_path: Path, count: int) -
         drafter_memory([str(directory)], target.checkpoint, torch.float32)
         load_drafter([str(directory)], target)
 
-    outcomes = mutations(kind, source, tmp_path, load, count)
-    assert outcomes["CheckpointError"] > count // 8, outcomes
+    outcomes = mutations(kind, source, tmp_path, load, numbers)
+    assert outcomes["CheckpointError"] > len(numbers) // 8, outcomes
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_mutated_draft_heads(kind: str, target: TargetModel, tmp_path: Path) -> None:
-    check_drafters(kind, target, tmp_path, FILES)
+    check_drafters(kind, target, tmp_path, FEW)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
+@shards
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
-def test_many_mutated_draft_heads(kind: str, target: TargetModel, tmp_path: Path) -> None:
-    check_drafters(kind, target, tmp_path, MANY)
+def test_many_mutated_draft_heads(
+    kind: str, numbers: Sequence[int], target: TargetModel, tmp_path: Path
+) -> None:
+    check_drafters(kind, target, tmp_path, numbers)
