@@ -15,8 +15,8 @@ from flowedge.discovery.presence import MAX_INSTANCES, PresenceEvent
 from tests.discovery.fake_agents import fields
 from tests.discovery.packets import MALFORMED, SERVICE, address, announcement, nsec, response, sender, service
 from tests.fuzz.mutation import Mutator
+from tests.support.blocks import BLOCKS
 
-SEED = 1
 HOST = [b"host", b"local"]
 SEEDS = (
     *MALFORMED,
@@ -27,9 +27,12 @@ SEEDS = (
 )
 
 
-@pytest.mark.parametrize("packets", [4000, pytest.param(100_000, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    ("packets", "seed"),
+    [(2_000, 0), *(pytest.param(20_000, seed, marks=pytest.mark.proof) for seed in range(1, 1 + BLOCKS))],
+)
 def test_whatever_comes_by_multicast_the_search_goes_on(
-    packets: int, caplog: pytest.LogCaptureFixture
+    packets: int, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = uuid.uuid4().hex[:8]
     unforeseen: list[dict[str, Any]] = []
@@ -42,7 +45,7 @@ def test_whatever_comes_by_multicast_the_search_goes_on(
 
     async def search() -> int:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unforeseen.append(context))
-        mutator = Mutator(SEED)
+        mutator = Mutator(seed)
         async with AgentWatcher(on_event=on_event) as watcher:
             with sender() as sending:
                 for number in range(packets):
