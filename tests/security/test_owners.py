@@ -20,6 +20,7 @@ from flowedge.security.process import Security
 from flowedge.system import private_files
 from flowedge.system.owner import Owner, become_owner, owner_of
 from tests.security.clusters import Cluster, enrolment_service
+from tests.support.blocks import BLOCKS
 from tests.support.free_ports import free_ports
 
 SERVICE = 64_321  # a user that owns the directory, and no account of this machine
@@ -105,7 +106,10 @@ def security(tmp_path: Path) -> Security:
     return Cluster(tmp_path, free_ports(2)).security("kitchen", CertificateRole.AGENT)
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(300, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "rounds",
+    [12, *(pytest.param(60, id=f"shard{number}", marks=pytest.mark.proof) for number in range(BLOCKS))],
+)
 def test_a_swapped_link_never_has_root_change_another_directory(
     rounds: int, state: Path, foreign: Path, swapper: None, security: Security
 ) -> None:

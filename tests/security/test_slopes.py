@@ -12,7 +12,7 @@ SECONDS = 120
 
 
 def series(*, leak: float = 0.0, step: float = 0.0, swing: float = 0.0, seed: int = 0) -> list[Sample]:
-    """Return what a process holds each second: it leaks MiB a second, takes some once, and some for a while."""
+    """Return what a process holds each second: it leaks, takes memory once, and takes and frees some."""
     chance = random.Random(seed)
     return [
         (second, 500 + leak * second + step * (second > SECONDS / 3) + chance.random() * swing)
