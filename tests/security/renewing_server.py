@@ -1,6 +1,6 @@
 """A server whose certificate is renewed whenever its input says so: argument DIRECTORY, of a cluster.
 
-Prints its address, the DNS name of its first certificate, and a line for each renewal; it ends with its input.
+Prints its address, the DNS name of its first certificate and a line for each renewal; it ends with its input.
 """
 
 from __future__ import annotations
