@@ -17,10 +17,13 @@ from flowedge.core.errors import FlowEdgeError
 from tests.support.processes import AgentProcess, agents
 
 BUNDLED = Path(flowedge.__file__).parent / "bundled" / "model"
-LOOPS = "{% for a in range(10 ** 5) %}{% for b in range(10 ** 5) %}{% endfor %}{% endfor %}"
+LOOPS = (
+    "{% for a in range(10 ** 5) %}{% for b in range(10 ** 5) %}{% endfor %}{% endfor %}",
+    "more than 3 s of CPU time",
+)
+EXPLODES = ("{{ 'a' * 10 ** 9 }}", "more than 256 MiB of memory")
 GROWTH_MIB = 100
-
-pytestmark = pytest.mark.slow
+in_proof = pytest.mark.proof  # of what takes seconds, though test_renderer.py ends the same template
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +53,9 @@ def mib(agent: AgentProcess) -> float:
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (LOOPS, "more than 3 s of CPU time"),
-        ("{{ 'a' * 10 ** 9 }}", "more than 256 MiB of memory"),
-        ("{% for %}", "Expected an expression"),
+        pytest.param(*LOOPS, id="loops", marks=in_proof),
+        pytest.param(*EXPLODES, id="explodes"),
+        pytest.param("{% for %}", "Expected an expression", id="syntax"),
     ],
 )
 def test_a_hostile_template_is_refused_when_its_model_is_loaded(
@@ -66,20 +69,24 @@ def test_a_hostile_template_is_refused_when_its_model_is_loaded(
     assert pair[0].describe().name == "d0"
 
 
-def test_a_template_that_loops_for_some_messages_ends_their_requests_only(
-    pair: list[AgentProcess], model: Path
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [pytest.param(*LOOPS, id="loops", marks=in_proof), pytest.param(*EXPLODES, id="explodes")],
+)
+def test_a_template_without_bounds_for_some_messages_ends_their_requests_only(
+    pair: list[AgentProcess], model: Path, template: str, reason: str
 ) -> None:
     good = (model / "chat_template.jinja").read_text()
     (model / "chat_template.jinja").write_text(
-        "{% if 'loop' in messages[0].content %}" + LOOPS + "{% endif %}" + good
+        "{% if 'badly' in messages[0].content %}" + template + "{% endif %}" + good
     )
     load(pair, model)
     try:
         before = mib(pair[0])
         with Client(pair[0].address, timeout_s=60) as client:
             for _ in range(2):
-                with pytest.raises(FlowEdgeError, match="more than 3 s of CPU time"):
-                    client.generate("a loop", max_new_tokens=2, strategy="autoregressive").result()
+                with pytest.raises(FlowEdgeError, match=reason):
+                    client.generate("badly", max_new_tokens=2, strategy="autoregressive").result()
                 answer = client.generate("Hi", max_new_tokens=2, strategy="autoregressive").result()
                 assert len(answer.token_ids) == 2
         assert mib(pair[0]) < before + GROWTH_MIB
