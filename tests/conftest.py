@@ -6,13 +6,12 @@ import gc
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.models.libraries import import_libraries
 from tests.support.blocks import BLOCKS, split
 from tests.support.gateways import GatewayProcess, gateway_before
 from tests.support.processes import AgentProcess, agents, left_behind
@@ -28,15 +27,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let tests interrupt commands where the tests run in the background of a shell, which ignores Ctrl-C."""
+    """Let tests interrupt commands where the tests run in the background of a shell, which ignores Ctrl-C.
+
+    Trio's plugin of hypothesis, of which no test has need, takes half a second to find all uses of an object.
+    """
+    os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Import torch before the tests do; a process that only deals tests out does not get here."""
-    if isinstance(collector, pytest.Session):
-        import_libraries()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without collection of garbage: all modules and tests stay, so later collections skip them.
+
+    Meanwhile it would take a third of the time, because modules of tests import torch and transformers.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

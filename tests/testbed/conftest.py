@@ -1,17 +1,20 @@
-"""The bundled pair, loaded once for the tests of a worker, and small scenarios."""
+"""The bundled pair, loaded once for the tests of a worker, and small scenarios.
+
+Pytest reads this file in the process that deals tests out too, so fixtures import what needs torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 import yaml
 
-from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.model_set import ModelSet
+if TYPE_CHECKING:
+    from flowedge_testbed.model_set import ModelSet
+    from tests.testbed.said import Said
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -35,6 +38,10 @@ PROMPTS = (
 
 @pytest.fixture(scope="session")
 def pair() -> ModelSet:
+    import torch
+
+    from flowedge_testbed.model_set import ModelSet
+
     torch.set_num_threads(1)
     return ModelSet.load("bundled", ("bundled",))
 
@@ -52,27 +59,11 @@ def scenario_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-class Said(BenchProgress):
-    """A progress display that keeps its lines and counts."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.begun: list[tuple[int, int]] = []
-        self.done = 0
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def begin(self, total: int, finished: int) -> None:
-        self.begun.append((total, finished))
-
-    def advance(self, runs: int) -> None:
-        self.done += runs
-
-
 @pytest.fixture
 def bench(pair: ModelSet) -> Callable[..., Said]:
     """Runs a scenario in this process, on the bundled pair or with the drafter that is named."""
+    from flowedge_testbed.bench import BenchOptions, run_bench
+    from tests.testbed.said import Said
 
     def run(scenario: Path, out: Path, **options: Any) -> Said:
         said = Said()
