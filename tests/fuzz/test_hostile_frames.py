@@ -40,15 +40,16 @@ def peak_bytes(agent: AgentProcess) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) << 10
 
 
-EMPTY_REPORTS = body(4, field(2, b"") * (8 << 20))
-ATTACKS = {
-    **{name: [frame_of(data)] for name, data in HOSTILE.items() if len(data) < 2 * MIB},
-    "1 MiB of empty reports": [frame_of(body(4, field(2, b"") * (MIB // 2 - 64)))] * 20,
-    "16 MiB of empty reports": [frame_of(EMPTY_REPORTS)],
-    "a tail of 64 MiB": [frame_of(b"", bytes(64 * MIB))],
-    "a head of 64 MiB": [frame_of(bytes(64 * MIB))],
-    "junk of the largest size": [frame_of(b"", bytes(MIB))] * 20,
-}
+def attacks() -> dict[str, list[bytes]]:
+    """Return frames by what is hostile in them; of some, many."""
+    return {
+        **{name: [frame_of(data)] for name, data in HOSTILE.items() if len(data) < 2 * MIB},
+        "1 MiB of empty reports": [frame_of(body(4, field(2, b"") * (MIB // 2 - 64)))] * 20,
+        "16 MiB of empty reports": [frame_of(HOSTILE["16 MiB of empty reports"])],
+        "a tail of 64 MiB": [frame_of(b"", bytes(64 * MIB))],
+        "a head of 64 MiB": [frame_of(bytes(64 * MIB))],
+        "junk of the largest size": [frame_of(b"", bytes(MIB))] * 20,
+    }
 
 
 def test_hostile_frames_cost_a_stage_neither_memory_nor_time(pipeline: list[AgentProcess]) -> None:
@@ -57,7 +58,7 @@ def test_hostile_frames_cost_a_stage_neither_memory_nor_time(pipeline: list[Agen
     async def attack() -> None:
         before = peak_bytes(stage)
         stream = RawStream(stage.address, "InBand", PIPELINE)
-        for name, messages in ATTACKS.items():
+        for name, messages in attacks().items():
             started, processor = time.monotonic(), psutil.Process(stage.pid).cpu_times()
             for message in messages:
                 await stream.write(message)

@@ -6,7 +6,7 @@ import datetime
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -69,30 +69,35 @@ def full_request() -> bytes:
     return builder.sign(new_key(), hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
-def wrong_requests() -> dict[str, bytes]:
-    good = request_for(new_key())
-    point = good.index(b"\x04", good.index(P256))
-    return {
-        "unknown curve": good.replace(P256, P256[:-1] + b"\x63"),
-        "unknown algorithm": good.replace(
-            bytes.fromhex("06072a8648ce3d0201"), bytes.fromhex("06072a8648ce3d0263")
-        ),
-        "another curve": signing_request(ec.generate_private_key(ec.SECP384R1())),
-        "curve of coins": signing_request(ec.generate_private_key(ec.SECP256K1())),
-        "point off the curve": good[: point + 10] + bytes(20) + good[point + 30 :],
-        "edwards": signing_request(ed25519.Ed25519PrivateKey.generate()),
-        "rsa": signing_request(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
-        "empty": b"",
-        "long": good + bytes(1 << 20),
-        "deep": b"\x30\x80" * 2000,
-        "signature of another": good[:-8] + bytes(8),
-    }
+def off_the_curve(request: bytes) -> bytes:
+    point = request.index(b"\x04", request.index(P256))
+    return request[: point + 10] + bytes(20) + request[point + 30 :]
 
 
-@pytest.mark.parametrize("name", wrong_requests())
+ALGORITHM = bytes.fromhex("06072a8648ce3d0201")
+WRONG: dict[str, Callable[[bytes], bytes]] = {
+    "unknown curve": lambda good: good.replace(P256, P256[:-1] + b"\x63"),
+    "unknown algorithm": lambda good: good.replace(ALGORITHM, ALGORITHM[:-1] + b"\x63"),
+    "another curve": lambda _: signing_request(ec.generate_private_key(ec.SECP384R1())),
+    "curve of coins": lambda _: signing_request(ec.generate_private_key(ec.SECP256K1())),
+    "point off the curve": off_the_curve,
+    "edwards": lambda _: signing_request(ed25519.Ed25519PrivateKey.generate()),
+    "rsa": lambda _: signing_request(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
+    "empty": lambda _: b"",
+    "long": lambda good: good + bytes(1 << 20),
+    "deep": lambda _: b"\x30\x80" * 2000,
+    "signature of another": lambda good: good[:-8] + bytes(8),
+}
+
+
+def wrong_request(name: str) -> bytes:
+    return WRONG[name](request_for(new_key()))
+
+
+@pytest.mark.parametrize("name", WRONG)
 def test_a_false_signing_request_is_refused(name: str) -> None:
     with pytest.raises(AccessError, match="signing request"):
-        requested_key(wrong_requests()[name])
+        requested_key(wrong_request(name))
 
 
 def test_mutated_signing_requests_are_read_or_refused() -> None:
@@ -100,8 +105,8 @@ def test_mutated_signing_requests_are_read_or_refused() -> None:
     sources = [
         request_for(new_key()),
         full_request(),
-        wrong_requests()["rsa"],
-        wrong_requests()["another curve"],
+        wrong_request("rsa"),
+        wrong_request("another curve"),
     ]
     for _ in range(MUTATIONS):
         data = bytearray(chance.choice(sources))
@@ -158,7 +163,7 @@ def test_guessing_is_throttled_and_a_right_token_waits_seconds(tmp_path: Path) -
         token = cluster.authority.new_token(
             frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()
         )
-        unknown = wrong_requests()["unknown curve"]
+        unknown = wrong_request("unknown curve")
         assert call(cluster, bytes(24), unknown) == grpc.StatusCode.PERMISSION_DENIED
         answers = [details(cluster, bytes([number]) * 24) for number in range(60)]
         judged = sum("not known to this cluster" in answer for answer in answers)

@@ -6,7 +6,7 @@ import asyncio
 import random
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,21 +70,21 @@ def test_long_prompts_do_not_lose_the_pipeline(pipeline: tuple[Cluster, list[Age
         assert not any("link_lost" in line or "the pipeline is broken" in line for line in agent.lines)
 
 
-HOSTILE = {
-    "empty lists": b"[" + b"[]," * (DOCUMENT // 3 - 2) + b"[]]",
-    "empty lists as tensors": b'{"tensors":[' + b"[]," * (DOCUMENT // 3 - 9) + b"[]]}",
-    "nested lists": b"[" * DOCUMENT,
-    "nested objects": b'{"a":' * (DOCUMENT // 5),
-    "one long name": b'{"' + b"a" * (DOCUMENT - 2),
-    "one long number": b"1" * DOCUMENT,
-    "many keys": b"{" + b",".join(b'"%d":1' % number for number in range(1 << 20)) + b"}",
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "empty lists": lambda: b"[" + b"[]," * (DOCUMENT // 3 - 2) + b"[]]",
+    "empty lists as tensors": lambda: b'{"tensors":[' + b"[]," * (DOCUMENT // 3 - 9) + b"[]]}",
+    "nested lists": lambda: b"[" * DOCUMENT,
+    "nested objects": lambda: b'{"a":' * (DOCUMENT // 5),
+    "one long name": lambda: b'{"' + b"a" * (DOCUMENT - 2),
+    "one long number": lambda: b"1" * DOCUMENT,
+    "many keys": lambda: b"{" + b",".join(b'"%d":1' % number for number in range(1 << 20)) + b"}",
 }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_documents_cost_little_memory(kind: str) -> None:
     """A document of the most bytes is refused at its first wrong value."""
-    document = HOSTILE[kind]
+    document = HOSTILE[kind]()
     identity = digest_of(document)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for parse in (parse_manifest, parse_quantised):
