@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.rules.gumbel_noise import gumbel_noise, gumbel_noise_of
@@ -121,6 +120,8 @@ def test_noise_is_finite_at_the_ends_of_the_uniform():
 
 @pytest.mark.parametrize("seed", [0, 1, MAX_SEED])
 def test_noise_is_gumbel_distributed(seed):
+    from scipy import stats
+
     over_tokens = gumbel_noise(seed, 12, 20_000)
     over_positions = np.array([gumbel_noise_of(seed, t, np.array([3]))[0] for t in range(5_000)])
     over_seeds = np.array([gumbel_noise_of(s, 9, np.array([3]))[0] for s in range(5_000)])
@@ -179,6 +180,8 @@ def distribution(temperature: float, top_k: int = 0, top_p: float = 1.0) -> np.n
 
 
 def assert_drawn_from(counts: np.ndarray, p: np.ndarray) -> None:
+    from scipy import stats
+
     assert np.all(counts[p == 0] == 0), "a token that is filtered out was drawn"
     kept = p > 0
     if np.count_nonzero(kept) == 1:
@@ -207,6 +210,8 @@ def test_draws_over_seeds_follow_p(shape):
 
 
 def test_pairs_of_neighbouring_draws_are_independent():
+    from scipy import stats
+
     sampler = TokenSampler(SamplingParams(temperature=1.0, seed=8), 10)
     draws = np.array([sampler.draw(LOGITS, position) for position in range(6_000)])
     top = np.where(draws < 3, draws, 3)
