@@ -21,6 +21,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
+from tests.support.breadth import dealt
 
 
 @pytest.mark.parametrize(
@@ -103,13 +104,16 @@ DYNAMIC = {**rope("dynamic", factor=4.0), "max_position_embeddings": 64}
 
 
 @pytest.mark.parametrize(
-    ("model_type", "scaling"), [("llama", DYNAMIC), ("llama", LONGROPE), ("phi3", LONGROPE)]
+    ("model_type", "kind"),
+    dealt(
+        [("llama", "dynamic"), ("llama", "longrope"), ("phi3", "longrope")], lambda case: case[0] == "llama"
+    ),
 )
 def test_length_dependent_scalings_are_chosen_row_by_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, scaling: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, kind: str
 ) -> None:
     """Whatever shares its segment, a row has the angles that decoding one token at a time gives it."""
-    monkeypatch.setitem(TINY, "scaled", (model_type, scaling))
+    monkeypatch.setitem(TINY, "scaled", (model_type, DYNAMIC if kind == "dynamic" else LONGROPE))
     checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "scaled")))
     assert max_positions(checkpoint.config) == 64
     model = ReferenceModel.load(checkpoint).model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
+from tests.support.breadth import dealt_diagonally
 
 ATOL = 3e-5
 TEXT = np.random.default_rng(5).integers(3, VOCAB, 44).tolist()
 PROMPT = 21  # tokens of TEXT, more than two windows
+NEW_TOKENS = 12  # more than a window
 # A tree after a context: offset of each node's parent, -1 for the context. Its longest path, longer than a
 # window, goes through the last of four siblings, so that slots and positions differ. Its last node is near.
 TREE = [-1, 0, 0, 0, 0, 4, 2, 5, 6, 7, 9, 10, 11, 12, 13, 0]
@@ -30,11 +33,19 @@ CUTS = [0, 1, 7, 14, 15, 16]  # of the segments it is sent in
 TREE_TOKENS = np.random.default_rng(6).integers(3, VOCAB, len(TREE)).tolist()
 
 
-@pytest.fixture(scope="module", params=list(TINY))
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Any]:
-    """A checkpoint and transformers' whole model of it."""
-    directory = make_tiny(tmp_path_factory.mktemp(request.param), request.param)
-    return Checkpoint.open(str(directory)), ReferenceModel.load(str(directory))
+Family = Callable[[str], tuple[Checkpoint, ReferenceModel]]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """family(name) -> a checkpoint and transformers' whole model of it."""
+
+    @cache
+    def make(name: str) -> tuple[Checkpoint, ReferenceModel]:
+        directory = make_tiny(tmp_path_factory.mktemp(name), name)
+        return Checkpoint.open(str(directory)), ReferenceModel.load(str(directory))
+
+    return make
 
 
 def plain(reference: ReferenceModel, tokens: list[int]) -> torch.Tensor:
@@ -51,9 +62,9 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, atol=ATOL, rtol=1e-4)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_chunks_trees_and_prunes_equal_the_whole_model(tiny: tuple[Checkpoint, Any], stages: int) -> None:
-    checkpoint, reference = tiny
+@pytest.mark.parametrize(("name", "stages"), dealt_diagonally(tuple(TINY), (1, 2, 4), one_in=3))
+def test_chunks_trees_and_prunes_equal_the_whole_model(family: Family, name: str, stages: int) -> None:
+    checkpoint, reference = family(name)
     pipeline = Pipeline(checkpoint, stages, capacity=96)
     cuts = np.cumsum([0, 13, 1, PROMPT - 14])
     got = torch.cat([pipeline.commit(TEXT[a:b]) for a, b in itertools.pairwise(cuts)])
@@ -81,25 +92,25 @@ def test_chunks_trees_and_prunes_equal_the_whole_model(tiny: tuple[Checkpoint, A
     )
 
 
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(), SamplingParams(temperature=1.0, seed=4)], ids=["T0", "T1"]
-)
-def test_tokens_equal_generate(tiny: tuple[Checkpoint, Any], sampling: SamplingParams) -> None:
-    checkpoint, reference = tiny
+@pytest.mark.parametrize(("name", "temperature"), dealt_diagonally(tuple(TINY), (0.0, 1.0), one_in=2))
+def test_tokens_equal_generate(family: Family, name: str, temperature: float) -> None:
+    checkpoint, reference = family(name)
+    sampling = SamplingParams(temperature=temperature, seed=4)
     pipeline = Pipeline(checkpoint, 2)
     sampler = TokenSampler(sampling, VOCAB)
     tokens: list[int] = []
     logits = pipeline.commit(TEXT[:PROMPT])[-1]
-    for _ in range(24):
+    for _ in range(NEW_TOKENS):
         tokens.append(sampler.draw(logits, PROMPT + len(tokens)))
         logits = pipeline.commit(tokens[-1:])[-1]
-    assert reference.generate(TEXT[:PROMPT], sampling, 24).token_ids == tokens
+    assert reference.generate(TEXT[:PROMPT], sampling, NEW_TOKENS).token_ids == tokens
     assert len(set(tokens)) > 1
     assert reference.judge(TEXT[:PROMPT], tokens, sampling, 1e-4).passed
 
 
-def test_bytes_are_those_announced(tiny: tuple[Checkpoint, Any]) -> None:
-    checkpoint, _ = tiny
+@pytest.mark.parametrize("name", TINY)
+def test_bytes_are_those_announced(family: Family, name: str) -> None:
+    checkpoint, _ = family(name)
     for start, stop, quant in [
         (0, 2, "none"),
         (1, 3, "none"),

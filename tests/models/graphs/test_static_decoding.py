@@ -25,9 +25,10 @@ from flowedge.models.graphs.static_decoding import (
 from flowedge.models.layers.block import LayerBlock
 from tests.models.conftest import Make
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically, static_pipeline
-from tests.models.layers.test_exact_block import History
+from tests.models.layers.test_exact_block import PRECISIONS, History
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import make_tiny
+from tests.support.breadth import dealt_diagonally
 from tests.support.kernels import without_kernels
 
 CAPACITY = 700
@@ -76,23 +77,17 @@ def test_histories_across_buckets(directory: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "load",
-    [
-        {"dtype": torch.float32},
-        {"dtype": torch.bfloat16},
-        {"dtype": torch.bfloat16, "quant": "int4"},
-        {"dtype": torch.bfloat16, "kv": "int8"},
-    ],
-    ids=["fp32", "bf16", "int4", "kv8"],
+    ("precision", "prompt"), dealt_diagonally(("fp32", "bf16", "int4", "bf16-kv8"), (40, 245), one_in=2)
 )
-@pytest.mark.parametrize("prompt", [40, 245])
-def test_exact_histories_have_the_same_bits(make_checkpoint: Make, load: dict[str, Any], prompt: int) -> None:
+def test_exact_histories_have_the_same_bits(make_checkpoint: Make, precision: str, prompt: int) -> None:
     checkpoint = Checkpoint(make_checkpoint(head_dim=32, seed=1))
-    check(checkpoint, 1, exact=True, prompt=prompt, rounds=4, **load)
+    check(checkpoint, 1, exact=True, prompt=prompt, rounds=4, **PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral", "granite"])
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    dealt_diagonally(("gemma2", "gemma3", "mistral", "granite"), (False, True), one_in=2),
+)
 def test_histories_of_families(name: str, exact: bool, tmp_path: Path) -> None:
     dtype = torch.bfloat16 if exact else torch.float32
     check(Checkpoint(make_tiny(tmp_path, name)), 2, exact=exact, prompt=130, rounds=3, dtype=dtype)

@@ -132,48 +132,42 @@ def check(checkpoint: Checkpoint, seed: int, prompt: int = 150, rounds: int = 4,
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_histories_in_every_precision(make_checkpoint: Make, precision: str) -> None:
-    check(Checkpoint(make_checkpoint(head_dim=32, seed=1)), 0, **PRECISIONS[precision])
+    checkpoint = Checkpoint(make_checkpoint(head_dim=32, seed=1, num_hidden_layers=2))
+    check(checkpoint, 0, prompt=140, rounds=2, **PRECISIONS[precision])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"bf16", "fp32-kv8"}.__contains__))
+@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"bf16"}.__contains__))
 def test_histories_with_a_key_head_for_each_head(make_checkpoint: Make, precision: str) -> None:
     checkpoint = Checkpoint(make_checkpoint(num_key_value_heads=4, head_dim=32))
     for seed in range(2):
         check(checkpoint, seed, **PRECISIONS[precision])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", dealt(PRECISIONS, {"int4"}.__contains__))
+@pytest.mark.proof
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_histories_of_the_bundled_model(precision: str) -> None:
     check(Checkpoint.open("bundled"), 5, prompt=200, **PRECISIONS[precision])
 
 
-FAST = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope")
+# Windows, a soft cap, two kinds of angles, experts, and angles that depend on the length.
+DISTINCT = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope")
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *(pytest.param(name, torch.bfloat16, id=f"{name}-bf16") for name in FAST),
-        *(
-            pytest.param(
-                name,
-                torch.float32,
-                id=f"{name}-fp32",
-                marks=pytest.mark.proof if name in FAST else pytest.mark.slow,
-            )
-            for name in TINY
-        ),
-    ],
+    ("name", "precision"),
+    dealt(
+        [*((name, "bf16") for name in DISTINCT), *((name, "fp32") for name in TINY)],
+        lambda case: case[1] == "bf16",
+    ),
 )
-def test_histories_of_every_family(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_histories_of_every_family(name: str, precision: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint(make_tiny(tmp_path, name))
-    check(checkpoint, 1, prompt=20 if name == "phi3-longrope" else 140, rounds=2, dtype=dtype)
+    prompt = 20 if name == "phi3-longrope" else 140
+    check(checkpoint, 1, prompt=prompt, rounds=2, **PRECISIONS[precision])
 
 
 def test_several_threads(make_checkpoint: Make) -> None:
-    checkpoint = Checkpoint(make_checkpoint(intermediate_size=4100))
+    checkpoint = Checkpoint(make_checkpoint(intermediate_size=4100, num_hidden_layers=2))
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

@@ -21,6 +21,7 @@ from flowedge.models.layers.session_rows import SessionRows, batches
 from flowedge.models.native import native_block
 from tests.models.conftest import Make
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
+from tests.support.breadth import dealt_diagonally
 from tests.support.kernels import RUNNING, without_kernels
 
 CAPACITY = 240
@@ -29,6 +30,15 @@ TREE, CHAIN = (-1, 0, 0, 1, 3, -1, 2), (-1, 0, 1)
 TAILS = (TREE, CHAIN, (-1,))  # what the sessions draft: parents within the tail
 KERNELS = pytest.mark.skipif(not RUNNING, reason="there are no kernels for this CPU")
 EXACT_FAMILIES = ("llama", "mistral", "gemma3", "mixtral", "qwen3_moe", "phi3-longrope", "llama-dynamic")
+DTYPES = (torch.float32, torch.bfloat16)
+FORMATS: dict[str, dict[str, Any]] = {
+    "int8-bf16": {"quant": "int8", "dtype": torch.bfloat16},
+    "int8-fp32": {"quant": "int8", "dtype": torch.float32},
+    "int4-bf16": {"quant": "int4", "dtype": torch.bfloat16},
+    "int4-fp32-kv8": {"quant": "int4", "dtype": torch.float32, "kv": "int8"},
+    "bf16-kv8": {"dtype": torch.bfloat16, "kv": "int8"},
+    "fp32-kv8": {"dtype": torch.float32, "kv": "int8"},
+}
 
 
 def never() -> bool:
@@ -132,8 +142,7 @@ def within_rounding(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @KERNELS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", EXACT_FAMILIES)
+@pytest.mark.parametrize(("name", "dtype"), dealt_diagonally(EXACT_FAMILIES, DTYPES, one_in=2))
 def test_kernels_give_rows_the_same_bits_beside_other_sessions(
     name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -146,19 +155,12 @@ def test_kernels_give_rows_the_same_bits_beside_other_sessions(
 
 @KERNELS
 @pytest.mark.parametrize(
-    "load",
-    [
-        {"quant": "int8", "dtype": torch.bfloat16},
-        {"quant": "int4", "dtype": torch.bfloat16},
-        {"quant": "int4", "dtype": torch.float32, "kv": "int8"},
-        {"dtype": torch.bfloat16, "kv": "int8"},
-    ],
-    ids=str,
+    ("kind", "threads"),
+    dealt_diagonally(("int8-bf16", "int4-bf16", "int4-fp32-kv8", "bf16-kv8"), (1, 3), one_in=2),
 )
-@pytest.mark.parametrize("threads", [1, 3])
-def test_kernels_in_every_format(load: dict[str, Any], threads: int, make_checkpoint: Make) -> None:
+def test_kernels_in_every_format(kind: str, threads: int, make_checkpoint: Make) -> None:
     checkpoint, before = Checkpoint(make_checkpoint(head_dim=32, vocab_size=VOCAB)), torch.get_num_threads()
-    block = LayerBlock.load(checkpoint, 0, 4, exact=True, **load)
+    block = LayerBlock.load(checkpoint, 0, 4, exact=True, **FORMATS[kind])
     assert block.native is not None
     torch.set_num_threads(threads)
     try:
@@ -174,8 +176,9 @@ def torch_alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), dealt_diagonally(("llama", "gemma2", "mixtral"), DTYPES, one_in=2)
+)
 def test_ordered_attention_gives_rows_the_same_bits_beside_other_sessions(
     name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -185,26 +188,16 @@ def test_ordered_attention_gives_rows_the_same_bits_beside_other_sessions(
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize(
-    "load",
-    [
-        {"quant": "int4", "dtype": torch.bfloat16},
-        {"quant": "int8", "dtype": torch.float32},
-        {"dtype": torch.float32, "kv": "int8"},
-    ],
-    ids=str,
-)
-def test_ordered_attention_in_other_formats(load: dict[str, Any], make_checkpoint: Make) -> None:
-    block = LayerBlock.load(
-        Checkpoint(make_checkpoint(head_dim=32, vocab_size=VOCAB)), 0, 2, exact=True, **load
-    )
+@pytest.mark.parametrize("kind", ["int4-bf16", "int8-fp32", "fp32-kv8"])
+def test_ordered_attention_in_other_formats(kind: str, make_checkpoint: Make) -> None:
+    checkpoint = Checkpoint(make_checkpoint(head_dim=32, vocab_size=VOCAB))
+    block = LayerBlock.load(checkpoint, 0, 2, exact=True, **FORMATS[kind])
     assert block.exact and block.native is None
     check(block, torch.equal)
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "dtype"), dealt_diagonally(tuple(TINY), DTYPES, one_in=2))
 def test_masked_attention_is_equal_within_rounding(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     block = LayerBlock.load(Checkpoint(make_tiny(tmp_path, name)), 0, LAYERS, dtype=dtype)
     assert not block.exact
@@ -212,8 +205,9 @@ def test_masked_attention_is_equal_within_rounding(name: str, dtype: torch.dtype
 
 
 @pytest.mark.usefixtures("torch_alone")
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "phi3"])
+@pytest.mark.parametrize(
+    ("name", "exact"), dealt_diagonally(("llama", "gemma2", "phi3"), (False, True), one_in=2)
+)
 def test_layers_that_are_not_lean(
     name: str, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,19 +217,20 @@ def test_layers_that_are_not_lean(
     check(block, torch.equal if exact else within_rounding)
 
 
-WAYS = ["kernels", "ordered", "masked"]
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint(make_tiny(tmp_path_factory.mktemp("llama"), "llama"))
 
 
-@pytest.fixture(params=WAYS)
-def block(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LayerBlock]:
+@pytest.fixture(params=["kernels", "ordered", "masked"])
+def block(request: pytest.FixtureRequest, llama: Checkpoint) -> Iterator[LayerBlock]:
     """A block of a small Llama, computed in each way."""
     if request.param == "kernels" and not RUNNING:
         pytest.skip("there are no kernels for this CPU")
     with ExitStack() as stack:
         if request.param != "kernels":
             stack.enter_context(without_kernels())
-        checkpoint = Checkpoint(make_tiny(tmp_path, "llama"))
-        yield LayerBlock.load(checkpoint, 0, LAYERS, exact=request.param != "masked")
+        yield LayerBlock.load(llama, 0, LAYERS, exact=request.param != "masked")
 
 
 def test_no_rows_are_no_forward(block: LayerBlock) -> None:
@@ -261,41 +256,32 @@ def test_two_parts_of_a_session_follow_each_other(block: LayerBlock) -> None:
     assert within_rounding(other, wanted[1])
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"inputs": torch.tensor([VOCAB])}, ProtocolError),
-        ({"inputs": torch.zeros((1, 4))}, ProtocolError),
-        ({"positions": np.array([69])}, ProtocolError),
-        ({"positions": np.array([70, 71])}, ProtocolError),
-        ({"context": 71}, ProtocolError),
-        ({"tail_parents": np.array([70])}, ProtocolError),
-        ({"tail_parents": np.array([-1, -1])}, ProtocolError),
-        (
-            {
-                "cached": CAPACITY,
-                "context": CAPACITY,
-                "positions": np.array([CAPACITY]),
-            },
-            CapacityError,
-        ),
-    ],
-)
-def test_a_part_that_is_refused_leaves_all_caches_as_they_are(
-    block: LayerBlock, changes: dict[str, Any], error: type[FlowEdgeError]
-) -> None:
+REFUSED: list[tuple[dict[str, Any], type[FlowEdgeError]]] = [  # changes of a part, and the error of each
+    ({"inputs": torch.tensor([VOCAB])}, ProtocolError),
+    ({"inputs": torch.zeros((1, 4))}, ProtocolError),
+    ({"positions": np.array([69])}, ProtocolError),
+    ({"positions": np.array([70, 71])}, ProtocolError),
+    ({"context": 71}, ProtocolError),
+    ({"tail_parents": np.array([70])}, ProtocolError),
+    ({"tail_parents": np.array([-1, -1])}, ProtocolError),
+    ({"cached": CAPACITY, "context": CAPACITY, "positions": np.array([CAPACITY])}, CapacityError),
+]
+
+
+def test_a_part_that_is_refused_leaves_all_caches_as_they_are(block: LayerBlock) -> None:
     sessions = Sessions(block)
     sessions.together(sessions.prompts())
     before = [cache.kv.clone() for cache in sessions.caches]
     good = [sessions.draft(0, TREE), sessions.draft(2, CHAIN)]
-    bad = replace(sessions.draft(1, [-1]), **changes)
-    with pytest.raises(error) as together:
-        block.forward_together([good[0], bad, good[1]], never)
-    with pytest.raises(error) as alone:
-        block.forward_together([bad], never)
-    assert str(together.value) == str(alone.value)
-    for cache, kv in zip(sessions.caches, before, strict=True):
-        assert torch.equal(cache.kv, kv)
+    for changes, error in REFUSED:
+        bad = replace(sessions.draft(1, [-1]), **changes)
+        with pytest.raises(error) as together:
+            block.forward_together([good[0], bad, good[1]], never)
+        with pytest.raises(error) as alone:
+            block.forward_together([bad], never)
+        assert str(together.value) == str(alone.value)
+        for cache, kv in zip(sessions.caches, before, strict=True):
+            assert torch.equal(cache.kv, kv), changes
     other = Sessions(block)
     other.alone(other.prompts())
     wanted = other.alone([other.draft(0, TREE), other.draft(2, CHAIN)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +19,30 @@ from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.native.paths import RowPaths, row_paths
 from tests.models.lean.lean_pairs import CONTEXT, CPU, DEPTHS, PARENTS, TAIL, LayerPair, layer_pair
 from tests.models.tiny_families import TINY
+from tests.support.breadth import dealt
 from tests.support.kernels import RUNNING, kernels_of
 
 ROWS = 128
-# All families with the build that this machine uses, one family with the others.
-CASES = [(build, name) for build in RUNNING for name in TINY if build is RUNNING[0] or name == "llama"]
+# What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts.
+DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral")
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
-def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    build, family = request.param
-    with kernels_of(build, monkeypatch):
-        yield family
+def families(tested: Collection[str]) -> Any:
+    """All families with the build that this machine uses, one family with the others."""
+    cases = [
+        (build.name, name) for build in RUNNING for name in TINY if build is RUNNING[0] or name == "llama"
+    ]
+    return pytest.mark.parametrize(
+        ("build", "name"), dealt(cases, lambda case: case[1] in tested), indirect=["build"]
+    )
+
+
+@pytest.fixture
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The build with the name that the parameter has is used."""
+    (used,) = (each for each in RUNNING if each.name == request.param)
+    with kernels_of(used, monkeypatch):
+        yield
 
 
 class Native:
@@ -71,15 +84,17 @@ def outputs(pair: LayerPair) -> torch.Tensor:
     return torch.cat(parts).float()
 
 
+@families(tested=TINY)
 @torch.inference_mode()
-def test_a_family_has_the_rows_of_transformers(name: str) -> None:
+def test_a_family_has_the_rows_of_transformers(build: None, name: str) -> None:
     pair = layer_pair(name)
     theirs, _ = pair.outputs()
     assert torch.allclose(outputs(pair), theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
 
 
+@families(tested=("llama", "gemma3"))
 @torch.inference_mode()
-def test_a_family_in_bfloat16_is_as_near_as_rounding_allows(name: str) -> None:
+def test_a_family_in_bfloat16_is_as_near_as_rounding_allows(build: None, name: str) -> None:
     pair, exact = layer_pair(name, torch.bfloat16), layer_pair(name)
     for own, other in zip(exact.theirs, pair.theirs, strict=True):
         own.load_state_dict(other.float().state_dict())
@@ -99,8 +114,9 @@ def test_quantised_layers_have_the_rows_of_their_products(family: str, quant: st
     assert float((outputs(pair) - theirs).norm() / theirs.norm()) < 1e-2
 
 
+@families(tested=DISTINCT)
 @torch.inference_mode()
-def test_rows_have_the_bits_of_their_paths_alone(name: str) -> None:
+def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None:
     pair = layer_pair(name, torch.bfloat16)
     together, rows = outputs(pair), rows_of(pair)
     alone = Native(pair)

@@ -14,6 +14,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
+from tests.support.breadth import dealt
 from tests.support.gguf_files import write_gguf
 
 TOKENS = list(range(1, 40))
@@ -25,6 +26,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"mlp_only_layers": []},
 }
 NOT_STORED = ("llama-dynamic", "qwen2-windows")
+# One of each architecture of a file, and of each kind of positions that a file stores.
+TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
+TESTED |= {"smollm3", "mixtral", "qwen3_moe"}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",
@@ -47,7 +51,9 @@ def tiny(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_tiny(directory, name)
 
 
-@pytest.mark.parametrize("name", [name for name in TINY if name not in NOT_STORED])
+@pytest.mark.parametrize(
+    "name", dealt((name for name in TINY if name not in NOT_STORED), TESTED.__contains__)
+)
 def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     directory = tiny(tmp_path / "hf", name, monkeypatch)
     path = write_gguf(tmp_path / f"{name}.gguf", directory, tokenizer=None)
