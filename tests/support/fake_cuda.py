@@ -154,10 +154,10 @@ def _devices(tree: Any) -> set[str]:
 
 
 def _callers() -> set[str]:
-    """The modules of flowedge from which the operation was called."""
+    """The modules of flowedge from which the operation was called, by the test that pytest has called."""
     frame: Any = sys._getframe(1)
     names: set[str] = set()
-    while frame is not None:
+    while frame is not None and "_pytest.python" not in names:
         names.add(frame.f_globals.get("__name__", ""))
         frame = frame.f_back
     return {name for name in names if name.startswith("flowedge.")}
