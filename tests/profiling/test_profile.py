@@ -9,6 +9,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.profiling.device import profiler
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
 from flowedge.profiling.measured_profiles import link_profile
 from flowedge.profiling.measurement import LinkMeasurement
@@ -62,6 +63,7 @@ def test_this_machine_is_measured_and_its_profile_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "a device")
+    monkeypatch.setitem(profiler.COMPARED_HIDDEN, "cpu", 256)
     (tmp_path / SCENARIO).write_text("replaced")
     assert run(["profile", "--out", str(tmp_path), "--force", *QUICK, "--drafter", "none"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / SCENARIO)
@@ -102,7 +104,20 @@ def _bench(directory: Path, options: list[str]) -> None:
     assert all(entry["tokens_per_s"] > 0 for entry in found["runs"])
 
 
-@pytest.mark.slow
+def test_an_agent_is_measured(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = idle_agents[0]
+    assert run(["profile", agent.address, "--out", str(tmp_path), *QUICK, "--drafter", "none"]) == 0
+    assert f"{agent.name}: " in capsys.readouterr().err
+    device = library.device(f"{agent.name}.yaml", tmp_path)
+    assert device.measured is not None
+    assert device.measured.draft is None
+    assert device.measured.quant == "none"
+    assert list(device.measured.layer_ms) == [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+@pytest.mark.proof
 def test_a_ring_of_agents_is_measured(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
