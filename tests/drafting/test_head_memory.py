@@ -31,7 +31,7 @@ def load(directory: Path) -> tuple[int, int]:
     return resident("VmHWM") - before, module_bytes(head)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_head_of_a_model_of_7b_is_in_memory_once(tmp_path: Path) -> None:
     CONFIG.save_pretrained(tmp_path)
     with torch.device("meta"):

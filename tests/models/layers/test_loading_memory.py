@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
+from tests.support.breadth import dealt
 from tests.support.processes import fork_server
 
 LAYERS = 4
@@ -77,8 +78,9 @@ def write_sparse(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) ->
         file.truncate(8 + len(encoded) + offset)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("quant", "dtype"), [("none", "float16"), ("nf4", "float32")])
+@pytest.mark.parametrize(
+    ("quant", "dtype"), dealt([("none", "float16"), ("nf4", "float32")], lambda case: case[0] == "none")
+)
 def test_a_quarter_of_a_checkpoint_of_2_gb(large: Path, quant: str, dtype: str) -> None:
     assert sum(file.stat().st_size for file in large.iterdir()) > 2 * 10**9
     with fork_server().Pool(1) as pool:  # a process of its own has a peak of its own
@@ -110,7 +112,7 @@ def large_gptq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_weights_that_are_stored_as_integers(large_gptq: Path) -> None:
     with fork_server().Pool(1) as pool:
         before, peak, block = pool.apply(load, (large_gptq, "none", torch.bfloat16))
