@@ -19,6 +19,7 @@ from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.native.library import missing_reason
+from tests.support.breadth import dealt_diagonally
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 VOCAB = 4096
@@ -93,21 +94,27 @@ def test_short_of_memory_an_automatic_format_has_fewer_bits() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize("drafter", [("bundled",), ("bundled-small",), ("bundled-eagle3",)])
-@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
-@pytest.mark.parametrize("tokens", ["all", "1000"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "quant", "tokens", "dtype"),
+    dealt_diagonally(
+        ("bundled", "bundled-small", "bundled-eagle3"),
+        ("none", "int8", "int4"),
+        ("all", "1000"),
+        ("float32", "bfloat16"),
+        one_in=4,
+    ),
+)
 def test_memory_that_is_asked_for_is_what_is_held(
-    drafter: tuple[str, ...], quant: str, tokens: str, dtype: str, tmp_path: Path
+    name: str, quant: str, tokens: str, dtype: str, tmp_path: Path
 ) -> None:
     checkpoint = Checkpoint.open("bundled")
     counts = TokenCounts(VOCAB)
     counts.add(np.arange(ENOUGH_TOKENS) % VOCAB)
     CountsFile(tmp_path, checkpoint.fingerprint, VOCAB).write(counts)
-    form = DraftForm.parsed(quant, tokens)
+    drafter, form = (name,), DraftForm.parsed(quant, tokens)
     models = DraftModels.load(checkpoint, drafter, dtype, form=form, state=tmp_path)
     asked, _ = required_memory(checkpoint, drafter, dtype, form=form)
-    own = drafter == ("bundled-eagle3",)
+    own = name == "bundled-eagle3"
     assert models.draft_quant == quant
     assert models.draft_tokens == (3072 if own else 1000 if tokens == "1000" else VOCAB)
     if tokens == "all" or own or quant == "none":

@@ -18,6 +18,7 @@ from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowR
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, makers, small
+from tests.support.breadth import dealt_diagonally
 
 ROWS = 120
 SAMPLINGS = (
@@ -103,8 +104,7 @@ def compare(got: DraftLayer, expected: DraftLayer, exact: bool) -> None:
         np.testing.assert_allclose(got.log_probs, expected.log_probs, atol=1e-3)
 
 
-@pytest.mark.parametrize("count", [1, 2, 6])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "count"), dealt_diagonally(NAMES, (1, 2, 6), one_in=3))
 def test_layers_together_are_those_alone(made: dict[str, Make], name: str, count: int) -> None:
     exact = name in EXACT and not missing_reason()
     one, other = made[name](), made[name]()
@@ -147,20 +147,17 @@ def test_nodes_below_the_root_may_be_asked_for_with_the_rows(made: dict[str, Mak
             compare(layer, expected, not missing_reason())
 
 
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"frontier": Frontier([5], [4], [3])}, "nodes .4. are not of growth"),
+    ({"frontier": Frontier([0, 5], [-1, 0], [3, 4])}, "asks for the root beside"),
+    ({"session": "session-0"}, "two requests"),
+    ({"session": "nobody"}, "not open"),
+    ({"next_tokens": np.zeros(ROWS, dtype=np.int64)}, "holds 120 rows"),
+]
+
+
 @pytest.mark.parametrize("name", ["eagle", "eagle3", "lm", "ngram", "eagle+lm+ngram"])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"frontier": Frontier([5], [4], [3])}, "nodes .4. are not of growth"),
-        ({"frontier": Frontier([0, 5], [-1, 0], [3, 4])}, "asks for the root beside"),
-        ({"session": "session-0"}, "two requests"),
-        ({"session": "nobody"}, "not open"),
-        ({"next_tokens": np.zeros(ROWS, dtype=np.int64)}, "holds 120 rows"),
-    ],
-)
-def test_a_request_that_cannot_be_served_changes_nothing(
-    made: dict[str, Make], name: str, change: dict[str, Any], message: str
-) -> None:
+def test_a_request_that_cannot_be_served_changes_nothing(made: dict[str, Make], name: str) -> None:
     one, other = made[name](), made[name]()
     texts = [Text.random(index) for index in range(2)]
     rng = np.random.default_rng(0)
@@ -179,12 +176,13 @@ def test_a_request_that_cannot_be_served_changes_nothing(
     good = GrowRequest(
         "session-0", 8, Frontier([0], [-1], [3]), 3, texts[0].features[:3], texts[0].tokens[:3]
     )
-    bad = GrowRequest(**(asked | change))
-    with pytest.raises((ValueError, CapacityError), match=message):
-        other.grow_together([good, bad])
-    if bad.session != "session-0":
+    for change, message in REFUSED:
+        bad = GrowRequest(**(asked | change))
         with pytest.raises((ValueError, CapacityError), match=message):
-            other.check_request(bad)
+            other.grow_together([good, bad])
+        if bad.session != "session-0":
+            with pytest.raises((ValueError, CapacityError), match=message):
+                other.check_request(bad)
     for request in [*first, good]:
         expected = alone(one, request)
     (layer,) = other.grow_together([good])

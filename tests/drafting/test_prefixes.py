@@ -14,6 +14,7 @@ from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from tests.drafting.made_drafters import HIDDEN, NAMES, VOCAB, Make, makers, small
+from tests.support.breadth import dealt_diagonally
 
 ROWS, SOURCE_ROWS = 90, 50
 
@@ -50,10 +51,12 @@ def check_equal(got: list[DraftLayer], expected: list[DraftLayer]) -> None:
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-3)
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["open", "kept"])
-@pytest.mark.parametrize("rows", [0, 1, 23, SOURCE_ROWS])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_prefix_stands_for_its_rows(made: dict[str, Make], name: str, rows: int, keep: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "rows", "source"),
+    dealt_diagonally(NAMES, (0, 1, 23, SOURCE_ROWS), ("open", "kept"), one_in=4),
+)
+def test_a_prefix_stands_for_its_rows(made: dict[str, Make], name: str, rows: int, source: str) -> None:
+    keep = source == "kept"
     drafter, texts = made[name](), Texts(rows)
     drafter.open("source", ROWS, int(texts.first[0]))
     for growth, (start, stop) in enumerate(((0, 20), (20, 31), (31, 33), (33, SOURCE_ROWS))):
