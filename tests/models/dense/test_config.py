@@ -60,20 +60,20 @@ def configs(model_type: str, settings: dict[str, Any]) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("model_type", DENSE)
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: ",".join(settings) or "defaults")
-def test_configs_have_the_same_fields_and_values(model_type: str, settings: dict[str, Any]) -> None:
-    ours, theirs = configs(model_type, settings)
-    assert not isinstance(theirs, Exception), theirs
-    assert not isinstance(ours, Exception), ours
-    assert ours.to_dict() == theirs.to_dict()
-    assert ours.to_diff_dict() == theirs.to_diff_dict()
+def test_configs_have_the_same_fields_and_values(model_type: str) -> None:
+    for settings in SETTINGS:
+        ours, theirs = configs(model_type, settings)
+        assert not isinstance(theirs, Exception), (settings, theirs)
+        assert not isinstance(ours, Exception), (settings, ours)
+        assert ours.to_dict() == theirs.to_dict()
+        assert ours.to_diff_dict() == theirs.to_diff_dict()
 
 
 @pytest.mark.parametrize("model_type", DENSE)
-@pytest.mark.parametrize("settings", REFUSED, ids=str)
-def test_what_transformers_refuses_is_refused(model_type: str, settings: dict[str, Any]) -> None:
-    ours, theirs = configs(model_type, settings)
-    if isinstance(theirs, Exception):
-        assert type(ours) is type(theirs), (ours, theirs)
-    else:
-        assert ours.to_dict() == theirs.to_dict()
+def test_what_transformers_refuses_is_refused(model_type: str) -> None:
+    for settings in REFUSED:
+        ours, theirs = configs(model_type, settings)
+        if isinstance(theirs, Exception):
+            assert type(ours) is type(theirs), (settings, ours, theirs)
+        else:
+            assert ours.to_dict() == theirs.to_dict()

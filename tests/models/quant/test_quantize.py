@@ -52,8 +52,8 @@ def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str
 def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(directory))
     together, alone = (Pipeline(checkpoint, 1, quant=quant) for _ in range(2))
-    several = torch.cat([together.commit(TEXT[start : start + 16]) for start in range(0, 48, 16)])
-    single = torch.cat([alone.commit([token]) for token in TEXT])
+    several = torch.cat([together.commit(TEXT[start : start + 16]) for start in (0, 16)])
+    single = torch.cat([alone.commit([token]) for token in TEXT[:32]])
     assert (several - single).abs().max() <= ROW_TOLERANCE[quant]
 
 
