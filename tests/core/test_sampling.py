@@ -20,25 +20,25 @@ SEEDS = st.integers(0, MAX_SEED)
 POSITIONS = st.integers(0, 2**40)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"temperature": -0.1},
-        {"temperature": math.nan},
-        {"temperature": math.inf},
-        {"temperature": 1e-310},  # logits divided by it would not be finite
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": -0.5},
-        {"top_p": 1.01},
-        {"top_p": math.nan},
-        {"seed": -1},
-        {"seed": MAX_SEED + 1},
-    ],
-)
-def test_parameters_out_of_range_are_refused_by_name(bad):
-    with pytest.raises(BadRequestError, match=next(iter(bad))):
-        SamplingParams(**bad)
+OUT_OF_RANGE: list[dict[str, float]] = [
+    {"temperature": -0.1},
+    {"temperature": math.nan},
+    {"temperature": math.inf},
+    {"temperature": 1e-310},  # logits divided by it would not be finite
+    {"top_k": -1},
+    {"top_p": 0.0},
+    {"top_p": -0.5},
+    {"top_p": 1.01},
+    {"top_p": math.nan},
+    {"seed": -1},
+    {"seed": MAX_SEED + 1},
+]
+
+
+def test_parameters_out_of_range_are_refused_by_name() -> None:
+    for bad in OUT_OF_RANGE:
+        with pytest.raises(BadRequestError, match=next(iter(bad))):
+            SamplingParams(**bad)
 
 
 def test_parameters_at_their_bounds_are_taken():

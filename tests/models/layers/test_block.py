@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.native import native_block
 from tests.models.conftest import VOCAB, Make
 from tests.models.pipeline import Pipeline, never
+from tests.support.breadth import dealt, dealt_diagonally
 
 ATOL = 2e-5
 TEXT = np.random.default_rng(5).integers(0, VOCAB, 70).tolist()
@@ -26,10 +28,14 @@ TREE = [-1, 0, 0, 1, 2, 1, 4, 3, 3, 6, 0]
 TREE_TOKENS = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46]
 
 
+@functools.lru_cache(maxsize=1)
+def whole_model(directory: Path) -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+
+
 def whole_model_logits(directory: Path, tokens: list[int]) -> torch.Tensor:
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
+        logits: torch.Tensor = whole_model(directory)(torch.tensor([tokens])).logits[0]
     return logits
 
 
@@ -37,29 +43,22 @@ def path_of(node: int) -> list[int]:
     return [] if node == -1 else [*path_of(TREE[node]), node]
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"tie_word_embeddings": True, "max_shard_size": "60KB"},
-        {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4, "max_shard_size": "60KB"},
-        {"num_key_value_heads": 1, "head_dim": 24},
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ],
-    ids=["plain", "tied-sharded", "bias-mha-sharded", "mqa-head-dim", "llama3-rope"],
-)
-def test_blocks_equal_the_whole_model(make_checkpoint: Make, config: dict[str, Any], blocks: int) -> None:
-    directory = make_checkpoint(**config)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "60KB"},
+    "bias-mha-sharded": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "num_key_value_heads": 4,
+        "max_shard_size": "60KB",
+    },
+    "mqa-head-dim": {"num_key_value_heads": 1, "head_dim": 24},
+}
+
+
+@pytest.mark.parametrize(("config", "blocks"), dealt_diagonally(tuple(CONFIGS), (1, 2, 4), one_in=3))
+def test_blocks_equal_the_whole_model(make_checkpoint: Make, config: str, blocks: int) -> None:
+    directory = make_checkpoint(**CONFIGS[config])
     expected = whole_model_logits(directory, TEXT)
     pipeline = Pipeline(Checkpoint.open(str(directory)), blocks)
     sizes = [33, 1, 1, 16, 19]  # chunks, and rows alone
@@ -119,7 +118,7 @@ def test_pruning_equals_recomputation(directory: Path) -> None:
     torch.testing.assert_close(committed, expected, atol=ATOL, rtol=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", dealt(range(6), {0, 1}.__contains__))
 def test_random_histories_of_trees_and_prunes(directory: Path, seed: int) -> None:
     """Every row of every round equals the row of its path alone, after any drafts, acceptances and prunes."""
     rng = np.random.default_rng(seed)
@@ -238,34 +237,27 @@ def int64(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"inputs": torch.tensor([VOCAB])}, ProtocolError, "token id"),
-        ({"inputs": torch.tensor([-1])}, ProtocolError, "token id"),
-        ({"inputs": torch.zeros(1, 64)}, ProtocolError, "expected int64 token ids"),
-        ({"inputs": torch.tensor([1], dtype=torch.int32)}, ProtocolError, "expected int64 token ids"),
-        ({"inputs": torch.tensor([], dtype=torch.int64)}, ProtocolError, "without rows"),
-        ({"positions": int64(2, 3)}, ProtocolError, "1 int64 positions"),
-        ({"positions": np.array([2.0])}, ProtocolError, "1 int64 positions"),
-        ({"positions": int64(3)}, ProtocolError, "a position"),
-        ({"positions": int64(0)}, ProtocolError, "a position"),
-        ({"context": 3}, ProtocolError, "context 3"),
-        ({"context": -1}, ProtocolError, "context -1"),
-        ({"tail_parents": int64(-1, -1)}, ProtocolError, "1 int64 tail parents"),
-        ({"tail_parents": int64(2)}, ProtocolError, "earlier slot"),
-        ({"tail_parents": int64(1)}, ProtocolError, "earlier slot"),
-        ({"tail_parents": int64(-2)}, ProtocolError, "earlier slot"),
-        (
-            {"cached": 8, "context": 8, "positions": int64(8)},
-            CapacityError,
-            "cache of 8 rows",
-        ),
-    ],
-)
-def test_inputs_that_contradict_the_session_are_refused(
-    directory: Path, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"inputs": torch.tensor([VOCAB])}, ProtocolError, "token id"),
+    ({"inputs": torch.tensor([-1])}, ProtocolError, "token id"),
+    ({"inputs": torch.zeros(1, 64)}, ProtocolError, "expected int64 token ids"),
+    ({"inputs": torch.tensor([1], dtype=torch.int32)}, ProtocolError, "expected int64 token ids"),
+    ({"inputs": torch.tensor([], dtype=torch.int64)}, ProtocolError, "without rows"),
+    ({"positions": int64(2, 3)}, ProtocolError, "1 int64 positions"),
+    ({"positions": np.array([2.0])}, ProtocolError, "1 int64 positions"),
+    ({"positions": int64(3)}, ProtocolError, "a position"),
+    ({"positions": int64(0)}, ProtocolError, "a position"),
+    ({"context": 3}, ProtocolError, "context 3"),
+    ({"context": -1}, ProtocolError, "context -1"),
+    ({"tail_parents": int64(-1, -1)}, ProtocolError, "1 int64 tail parents"),
+    ({"tail_parents": int64(2)}, ProtocolError, "earlier slot"),
+    ({"tail_parents": int64(1)}, ProtocolError, "earlier slot"),
+    ({"tail_parents": int64(-2)}, ProtocolError, "earlier slot"),
+    ({"cached": 8, "context": 8, "positions": int64(8)}, CapacityError, "cache of 8 rows"),
+]
+
+
+def test_inputs_that_contradict_the_session_are_refused(directory: Path) -> None:
     block = LayerBlock.load(Checkpoint.open(str(directory)), 0, 1)
     arguments: dict[str, Any] = {
         "inputs": torch.tensor([1]),
@@ -276,21 +268,23 @@ def test_inputs_that_contradict_the_session_are_refused(
         "tail_parents": int64(-1),
         "should_abort": never,
     }
-    with pytest.raises(error, match=message):
-        block.forward(**(arguments | changes))
-    block.forward(**arguments)
+    for changes, error, message in REFUSED:
+        with pytest.raises(error, match=message):
+            block.forward(**(arguments | changes))
+        block.forward(**arguments)
+
+
+MALFORMED = [(-1, 99), (-1, 4), (-1, 3), (-1, 1), (-1, -2), (1, 2), (2, 2), (-1, 2**62), (-1, -(2**63))]
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize(
-    "parents", [(-1, 99), (-1, 4), (-1, 3), (-1, 1), (-1, -2), (1, 2), (2, 2), (-1, 2**62), (-1, -(2**63))]
-)
-def test_malformed_parents_are_refused(directory: Path, parents: tuple[int, int], exact: bool) -> None:
+def test_malformed_parents_are_refused(directory: Path, exact: bool) -> None:
     block = LayerBlock.load(Checkpoint.open(str(directory)), 0, 1, exact=exact)
     assert block.exact == exact
     cache = block.new_cache(8)
-    with pytest.raises(ProtocolError, match=r"neither -1 nor an earlier slot from 2 up"):
-        block.forward(torch.tensor([1, 2]), int64(2, 3), cache, 2, 2, int64(*parents), never)
+    for parents in MALFORMED:
+        with pytest.raises(ProtocolError, match=r"neither -1 nor an earlier slot from 2 up"):
+            block.forward(torch.tensor([1, 2]), int64(2, 3), cache, 2, 2, int64(*parents), never)
     assert block.forward(torch.tensor([1, 2]), int64(2, 3), cache, 2, 2, int64(-1, 2), never) is not None
 
 

@@ -122,25 +122,25 @@ def test_no_row_changes_its_neighbours(kernel: Int4Kernel) -> None:
     torch.testing.assert_close(alone, before, atol=atol, rtol=0.0)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "kernel"),
-    [
-        (Hardware("x86_64", "AVX512"), X86),
-        (Hardware("x86_64", "AVX2"), X86),
-        (Hardware("x86_64", "DEFAULT"), UNPACKED),
-        (Hardware("aarch64", "DEFAULT"), NEON),
-        (Hardware("aarch64", "SVE256"), NEON),
-        (Hardware("arm64", "DEFAULT"), NEON),
-        (Hardware("ARM64", "DEFAULT"), NEON),
-        (Hardware("armv7l", "DEFAULT"), UNPACKED),
-        (Hardware("riscv64", "DEFAULT"), UNPACKED),
-        (Hardware("aarch64", "DEFAULT", (8, 7)), CUDA),
-        (Hardware("x86_64", "AVX512", (9, 0)), CUDA),
-        (Hardware("aarch64", "DEFAULT", (7, 2)), UNPACKED),
-    ],
-)
-def test_all_hardware_has_a_kernel(hardware: Hardware, kernel: Int4Kernel) -> None:
-    assert kernel_of(hardware) is kernel
+KERNELS: list[tuple[Hardware, Int4Kernel]] = [
+    (Hardware("x86_64", "AVX512"), X86),
+    (Hardware("x86_64", "AVX2"), X86),
+    (Hardware("x86_64", "DEFAULT"), UNPACKED),
+    (Hardware("aarch64", "DEFAULT"), NEON),
+    (Hardware("aarch64", "SVE256"), NEON),
+    (Hardware("arm64", "DEFAULT"), NEON),
+    (Hardware("ARM64", "DEFAULT"), NEON),
+    (Hardware("armv7l", "DEFAULT"), UNPACKED),
+    (Hardware("riscv64", "DEFAULT"), UNPACKED),
+    (Hardware("aarch64", "DEFAULT", (8, 7)), CUDA),
+    (Hardware("x86_64", "AVX512", (9, 0)), CUDA),
+    (Hardware("aarch64", "DEFAULT", (7, 2)), UNPACKED),
+]
+
+
+def test_all_hardware_has_a_kernel() -> None:
+    for hardware, kernel in KERNELS:
+        assert kernel_of(hardware) is kernel
 
 
 def test_a_cpu_without_vector_instructions_gives_the_same_model(
@@ -155,20 +155,20 @@ def test_a_cpu_without_vector_instructions_gives_the_same_model(
     torch.testing.assert_close(slow.commit(text), usual, atol=0.1, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"weight": torch.zeros(96, 63, dtype=torch.uint8)},
-        {"weight": torch.zeros(80, 64, dtype=torch.uint8)},
-        {"weight": torch.zeros(96, 64, dtype=torch.int8)},
-        {"scale": torch.zeros(96, 3), "zero": torch.zeros(96, 3)},
-        {"scale": torch.zeros(96, 8), "zero": torch.zeros(96, 8)},
-        {"scale": torch.zeros(96, 0), "zero": torch.zeros(96, 0)},
-        {"zero": torch.zeros(96, 1)},
-        {"scale": torch.zeros(96, 2, dtype=torch.int32)},
-    ],
-)
-def test_tensors_that_do_not_fit_the_layer_are_refused(changes: Tensors) -> None:
-    tensors = random_weight(96, 128, 64) | changes
-    with pytest.raises(CheckpointError, match="an int4 weight"):
-        Int4().build(tensors, nn.Linear(128, 96), torch.float32, torch.device("cpu"))
+UNFIT: list[Tensors] = [
+    {"weight": torch.zeros(96, 63, dtype=torch.uint8)},
+    {"weight": torch.zeros(80, 64, dtype=torch.uint8)},
+    {"weight": torch.zeros(96, 64, dtype=torch.int8)},
+    {"scale": torch.zeros(96, 3), "zero": torch.zeros(96, 3)},
+    {"scale": torch.zeros(96, 8), "zero": torch.zeros(96, 8)},
+    {"scale": torch.zeros(96, 0), "zero": torch.zeros(96, 0)},
+    {"zero": torch.zeros(96, 1)},
+    {"scale": torch.zeros(96, 2, dtype=torch.int32)},
+]
+
+
+def test_tensors_that_do_not_fit_the_layer_are_refused() -> None:
+    for changes in UNFIT:
+        tensors = random_weight(96, 128, 64) | changes
+        with pytest.raises(CheckpointError, match="an int4 weight"):
+            Int4().build(tensors, nn.Linear(128, 96), torch.float32, torch.device("cpu"))
