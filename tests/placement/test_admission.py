@@ -167,7 +167,7 @@ def test_a_draft_node_takes_what_its_files_say(drafter: tuple[str, ...]) -> None
 
 def test_an_agent_refuses_what_its_limit_has_no_room_for() -> None:
     with (
-        agents(["small-v1"], settings={"memory": {"limit_gib": 0.3}}, fresh=True) as (agent,),
+        agents(["small-v1"], settings={"memory": {"limit_gib": 0.3}}) as (agent,),
         grpc.insecure_channel(agent.address) as channel,
     ):
         stub = rpc.AgentStub(channel)

@@ -28,6 +28,7 @@ from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.roofline_fit import Roofline
 from flowedge.profiling.measured_profiles import FittedDevice, device_profile
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.profiling.rehearsal import added_times
 from flowedge.profiling.run import Profiled
 from flowedge.system.compute import DeviceTrial
 from flowedge_testbed.costs.roofline import product_s
@@ -47,11 +48,13 @@ class UnrecordableMaker:
 
 @contextmanager
 def quick_profile() -> Iterator[None]:
-    """Make a profile quick: three numbers of rows, and small layers in two quantisations."""
+    """Make a profile quick: three numbers of rows, small layers in two quantisations, and short texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profiler, "ROWS", ROWS)
         patch.setattr(profiler, "COMPARED", ("none", "w8a16"))
         patch.setattr(profiler, "COMPARED_HIDDEN", {"cpu": 256})
+        patch.setattr(added_times, "PLAIN_TOKENS", 20)
+        patch.setattr(added_times, "STRATEGY_TOKENS", 8)
         yield
 
 
