@@ -14,7 +14,7 @@ import pytest
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from tests.support.blocks import BLOCKS, split
 from tests.support.gateways import GatewayProcess, gateway_before
-from tests.support.processes import AgentProcess, agents, left_behind
+from tests.support.processes import AgentProcess, agents, forking, left_behind
 from tests.support.scheduling import Units, shared, slow_first
 
 pytest_plugins = ["tests.support.costs"]
@@ -121,5 +121,6 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def processes_end() -> Iterator[None]:
     """Check that no test leaves a process behind."""
-    yield
-    assert not left_behind(), "processes were left running"
+    with forking():
+        yield
+        assert not left_behind(), "processes were left running"

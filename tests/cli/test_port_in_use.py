@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-CLI = [sys.executable, "-m", "flowedge.cli.main"]
+from tests.support.processes import CLI
 
 
 @pytest.fixture

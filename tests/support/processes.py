@@ -1,8 +1,8 @@
 """The launcher of processes: every test starts its agents here, and none is left behind.
 
-A process runs the `flowedge` command. It is forked from a process that has imported torch and transformers
-already, because these imports take seconds in each agent. A process that enters a network namespace, or whose
-imports are measured, is started from nothing instead.
+A process runs the `flowedge` command. It is forked from a process that has its imports already, because these
+take seconds in each agent (see fork_server.py). So is whatever tests start by CLI, and the agents that such a
+command starts. A process whose imports are measured is started from nothing instead, by COLD_CLI.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import json
 import multiprocessing
 import os
 import re
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +24,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,11 +34,14 @@ import psutil
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from tests.support.forked_python import ask
 
 START_S = 120.0
 STOP_S = 20.0
 LOAD_S = 240.0
-CLI = [sys.executable, "-m", "flowedge.cli.main"]
+PROGRAMS = Path(tempfile.gettempdir(), f"flowedge-tests-{os.getpid()}")  # `python` and `flowedge`
+CLI = [str(PROGRAMS / "python"), "-m", "flowedge.cli.main"]
+COLD_CLI = [sys.executable, "-m", "flowedge.cli.main"]
 PRELOADED = [
     "torch",
     "transformers.modeling_utils",
@@ -92,7 +97,9 @@ class FlowEdgeProcess:
         self.environment = dict(environment or {})
         self._enter = enter
         self._command = list(command)
-        self._forked = enter is None and not fresh and self._command == CLI
+        if fresh:
+            self._command = COLD_CLI
+        self._forked = enter is None and self._command == CLI
         self._log = Path(tempfile.mkstemp(prefix="flowedge-", suffix=".log")[1])
         self._handle: _Handle | None = None
         self._started_at = 0  # the number of lines before the last start
@@ -350,22 +357,55 @@ class _Forked:
     """A process that is forked from the one with the imports."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        context = fork_server()
-        theirs, self._input = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_command, args=(arguments, dict(environment), log, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
+        theirs, self._input = os.pipe()
+        with log.open("ab") as output:
+            streams = [theirs, output.fileno(), output.fileno()]
+            self._link, self.pid = ask(str(PROGRAMS), [*CLI, *arguments], dict(environment), streams)
+        os.close(theirs)
+        assert self.pid, "the server of forked processes has ended"
+        self._code: int | None = None
 
     def exit_code(self, timeout_s: float) -> int | None:
-        self._process.join(timeout_s)
-        return self._process.exitcode
+        if self._code is None and select.select([self._link], [], [], timeout_s)[0]:
+            self._code = os.waitstatus_to_exitcode(int.from_bytes(self._link.recv(4), "big"))
+            self._link.close()
+        return self._code
 
     def close_input(self) -> None:
-        self._input.close()
+        os.close(self._input)
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Make the programs of CLI, which work while the context lasts."""
+    PROGRAMS.mkdir(mode=0o700)
+    listeners = [socket.socket(socket.AF_UNIX) for _ in ("light", "torch")]
+    for listener, name in zip(listeners, ("light", "torch"), strict=True):
+        listener.bind(str(PROGRAMS / name))
+        listener.listen(64)
+    stand_in = Path(__file__).with_name("forked_python.py").read_text(encoding="utf-8")
+    python, flowedge = PROGRAMS / "python", PROGRAMS / "flowedge"
+    python.write_text(f"#!{sys.executable} -IS\n{stand_in}", encoding="utf-8")
+    flowedge.write_text(f'#!/bin/sh\nexec {" ".join(CLI)} "$@"\n', encoding="utf-8")
+    for program in (python, flowedge):
+        program.chmod(0o700)
+    numbers = [listener.fileno() for listener in listeners]
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fork_server.py")), *map(str, numbers)],
+        stdin=subprocess.PIPE,
+        pass_fds=numbers,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    try:
+        for listener in listeners:
+            listener.close()
+        yield
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(STOP_S)
+        shutil.rmtree(PROGRAMS)
 
 
 @cache
@@ -375,29 +415,6 @@ def fork_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
-
-
-def _command(
-    arguments: list[str],
-    environment: dict[str, str],
-    log: Path,
-    standard_input: Connection,
-) -> None:
-    """Run the command in a forked process, with its standard streams as a new process would have them."""
-    os.setsid()  # Ctrl-C reaches the test run only
-    with log.open("ab") as output:
-        for number in (1, 2):
-            os.dup2(output.fileno(), number)
-    os.dup2(standard_input.fileno(), 0)
-    standard_input.close()
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ.clear()
-    os.environ.update(environment)
-    from flowedge.cli.main import run
-
-    sys.exit(run(arguments))
 
 
 def _variables(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -10,17 +10,12 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
 
-CLI = [sys.executable, "-m", "flowedge.cli.main"]
-# Makes the terminal that of the process, so that Ctrl-C is a signal.
-_OWNING = (
-    "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "runpy.run_module('flowedge.cli.main', run_name='__main__', alter_sys=True)"
-)
+from tests.support.processes import CLI
+
 _COMMANDS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[78DM])")
 
 
@@ -91,7 +86,7 @@ class Terminal:
         self._terminal, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _OWNING, *arguments],
+            [*CLI, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

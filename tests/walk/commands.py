@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked_python import LIGHT
+from tests.support.processes import CLI
+
 DEADLINE_S = 60.0
 STEP_S = 0.05
 STOP_S = 5.0
 
-# Python runs this module at its start. So every Python process of a command tells its command line in a
-# file, and at its end whether it imported torch.
+# Python runs this module at its start, and a forked process does, too, which begins without torch. So every
+# Python process of a command tells its command line in a file, and at its end whether it imported torch.
 _WITNESS = """
 import atexit, json, os, sys
 
@@ -40,7 +43,7 @@ class EndedCommand:
     Attributes:
         code: exit code; negative for a signal.
         started: the command lines of all its Python processes, its own first.
-        torch: whether a process imported torch.
+        torch: whether a process imported torch, or was killed before it told.
     """
 
     code: int
@@ -88,8 +91,7 @@ class UserHome:
         Raises:
             TimeoutError: when it takes longer than `deadline_s` seconds; it is killed.
         """
-        command = [sys.executable, "-m", "flowedge.cli.main", *arguments]
-        return self._run(command, stdin, alone=alone, deadline_s=deadline_s)
+        return self._run([*CLI, *arguments], stdin, alone=alone, deadline_s=deadline_s)
 
     def python(self, code: str, *, deadline_s: float = DEADLINE_S) -> EndedCommand:
         """Run a Python program of the user's, as `flowedge` runs a command."""
@@ -120,12 +122,13 @@ class UserHome:
                 )
                 code = _ended(process, witness, alone, deadline_s)
             facts = _facts(witness)
+            without_torch = {entry["pid"] for entry in facts if entry.get("torch") is False}
             return EndedCommand(
                 code,
                 paths["out"].read_text(encoding="utf-8", errors="backslashreplace"),
                 paths["err"].read_text(encoding="utf-8", errors="backslashreplace"),
                 tuple(tuple(entry["command"]) for entry in facts if "command" in entry),
-                any(entry.get("torch", False) for entry in facts),
+                any(entry["pid"] not in without_torch for entry in facts),
             )
 
     def _environment(self, scratch: str, witness: Path) -> dict[str, str]:
@@ -148,6 +151,7 @@ class UserHome:
             "COLUMNS": str(self.columns),
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([scratch, *imported])),
             "FLOWEDGE_TEST_WITNESS": str(witness),
+            LIGHT: "yes",
         }
 
 

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.processes import PROGRAMS
+
 DEADLINE_S = 120.0
 # Variables that a new user does not have; pytest-xdist sets COLUMNS.
 _OTHERS = ("FLOWEDGE_", "XDG_", "COLUMNS")
-_SCRIPTS = str(Path(sys.executable).parent)
+_SCRIPTS = (str(PROGRAMS), str(Path(sys.executable).parent))
 
 
 Entering = Callable[[Sequence[str]], list[str]]
@@ -39,11 +41,13 @@ class UserMachine:
     Attributes:
         home: the user's directory, in which commands run and which holds the state and caches.
         environment: further variables.
+        cold: whether each command imports everything anew; otherwise it is forked from a process that has.
     """
 
     home: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     enter: Entering = list
+    cold: bool = False
 
     def run(self, line: str, typed: str = "", *, deadline_s: float = DEADLINE_S) -> Finished:
         """Run a line to its end; `typed` is its standard input."""
@@ -114,6 +118,6 @@ class UserMachine:
     def variables(self) -> dict[str, str]:
         """Return the environment of the user's commands."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
-        path = f"{_SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join([*_SCRIPTS[self.cold :], os.environ["PATH"]])
         own = {"HOME": str(self.home), "PATH": path, "OMP_NUM_THREADS": "1"}
         return {**kept, **own, **self.environment}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 
 from tests.support.free_ports import free_port
 from tests.walk.documents import commands, program
-from tests.walk.machine import UserMachine
+from tests.walk.machine import DEADLINE_S, UserMachine
 
 GATEWAY = "docs/gateway.md"
 ZERO, PACKAGE, NEXT = "## From zero to an answer", "With the [openai]", "[openai-api.md](openai-api.md) says"
@@ -37,6 +38,8 @@ def test_from_zero_to_an_answer_with_keys(tmp_path: Path) -> None:
         assert all(name in shown for name in ("anna", "script", "batch", "200000"))
         user.works(remove)
         assert "script" not in user.works(listed).out
-        assert "the API key is not known here" in user.works(f"{asked} -H 'Authorization: Bearer no'").out
+        deadline = time.monotonic() + DEADLINE_S  # the gateway looks at the file once a second
+        while "the API key is not known here" not in user.works(f"{asked} -H 'Authorization: Bearer no'").out:
+            assert time.monotonic() < deadline
         assert "def " in user.works(f"{asked} -H 'Authorization: Bearer {key}'").out
     assert user.left() == []

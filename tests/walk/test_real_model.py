@@ -20,5 +20,5 @@ def test_a_small_real_model_from_the_hub(tmp_path: Path) -> None:
         directory.mkdir()
         make_smollm2(directory, sizes[name])
     with hub(repositories) as endpoint:
-        online = UserMachine(tmp_path, {"HF_ENDPOINT": endpoint})
+        online = UserMachine(tmp_path, {"HF_ENDPOINT": endpoint}, cold=True)
         assert online.works(f"{generate} --max-new-tokens 8").out.strip()

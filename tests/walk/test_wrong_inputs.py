@@ -244,5 +244,6 @@ def test_a_command_that_starts_a_process_is_seen_and_ended(home: UserHome) -> No
     ended = home.python("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'])")
     assert len(ended.started) == 2
     assert ended.torch
+    assert len(home.flowedge(*HERE, alone=True).started) > 1
     with pytest.raises(TimeoutError):
         home.python("import time; time.sleep(60)", deadline_s=1)
