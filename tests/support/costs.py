@@ -117,7 +117,10 @@ class Costs:
             processor = own
             if wall > SAMPLED_S:
                 seen = _processor_seconds()
-                processor, self._seen = seen - self._seen, seen
+                processor, self._seen = (
+                    max(own, seen - self._seen),
+                    seen,
+                )  # a lost process takes its time along
             costs = {"wall": wall, "processor": processor, **self._kinds(item, wall, own)}
             report.user_properties.append(("costs", costs))
         return report
