@@ -11,6 +11,7 @@ from flowedge.cli.check import Checker
 from flowedge.cli.prompt_answer import Verdict
 from flowedge.core.sampling import SamplingParams
 from tests.drafting.conftest import BUNDLED_MODEL
+from tests.support.breadth import dealt
 from tests.support.processes import LOAD_S, AgentProcess, FlowEdgeProcess
 
 DAMAGE = b"\xff" * 100_000
@@ -47,7 +48,7 @@ def assert_named(lines: list[str], device: str) -> None:
     assert not any("identical" in line for line in lines)
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", dealt(["0", "1"], "0".__eq__))
 def test_a_request_ends_in_an_error(damaged: Path, idle_agents: list[AgentProcess], temperature: str) -> None:
     peers = ",".join(agent.address for agent in idle_agents[:3])
     lines = generate(damaged, "--peers", peers, "--check", "--temperature", temperature)

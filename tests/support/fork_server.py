@@ -26,19 +26,23 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 TORCH = [
-    "torch",
     "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama",
     "flowedge.agent.roles.compute_side",
     "flowedge.models.check.reference",
 ]
 COMMANDS = [
-    "flowedge.cli.main",
-    "flowedge.cli.commands",  # and all its modules
+    "flowedge.cli",
+    "flowedge.client",
+    "flowedge.discovery",
     "flowedge.agent.main",
-    "flowedge.discovery.discovery",
     "flowedge.serving.process",
 ]
+COMPUTES = {  # modules that import torch
+    "flowedge.cli.check",
+    "flowedge.cli.screens.train_screen",
+    "flowedge.cli.training_run",
+}
 LIFE = 0  # its end is that of the tests
 
 
@@ -104,7 +108,7 @@ class Server:
         with suppress(ChildProcessError):
             while True:
                 os.wait()  # so that the processor time of all counts as this one's
-        sys.exit()
+        os._exit(0)
 
     def _look_after(self, process: Forked, ready: Sequence[object]) -> None:
         if process.ended in ready:
@@ -145,10 +149,12 @@ class Server:
 
 
 def _import(names: list[str]) -> None:
+    """Import modules, and all that packages hold."""
     for name in names:
-        module = importlib.import_module(name)
-        for found in pkgutil.iter_modules(module.__path__) if name == "flowedge.cli.commands" else []:
-            importlib.import_module(f"{name}.{found.name}")
+        package = importlib.import_module(name)
+        inside = pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}.")
+        for found in {found.name for found in inside} - COMPUTES:
+            importlib.import_module(found)
     gc.collect()
     gc.freeze()  # or each forked process copies the memory of all objects when its own collector runs
 

@@ -132,7 +132,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_it() -> None:
         config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, look_s=0.01))
         info = SimpleNamespace(name="d0", id="0")
         device, ready = Device(), asyncio.Event()
-        errors = [KeyError("a name"), UnicodeError("a name"), RecursionError()]
+        errors = [KeyError("a name"), RecursionError()]
 
         async def lead(request: pb.DraftNodeRole, report: ReportProgress) -> None:
             if errors:

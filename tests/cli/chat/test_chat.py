@@ -6,10 +6,7 @@ import json
 import os
 import stat
 import subprocess
-import uuid
 from pathlib import Path
-
-import pytest
 
 from flowedge.client import Client
 from tests.support.terminal import CLI, Terminal
@@ -54,15 +51,6 @@ def test_an_error_is_told_and_the_conversation_goes_on(cluster4: str) -> None:
     ):
         assert complaint in ran.stderr
     assert "Traceback" not in ran.stderr and ran.stdout.strip()
-
-
-@pytest.mark.slow
-def test_agents_are_started_where_none_is_found() -> None:
-    group = {"FLOWEDGE_DISCOVERY__GROUP": uuid.uuid4().hex[:6]}
-    ran = piped(f"{QUESTION}\n", env=group)
-    assert ran.returncode == 0, ran.stderr
-    assert "the network: has no agent that answers, so agents are started here" in ran.stderr
-    assert ran.stdout.strip()
 
 
 def chat_terminal(cluster: str, state: Path, most_tokens: int) -> Terminal:
