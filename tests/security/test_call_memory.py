@@ -21,7 +21,9 @@ from tests.support.processes import AgentProcess
 
 MIB = 1 << 20
 MESSAGE = 60 * MIB
-PATIENCE_S = 1.5
+PATIENCE_S = 1.0
+RECEIVE_S = 2.0  # of an agent
+HANG_S = 120.0
 METHODS = ("/flowedge.v1.Agent/BecomeDraftNode", "/flowedge.v1.Generation/Generate")
 
 
@@ -34,7 +36,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kitchen(cluster: Cluster, tmp_path: Path) -> Iterator[AgentProcess]:
-    with members([cluster.member(tmp_path.name[-20:], CertificateRole.AGENT)]) as (agent,):
+    state = cluster.member(tmp_path.name[-20:], CertificateRole.AGENT)
+    with members([state], deadlines={"receive_s": RECEIVE_S}) as (agent,):
         yield agent
 
 
@@ -70,15 +73,20 @@ def test_half_sent_messages_of_a_valid_client(cluster: Cluster, kitchen: AgentPr
         assert resident_mib(kitchen) < before + 60
         with Client(kitchen.address, security=cluster.security("honest", CertificateRole.CLIENT)) as client:
             assert client.describe().role == "idle"
+        deadline = time.monotonic() + HANG_S
+        while len(attacker.ended) < 40 * len(METHODS):
+            assert time.monotonic() < deadline, "a request may take for ever"
+            time.sleep(0.05)
     assert kitchen.line("refused flowedge.v1.Agent/BecomeDraftNode from guest (client)")
 
 
+@pytest.mark.proof  # the service's deadline is 10 s
 def test_half_sent_requests_at_the_enrolment_service(cluster: Cluster, tmp_path: Path) -> None:
     """Anyone may call it. Half-sent requests end by their deadline, so a device joins meanwhile."""
     with raw_caller(cluster.address, None) as attacker:
         half_send_many(attacker, "/flowedge.v1.Enrolment/Join", 100, MESSAGE, PATIENCE_S)
         half_send_many(attacker, "/flowedge.v1.Enrolment/Join", 100, 8 << 10, PATIENCE_S)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while True:
             try:
                 joined = join(JoinToken.decode(cluster.token()), "attic", "", tmp_path / "attic")

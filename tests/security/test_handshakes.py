@@ -178,8 +178,8 @@ def test_certificates_that_are_renewed_under_load(threads: int, renewals: int, t
         assert process.poll() is None
         process.stdin.close()
         assert process.wait(HANG_S) == 0
-    # A renewal breaks off the handshakes under way, and on a busy machine the next of the same caller too, which
-    # the replaced server has taken before it ended.
+    # A renewal breaks off the handshakes under way, and on a busy machine the next of the same caller too,
+    # which the replaced server took before its end.
     print(renewals, flood.outcomes)
     assert sum(flood.outcomes.values()) - flood.done <= 2 * threads * renewals, flood.outcomes
 

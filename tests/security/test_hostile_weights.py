@@ -156,7 +156,7 @@ def test_a_document_comes_from_the_next_source(attack: str, cluster: Cluster, tm
 
 
 def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    """A source at 128 KiB/s, four times the least rate."""
+    """A source at 512 KiB/s, four times the least rate."""
 
     class Slow(WeightsService):
         async def Read(self, request: pb.ReadRequest, context: Any) -> None:  # noqa: N802
@@ -166,14 +166,14 @@ def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path
             while at < len(data):
                 await context.write(pb.ObjectChunk(data=data[at : at + 8192]))
                 at += 8192
-                await asyncio.sleep(max(0.0, began + (at - request.offset) / (128 << 10) - time.monotonic()))
+                await asyncio.sleep(max(0.0, began + (at - request.offset) / (512 << 10) - time.monotonic()))
 
     giver = stocked(tmp_path / "giver")
 
     async def run() -> None:
         taker = local_weights_at(tmp_path / "taker")
         async with serving_as(cluster, "slow", Slow("slow", giver, HASTY)) as slow:
-            await take(taker, Hasty(stall_s=5.0, give_up_s=3.0, least_kib_s=32), slow)
+            await take(taker, Hasty(stall_s=5.0, give_up_s=3.0, least_kib_s=128), slow)
         assert_whole(taker)
 
     asyncio.run(run())

@@ -18,10 +18,10 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.security.clusters import Cluster, members
 from tests.support.breadth import dealt_diagonally
-from tests.support.processes import LOAD_S, AgentProcess, agents
+from tests.support.processes import AgentProcess, agents
 
 STAGES, CALLS, AT_ONCE = 64, 60, 20
-PATIENCE_S = 1.0  # of the caller
+PATIENCE_S = 0.5  # of the caller
 MOST = 100  # descriptors that the agent may have more than at its start, while it is asked
 LEFT = 40  # after that: libraries keep some
 
@@ -85,7 +85,7 @@ async def ask(channel: grpc.aio.Channel, stages: list[str], patience_s: float) -
 def test_sockets_of_repeated_calls_are_closed_at_once(kind: str, secured: bool, tmp_path: Path) -> None:
     async def attack(agent: AgentProcess, caller: Caller, stages: list[str]) -> tuple[int, int, int]:
         async with connection(agent, caller) as channel:
-            await ask(channel, stages, LOAD_S)  # imports what roles need
+            await ask(channel, stages, PATIENCE_S)
             before = peak = descriptors(agent)
             for _ in range(CALLS // AT_ONCE):
                 asking = asyncio.gather(*(ask(channel, stages, PATIENCE_S) for _ in range(AT_ONCE)))
