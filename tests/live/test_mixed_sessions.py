@@ -12,6 +12,7 @@ from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge_testbed.paced.express_faults import parse_express_fault
 from tests.equality.conftest import expected
 from tests.live.test_live import Models, live_pipeline, models, run, start, until
+from tests.support.breadth import dealt
 from tests.support.mixed_sessions import MixedSession, mixed_sessions
 
 __all__ = ["models"]  # the fixture
@@ -46,7 +47,7 @@ async def outputs_of(node: LiveDraftNode, session: MixedSession) -> list[Output]
     return outputs
 
 
-@pytest.mark.parametrize("fault", ["", "cut", "reorder:0.1"])
+@pytest.mark.parametrize("fault", dealt(("", "cut", "reorder:0.1"), "reorder:0.1".__eq__))
 def test_mixed_sessions_answer_as_each_alone(models: Models, fault: str) -> None:
     rng = np.random.default_rng(len(fault))
     sessions = mixed_sessions(rng, prompt, TOKENS, SPAN_S)

@@ -17,11 +17,15 @@ from flowedge.engine.jobs import OpenCache, OpenDraft
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.memory_errors import is_out_of_memory
 from tests.live.test_live import Models, live_pipeline, models, request, result_of, run
+from tests.support.breadth import dealt_diagonally
 
 __all__ = ["models"]  # the fixture
 
 TOKENS = 12
-JETSON = 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":995'
+ERRORS = {
+    "torch": torch.OutOfMemoryError("CUDA out of memory."),
+    "jetson": RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":995'),
+}
 
 
 def fails_at(call: int, function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
@@ -37,12 +41,13 @@ def fails_at(call: int, function: Callable[..., Any], error: Exception) -> Calla
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(JETSON)], ids=str
+    ("owner", "kind"), dealt_diagonally(("stage", "head", "drafter"), tuple(ERRORS), one_in=2)
 )
-@pytest.mark.parametrize("owner", ["stage", "head", "drafter"])
 def test_only_the_request_that_lacks_memory_ends(
-    models: Models, owner: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+    models: Models, owner: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error = ERRORS[kind]
+
     async def test() -> None:
         async with live_pipeline(models) as (node, stages):
             expected, _ = await result_of(node, request("before", max_new_tokens=TOKENS))

@@ -71,9 +71,13 @@ def test_the_setting_is_checked() -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_that_torch_cannot_use_leaves_the_cpu_with_the_reason(tmp_path: Path) -> None:
-    """The trial is real: this installation has no CUDA."""
+def test_a_gpu_that_torch_cannot_use_leaves_the_cpu_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial, which imports torch, is a real one of this installation without CUDA."""
     write(tmp_path, "dev/nvidiactl", "")
+    trial = try_device("cuda:0")
+    monkeypatch.setattr(compute, "try_device", lambda device: replace(trial, device=device))
     assert find_compute("cpu", root=tmp_path).gpu is None
     found = find_compute("auto", root=tmp_path)
     assert found.best.device == "cpu"
