@@ -53,29 +53,29 @@ def direct(logits: torch.Tensor, sampling: SamplingParams, position: int) -> Flo
     return log_softmax(drawn / ERROR_SCALE)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_scores_are_what_their_definition_says(sampling: SamplingParams) -> None:
-    logits = some_logits()
-    scores = drawn_scores(logits, sampling, POSITIONS)
-    assert scores.shape == logits.shape
-    layer = ranked(logits, 10, sampling, POSITIONS)
-    assert layer.tokens.dtype == np.int64 and layer.log_probs.dtype == np.float64
-    assert (layer.log_probs <= 0).all() and (np.diff(layer.log_probs) <= 0).all()
-    for row, position in enumerate(POSITIONS):
-        assert math.isclose(float(scores[row].double().exp().sum()), 1, abs_tol=1e-5)
-        if sampling.temperature < 1e30:
-            expected = direct(logits[row], sampling, position)
-            np.testing.assert_allclose(scores[row].numpy(), expected, rtol=1e-4, atol=1e-3)
-            np.testing.assert_allclose(layer.log_probs[row], np.sort(expected)[::-1][:10], atol=1e-3)
+def test_scores_are_what_their_definition_says() -> None:
+    for sampling in SAMPLINGS:
+        logits = some_logits()
+        scores = drawn_scores(logits, sampling, POSITIONS)
+        assert scores.shape == logits.shape
+        layer = ranked(logits, 10, sampling, POSITIONS)
+        assert layer.tokens.dtype == np.int64 and layer.log_probs.dtype == np.float64
+        assert (layer.log_probs <= 0).all() and (np.diff(layer.log_probs) <= 0).all()
+        for row, position in enumerate(POSITIONS):
+            assert math.isclose(float(scores[row].double().exp().sum()), 1, abs_tol=1e-5)
+            if sampling.temperature < 1e30:
+                expected = direct(logits[row], sampling, position)
+                np.testing.assert_allclose(scores[row].numpy(), expected, rtol=1e-4, atol=1e-3)
+                np.testing.assert_allclose(layer.log_probs[row], np.sort(expected)[::-1][:10], atol=1e-3)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_the_first_child_is_the_token_drawn_when_the_drafter_is_the_target(sampling: SamplingParams) -> None:
-    sampler = TokenSampler(sampling, VOCAB)
-    for seed, scale in enumerate((0.5, 2.0, 6.0)):
-        logits = some_logits(seed, scale)
-        first = ranked(logits, 3, sampling, POSITIONS).tokens[:, 0].tolist()
-        assert first == [sampler.draw(row, at) for row, at in zip(logits, POSITIONS, strict=True)]
+def test_the_first_child_is_the_token_drawn_when_the_drafter_is_the_target() -> None:
+    for sampling in SAMPLINGS:
+        sampler = TokenSampler(sampling, VOCAB)
+        for seed, scale in enumerate((0.5, 2.0, 6.0)):
+            logits = some_logits(seed, scale)
+            first = ranked(logits, 3, sampling, POSITIONS).tokens[:, 0].tolist()
+            assert first == [sampler.draw(row, at) for row, at in zip(logits, POSITIONS, strict=True)]
 
 
 def test_columns_are_ranked_by_the_noise_of_the_tokens_they_stand_for() -> None:

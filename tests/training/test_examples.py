@@ -21,28 +21,28 @@ def tokenizer() -> Any:
     return load_tokenizer(Checkpoint.open("bundled"))
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("{", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ('{"question": "a"}', "none of"),
-        ('{"prompt": "a", "response": 3}', '"response" is not text'),
-        ('{"prompt": " "}', '"prompt" is empty'),
-        ('{"text": ""}', '"text" is empty'),
-        ('{"turns": []}', '"turns" is not a list'),
-        ('{"messages": "a"}', '"messages" is not a list'),
-        ('{"messages": [{"role": "robot", "content": "a"}]}', "needs a role"),
-        ('{"messages": [{"role": "user"}]}', '"content" is not text'),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', "begins with the assistant"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
-    file = tmp_path / "data.jsonl"
-    file.write_text(f'{{"text": "fine"}}\n\n{line}\n', encoding="utf-8")
-    with pytest.raises(BadRequestError, match=r"data\.jsonl:3: ") as caught:
-        read_examples(file)
-    assert complaint in str(caught.value)
+BAD_LINES: list[tuple[str, str]] = [
+    ("{", "not JSON"),
+    ("[1]", "not a JSON object"),
+    ('{"question": "a"}', "none of"),
+    ('{"prompt": "a", "response": 3}', '"response" is not text'),
+    ('{"prompt": " "}', '"prompt" is empty'),
+    ('{"text": ""}', '"text" is empty'),
+    ('{"turns": []}', '"turns" is not a list'),
+    ('{"messages": "a"}', '"messages" is not a list'),
+    ('{"messages": [{"role": "robot", "content": "a"}]}', "needs a role"),
+    ('{"messages": [{"role": "user"}]}', '"content" is not text'),
+    ('{"messages": [{"role": "assistant", "content": "a"}]}', "begins with the assistant"),
+]
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    for line, complaint in BAD_LINES:
+        file = tmp_path / "data.jsonl"
+        file.write_text(f'{{"text": "fine"}}\n\n{line}\n', encoding="utf-8")
+        with pytest.raises(BadRequestError, match=r"data\.jsonl:3: ") as caught:
+            read_examples(file)
+        assert complaint in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])

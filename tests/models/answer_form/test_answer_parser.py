@@ -93,47 +93,52 @@ def test_each_form_is_tested() -> None:
     assert [form.name for form in CALL_FORMS] == list(TEMPLATES)
 
 
-@pytest.mark.parametrize("step", [1, 4, 1000])
-def test_a_thought_may_begin_in_the_prompt(step: int) -> None:
-    form = answer_form("</think>", None, None, "x")
-    asked = "<think>old</think>Hi<assistant><think>\n"
-    assert opens_thought(asked)
-    assert read(form, "So.\n</think>\n\nYes. \n", step, asked) == ("Yes. \n", "So.", [])
-    assert read(form, "So.\n", step, asked) == ("", "So.", [])
-    assert read(form, "No thought.\n\n", step, "<think>\n\n</think>\n\n") == ("No thought.\n\n", "", [])
-    assert read(form, '<tool_call>{"name": "now"}</tool_call>', step)[2] == []
+def test_a_thought_may_begin_in_the_prompt() -> None:
+    for step in (1, 4, 1000):
+        form = answer_form("</think>", None, None, "x")
+        asked = "<think>old</think>Hi<assistant><think>\n"
+        assert opens_thought(asked)
+        assert read(form, "So.\n</think>\n\nYes. \n", step, asked) == ("Yes. \n", "So.", [])
+        assert read(form, "So.\n", step, asked) == ("", "So.", [])
+        assert read(form, "No thought.\n\n", step, "<think>\n\n</think>\n\n") == ("No thought.\n\n", "", [])
+        assert read(form, '<tool_call>{"name": "now"}</tool_call>', step)[2] == []
 
 
-@pytest.mark.parametrize("step", [1, 4, 1000])
-def test_a_call_that_is_malformed_is_text(step: int) -> None:
-    form = answer_form("", None, HERMES, "x")
-    for body in ('{"name": "now", "argu', '{"arguments": {}}', "[1, 2]", '{"name": "now", "arguments": "x"}'):
-        answer = f"<tool_call>{body}</tool_call>"
-        for text in (answer, f"Well: {answer}\n", f"{answer}\n\n{answer}", f"{answer}<tool_c"):
-            assert read(form, text, step) == (text, "", [])
-            assert read(form, text, step, single=True) == (text, "", [])
-    assert read(form, '<tool_call>{"na', step) == ('<tool_call>{"na', "", [])
-    assert read(form, '<tool_call>{"name": "now"}</tool_call>\n<tool_call>[]', step) == (
-        "<tool_call>[]",
-        "",
-        [NOW],
-    )
+def test_a_call_that_is_malformed_is_text() -> None:
+    for step in (1, 4, 1000):
+        form = answer_form("", None, HERMES, "x")
+        for body in (
+            '{"name": "now", "argu',
+            '{"arguments": {}}',
+            "[1, 2]",
+            '{"name": "now", "arguments": "x"}',
+        ):
+            answer = f"<tool_call>{body}</tool_call>"
+            for text in (answer, f"Well: {answer}\n", f"{answer}\n\n{answer}", f"{answer}<tool_c"):
+                assert read(form, text, step) == (text, "", [])
+                assert read(form, text, step, single=True) == (text, "", [])
+        assert read(form, '<tool_call>{"na', step) == ('<tool_call>{"na', "", [])
+        assert read(form, '<tool_call>{"name": "now"}</tool_call>\n<tool_call>[]', step) == (
+            "<tool_call>[]",
+            "",
+            [NOW],
+        )
 
 
-@pytest.mark.parametrize("step", [1, 4, 1000])
 @pytest.mark.parametrize("form", CALL_FORMS[2:5], ids=lambda form: form.name)
-def test_the_markers_of_a_malformed_call_are_text(form: Any, step: int) -> None:
-    answer = f"Well: {form.begin}{form.opening.format(name='now')}{{broken{form.end}"
-    assert read(answer_form("", None, form, "x"), answer, step) == (answer, "", [])
+def test_the_markers_of_a_malformed_call_are_text(form: Any) -> None:
+    for step in (1, 4, 1000):
+        answer = f"Well: {form.begin}{form.opening.format(name='now')}{{broken{form.end}"
+        assert read(answer_form("", None, form, "x"), answer, step) == (answer, "", [])
 
 
-@pytest.mark.parametrize("step", [1, 4, 1000])
-def test_a_field_that_the_tokenizers_form_requires_and_the_answer_lacks_costs_no_text(step: int) -> None:
-    own = {
-        "start_anchor": "<a>",
-        "fields": {"thinking": {"open": "(", "close": ")", "optional": False}, "content": {}},
-    }
-    assert read(answer_form("", own, None, "x"), "Yes or no", step, "<a>") == ("Yes or no", "", [])
+def test_a_field_that_the_tokenizers_form_requires_and_the_answer_lacks_costs_no_text() -> None:
+    for step in (1, 4, 1000):
+        own = {
+            "start_anchor": "<a>",
+            "fields": {"thinking": {"open": "(", "close": ")", "optional": False}, "content": {}},
+        }
+        assert read(answer_form("", own, None, "x"), "Yes or no", step, "<a>") == ("Yes or no", "", [])
 
 
 def test_a_tokenizer_may_bring_its_own_form() -> None:
@@ -178,10 +183,8 @@ def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
     assert read(form, answer, 100, "<a>") == (answer, "", [])
 
 
-@pytest.mark.parametrize(
-    "nested", ["[" * 6000, '{"a":' * 6000, "[" * 6000 + "]" * 6000], ids=["[", "{", "[]"]
-)
 @pytest.mark.parametrize("form", CALL_FORMS[1:], ids=lambda form: form.name)
-def test_json_that_is_nested_too_deeply_is_text(form: Any, nested: str) -> None:
-    answer = form.begin + form.opening.format(name="weather") + nested + form.closing + form.end
-    assert read(answer_form("", None, form, "x"), f"Well: {answer}", 500) == (f"Well: {answer}", "", [])
+def test_json_that_is_nested_too_deeply_is_text(form: Any) -> None:
+    for nested in ("[" * 6000, '{"a":' * 6000, "[" * 6000 + "]" * 6000):
+        answer = form.begin + form.opening.format(name="weather") + nested + form.closing + form.end
+        assert read(answer_form("", None, form, "x"), f"Well: {answer}", 500) == (f"Well: {answer}", "", [])

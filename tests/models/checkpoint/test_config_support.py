@@ -23,60 +23,57 @@ from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
 from tests.support.breadth import dealt
 
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("llama", [None] * 4),
-        ("mistral", [WINDOW] * 4),
-        ("mixtral", [WINDOW] * 4),
-        ("qwen2", [None] * 4),
-        ("qwen2-windows", [None, None, WINDOW, WINDOW]),
-        ("gemma2", [WINDOW, None] * 2),
-        ("gemma3", [WINDOW, WINDOW, None, WINDOW]),
-        ("qwen3_moe", [None] * 4),
-    ],
-)
-def test_windows_of_the_layers(tmp_path: Path, name: str, expected: list[int | None]) -> None:
-    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
-    assert layer_windows(checkpoint.family, checkpoint.config) == expected
+WINDOWS: list[tuple[str, list[int | None]]] = [
+    ("llama", [None] * 4),
+    ("mistral", [WINDOW] * 4),
+    ("mixtral", [WINDOW] * 4),
+    ("qwen2", [None] * 4),
+    ("qwen2-windows", [None, None, WINDOW, WINDOW]),
+    ("gemma2", [WINDOW, None] * 2),
+    ("gemma3", [WINDOW, WINDOW, None, WINDOW]),
+    ("qwen3_moe", [None] * 4),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        (
-            "llama",
-            {"sliding_window": 8},
-            "sliding_window is set, which transformers' Llama layers do not apply",
-        ),
-        ("mistral", {"sliding_window": 0}, "sliding_window is 0, not an integer from 1"),
-        ("mistral", {"layer_types": ["full_attention"] * 4}, "layer types full_attention are set"),
-        ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "sliding_window is not set"),
-        (
-            "qwen3",
-            {"layer_types": ["chunked_attention"] * 4},
-            "layer types chunked_attention are not supported",
-        ),
-        ("gemma2", {"use_bidirectional_attention": True}, "bidirectional attention"),
-        ("gemma3", {"use_bidirectional_attention": True}, "bidirectional attention"),
-        ("gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is set"),
-        (
-            "gemma3",
-            {"rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4}}},
-            "RoPE scaling 'proportional' is not supported",
-        ),
-        ("llama", {"model_type": "gpt_oss"}, "'gpt_oss' is not supported; supported types: gemma2, gemma3, "),
-        ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(
-    tmp_path: Path, name: str, changes: dict[str, Any], message: str
-) -> None:
-    path = make_tiny(tmp_path, name) / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(CheckpointError, match=message):
-        Checkpoint.open(str(tmp_path))
+def test_windows_of_the_layers(tmp_path: Path) -> None:
+    for name, expected in WINDOWS:
+        checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
+        assert layer_windows(checkpoint.family, checkpoint.config) == expected
+
+
+UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "llama",
+        {"sliding_window": 8},
+        "sliding_window is set, which transformers' Llama layers do not apply",
+    ),
+    ("mistral", {"sliding_window": 0}, "sliding_window is 0, not an integer from 1"),
+    ("mistral", {"layer_types": ["full_attention"] * 4}, "layer types full_attention are set"),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "sliding_window is not set"),
+    (
+        "qwen3",
+        {"layer_types": ["chunked_attention"] * 4},
+        "layer types chunked_attention are not supported",
+    ),
+    ("gemma2", {"use_bidirectional_attention": True}, "bidirectional attention"),
+    ("gemma3", {"use_bidirectional_attention": True}, "bidirectional attention"),
+    ("gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is set"),
+    (
+        "gemma3",
+        {"rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4}}},
+        "RoPE scaling 'proportional' is not supported",
+    ),
+    ("llama", {"model_type": "gpt_oss"}, "'gpt_oss' is not supported; supported types: gemma2, gemma3, "),
+    ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
+]
+
+
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
+    for name, changes, message in UNSUPPORTED:
+        path = make_tiny(tmp_path, name) / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoint.open(str(tmp_path))
 
 
 def test_a_cap_that_a_multimodal_model_does_not_apply_is_refused(tmp_path: Path) -> None:
@@ -201,12 +198,10 @@ PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "published", "windows", "longest"), PUBLISHED)
-def test_published_configs_are_understood(
-    model_type: str, published: dict[str, Any], windows: set[int | None], longest: int
-) -> None:
-    family = family_of(model_type)
-    config = family.config.from_dict({"model_type": model_type, **published})
-    check_config(family, config)
-    assert set(layer_windows(family, config)) == windows
-    assert max_positions(config) == longest
+def test_published_configs_are_understood() -> None:
+    for model_type, published, windows, longest in PUBLISHED:
+        family = family_of(model_type)
+        config = family.config.from_dict({"model_type": model_type, **published})
+        check_config(family, config)
+        assert set(layer_windows(family, config)) == windows
+        assert max_positions(config) == longest

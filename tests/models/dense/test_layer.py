@@ -65,28 +65,26 @@ def computed(layer: nn.Module, config: Any, rotary: nn.Module, dtype: torch.dtyp
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("model_type", "changes"), CASES, ids=str)
-def test_a_layer_has_the_bits_of_transformers(
-    model_type: str, changes: dict[str, Any], dtype: torch.dtype
-) -> None:
-    register_in_transformers()
-    ours, theirs = FAMILIES[model_type], FAMILIES[model_type].in_transformers
-    torch.manual_seed(1)
-    config, own_config = (family.config(**SIZES, **changes) for family in (theirs, ours))
-    for each in (config, own_config):
-        each._attn_implementation = MASKED  # noqa: SLF001 (there is no public way)
-    reference = theirs.decoder_layer(config, 0)
-    for parameter in reference.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    layer = ours.decoder_layer(own_config, 0)
-    assert isinstance(layer, DenseLayer)
-    layer.load_state_dict(reference.state_dict())
-    one, other = (
-        computed(module.to(dtype).eval(), like, family.rotary(like), dtype)
-        for module, like, family in ((layer, own_config, ours), (reference, config, theirs))
-    )
-    assert torch.equal(one, other)
+def test_a_layer_has_the_bits_of_transformers(model_type: str, changes: dict[str, Any]) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        register_in_transformers()
+        ours, theirs = FAMILIES[model_type], FAMILIES[model_type].in_transformers
+        torch.manual_seed(1)
+        config, own_config = (family.config(**SIZES, **changes) for family in (theirs, ours))
+        for each in (config, own_config):
+            each._attn_implementation = MASKED  # noqa: SLF001 (there is no public way)
+        reference = theirs.decoder_layer(config, 0)
+        for parameter in reference.parameters():
+            nn.init.normal_(parameter, std=0.3)
+        layer = ours.decoder_layer(own_config, 0)
+        assert isinstance(layer, DenseLayer)
+        layer.load_state_dict(reference.state_dict())
+        one, other = (
+            computed(module.to(dtype).eval(), like, family.rotary(like), dtype)
+            for module, like, family in ((layer, own_config, ours), (reference, config, theirs))
+        )
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("rope", ROPES)

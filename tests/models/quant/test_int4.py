@@ -21,29 +21,31 @@ from tests.models.pipeline import Pipeline
 ON_THIS_CPU = [X86, NEON, UNPACKED]
 
 
-@pytest.mark.parametrize("shape", [(96, 128), (128, 96), (33, 50), (5, 64), (200, 320)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_int4_multiplies_with_the_weights_it_stores(
-    shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowedge.models.quant.backend.CHUNK_WEIGHTS", 4000)
-    torch.manual_seed(0)
-    out_features, in_features = shape
-    linear = nn.Linear(in_features, out_features).to(dtype)
-    stored = Int4().encode(WeightRows.of(linear.weight))
-    low, high = stored["weight"] & 15, stored["weight"] >> 4
-    levels = torch.stack((high, low), dim=2).view(len(low), -1).double() - 8
-    _, width, group = padded_shape(out_features, in_features)
-    scale, zero = (stored[name].double().repeat_interleave(group, 1) for name in ("scale", "zero"))
-    weight = (levels * scale + zero)[:out_features, :in_features]
-    error = (weight - linear.weight).abs()
-    assert width >= in_features and bool((error <= scale[:out_features, :in_features] * 0.51 + 1e-3).all())
-    rows = torch.randn(2, 9, in_features).to(dtype)
-    with torch.inference_mode():
-        got = quantize_linear(linear, "int4")(rows)
-        expected = rows.bfloat16().double() @ weight.T + linear.bias.double()
-    assert got.dtype == dtype and got.shape == (2, 9, out_features)
-    torch.testing.assert_close(got.double(), expected, atol=0.02, rtol=0.01)
+    for shape in ((96, 128), (128, 96), (33, 50), (5, 64), (200, 320)):
+        monkeypatch.setattr("flowedge.models.quant.backend.CHUNK_WEIGHTS", 4000)
+        torch.manual_seed(0)
+        out_features, in_features = shape
+        linear = nn.Linear(in_features, out_features).to(dtype)
+        stored = Int4().encode(WeightRows.of(linear.weight))
+        low, high = stored["weight"] & 15, stored["weight"] >> 4
+        levels = torch.stack((high, low), dim=2).view(len(low), -1).double() - 8
+        _, width, group = padded_shape(out_features, in_features)
+        scale, zero = (stored[name].double().repeat_interleave(group, 1) for name in ("scale", "zero"))
+        weight = (levels * scale + zero)[:out_features, :in_features]
+        error = (weight - linear.weight).abs()
+        assert width >= in_features and bool(
+            (error <= scale[:out_features, :in_features] * 0.51 + 1e-3).all()
+        )
+        rows = torch.randn(2, 9, in_features).to(dtype)
+        with torch.inference_mode():
+            got = quantize_linear(linear, "int4")(rows)
+            expected = rows.bfloat16().double() @ weight.T + linear.bias.double()
+        assert got.dtype == dtype and got.shape == (2, 9, out_features)
+        torch.testing.assert_close(got.double(), expected, atol=0.02, rtol=0.01)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -85,27 +87,27 @@ def build(kernel: Int4Kernel, tensors: Tensors, like: nn.Linear) -> Int4Linear:
     return layer
 
 
-@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("kernel", ON_THIS_CPU, ids=lambda kernel: kernel.name)
 def test_every_kernel_multiplies_with_the_same_weights(
-    kernel: Int4Kernel, group: int, monkeypatch: pytest.MonkeyPatch
+    kernel: Int4Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(UNPACKED_WEIGHTS, "cpu", 4000)
-    monkeypatch.setattr("flowedge.models.quant.int4_kernels._PACK_LEVELS", 30000)
-    out_features, in_features = 150, 512
-    tensors = random_weight(out_features, in_features, group)
-    like = nn.Linear(in_features, out_features)
-    layer = build(kernel, tensors, like)
-    assert module_bytes(layer) == Int4().weight_bytes(out_features, in_features, group) + like.bias.nbytes
-    rows = torch.randn(128, in_features)
-    with torch.inference_mode():
-        weight = dequantised(tensors, out_features, in_features)
-        expected = rows.to(kernel.dtype).double() @ weight.T + like.bias.double()
-        rounding = 1e-5 if kernel.dtype == torch.float32 else 2**-8
-        for count in (1, 2, 3, 5, 16, 17, 64, 128):
-            got = layer(rows[:count]).double()
-            error = (got - expected[:count]).abs().max() / expected.abs().max()
-            assert error < rounding, f"{count} rows"
+    for group in GROUPS:
+        monkeypatch.setitem(UNPACKED_WEIGHTS, "cpu", 4000)
+        monkeypatch.setattr("flowedge.models.quant.int4_kernels._PACK_LEVELS", 30000)
+        out_features, in_features = 150, 512
+        tensors = random_weight(out_features, in_features, group)
+        like = nn.Linear(in_features, out_features)
+        layer = build(kernel, tensors, like)
+        assert module_bytes(layer) == Int4().weight_bytes(out_features, in_features, group) + like.bias.nbytes
+        rows = torch.randn(128, in_features)
+        with torch.inference_mode():
+            weight = dequantised(tensors, out_features, in_features)
+            expected = rows.to(kernel.dtype).double() @ weight.T + like.bias.double()
+            rounding = 1e-5 if kernel.dtype == torch.float32 else 2**-8
+            for count in (1, 2, 3, 5, 16, 17, 64, 128):
+                got = layer(rows[:count]).double()
+                error = (got - expected[:count]).abs().max() / expected.abs().max()
+                assert error < rounding, f"{count} rows"
 
 
 @pytest.mark.parametrize("kernel", ON_THIS_CPU, ids=lambda kernel: kernel.name)

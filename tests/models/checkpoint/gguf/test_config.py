@@ -92,27 +92,27 @@ def test_end_tokens_by_their_texts() -> None:
     assert make_generation_config(facts(LLAMA | ends, few))["eos_token_id"] == [1, 4]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("llama.block_count", None, r"the metadata have no llama\.block_count"),
-        ("llama.block_count", 0, r"llama\.block_count is 0, not an integer from 1 to 4096"),
-        ("llama.block_count", 100_000, "from 1 to 4096"),
-        ("llama.attention.head_count_kv", [2, 2], r"is \[2, 2\], not an integer"),
-        ("llama.embedding_length", "32", "is 32, not an integer"),
-        ("llama.use_parallel_residual", True, "use_parallel_residual is True, which FlowEdge's layers"),
-        ("llama.attention.layer_norm_rms_epsilon", float("nan"), "is nan, not a finite number"),
-        ("llama.attention.layer_norm_rms_epsilon", True, "is True, not a number"),
-        ("llama.rope.scaling.type", "wave", "RoPE scaling 'wave' is not supported"),
-        ("llama.rope.scaling.factor", "two", "scaling.factor is two, not a number"),
-        ("llama.rope.scaling.type", "linear", r"have no llama\.rope\.scaling\.factor"),
-        ("tokenizer.ggml.eos_token_id", 50, "is 50, not a token id below 50"),
-    ],
-)
-def test_impossible_metadata(key: str, value: Any, message: str) -> None:
-    values = {k: v for k, v in (LLAMA | {key: value}).items() if v is not None}
-    with pytest.raises(CheckpointError, match=message):
-        make_config(facts(values))
+IMPOSSIBLE: list[tuple[str, Any, str]] = [
+    ("llama.block_count", None, r"the metadata have no llama\.block_count"),
+    ("llama.block_count", 0, r"llama\.block_count is 0, not an integer from 1 to 4096"),
+    ("llama.block_count", 100_000, "from 1 to 4096"),
+    ("llama.attention.head_count_kv", [2, 2], r"is \[2, 2\], not an integer"),
+    ("llama.embedding_length", "32", "is 32, not an integer"),
+    ("llama.use_parallel_residual", True, "use_parallel_residual is True, which FlowEdge's layers"),
+    ("llama.attention.layer_norm_rms_epsilon", float("nan"), "is nan, not a finite number"),
+    ("llama.attention.layer_norm_rms_epsilon", True, "is True, not a number"),
+    ("llama.rope.scaling.type", "wave", "RoPE scaling 'wave' is not supported"),
+    ("llama.rope.scaling.factor", "two", "scaling.factor is two, not a number"),
+    ("llama.rope.scaling.type", "linear", r"have no llama\.rope\.scaling\.factor"),
+    ("tokenizer.ggml.eos_token_id", 50, "is 50, not a token id below 50"),
+]
+
+
+def test_impossible_metadata() -> None:
+    for key, value, message in IMPOSSIBLE:
+        values = {k: v for k, v in (LLAMA | {key: value}).items() if v is not None}
+        with pytest.raises(CheckpointError, match=message):
+            make_config(facts(values))
 
 
 def test_partial_rotation() -> None:

@@ -63,32 +63,32 @@ def test_files_that_hold_no_model(tmp_path: Path, write: Any, message: str) -> N
     assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "key", "refused", "neutral"),
-    [
-        ("llama", ".attention.causal", False, True),
-        ("qwen3", ".attention.causal", False, True),
-        ("llama", ".attention.clamp_kqv", 8.0, 0.0),
-        ("llama", ".attention.scale", 0.1, 0.0),
-        ("llama", ".attention.temperature_scale", 0.1, 0.0),
-        ("llama", ".logit_scale", 8.0, 1.0),
-        ("llama", ".embedding_scale", 12.0, 1.0),
-        ("llama", ".residual_scale", 0.2, 1.0),
-        ("llama", ".final_logit_softcapping", 30.0, 0.0),
-        ("gemma3", ".attn_logit_softcapping", 50.0, 0.0),
-        ("llama", ".expert_gating_func", 2, 1),
-        ("qwen3moe", ".expert_weights_norm", False, True),
-        ("qwen3moe", ".expert_shared_count", 1, 0),
-        ("llama", ".rope.scaling.yarn_attn_factor", 1.2, 1.0),
-        ("llama", ".rope.scaling.yarn_ext_factor", 0.5, 1.0),
-        ("qwen3", ".rope.scaling.attn_factor", 1.2, 1.0),
-        ("granite", ".rope.scaling.finetuned", False, True),
-    ],
-)
-def test_other_computations(architecture: str, key: str, refused: Any, neutral: Any) -> None:
-    check_computation(Metadata({architecture + key: neutral}, architecture))
-    with pytest.raises(CheckpointError, match=f"{architecture}{key} is {refused}".replace(".", r"\.")):
-        check_computation(Metadata({architecture + key: refused}, architecture))
+OTHER_COMPUTATIONS: list[tuple[str, str, Any, Any]] = [
+    ("llama", ".attention.causal", False, True),
+    ("qwen3", ".attention.causal", False, True),
+    ("llama", ".attention.clamp_kqv", 8.0, 0.0),
+    ("llama", ".attention.scale", 0.1, 0.0),
+    ("llama", ".attention.temperature_scale", 0.1, 0.0),
+    ("llama", ".logit_scale", 8.0, 1.0),
+    ("llama", ".embedding_scale", 12.0, 1.0),
+    ("llama", ".residual_scale", 0.2, 1.0),
+    ("llama", ".final_logit_softcapping", 30.0, 0.0),
+    ("gemma3", ".attn_logit_softcapping", 50.0, 0.0),
+    ("llama", ".expert_gating_func", 2, 1),
+    ("qwen3moe", ".expert_weights_norm", False, True),
+    ("qwen3moe", ".expert_shared_count", 1, 0),
+    ("llama", ".rope.scaling.yarn_attn_factor", 1.2, 1.0),
+    ("llama", ".rope.scaling.yarn_ext_factor", 0.5, 1.0),
+    ("qwen3", ".rope.scaling.attn_factor", 1.2, 1.0),
+    ("granite", ".rope.scaling.finetuned", False, True),
+]
+
+
+def test_other_computations() -> None:
+    for architecture, key, refused, neutral in OTHER_COMPUTATIONS:
+        check_computation(Metadata({architecture + key: neutral}, architecture))
+        with pytest.raises(CheckpointError, match=f"{architecture}{key} is {refused}".replace(".", r"\.")):
+            check_computation(Metadata({architecture + key: refused}, architecture))
 
 
 def test_keys_that_an_architecture_reads() -> None:
