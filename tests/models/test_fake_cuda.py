@@ -26,6 +26,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import CallingMaker
 from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decoding
 from flowedge.models.layers.block import LayerBlock
+from flowedge.profiling.device import draft_timing
+from flowedge.profiling.device.layer_timing import RECORDING_RUNS
 from tests.models.fake_runs import (
     SAMPLINGS,
     exact_block,
@@ -42,7 +44,7 @@ from tests.models.fake_runs import (
 )
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.breadth import dealt
-from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, really
+from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, on_cpu, really
 
 ALL_DRAFTERS = "bundled+bundled-eagle3+bundled-small+recall+ngram"
 REFUSALS = (
@@ -240,6 +242,20 @@ def test_the_inputs_of_a_static_head_share_a_copy(recalls: bool, gpu: FakeCuda) 
         drafter.predict("s", growth, Frontier([0], [-1], [8]))
         below = partial(drafter.predict, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
         assert gpu.copies_of(below) == (1, 0)
+
+
+def test_draft_jobs_are_timed(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a profile times them."""
+    waits: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(draft_timing, "random_rows", on_cpu(draft_timing.random_rows))
+    with gpu.load():
+        models = DraftModels.load(Checkpoint.open("bundled"), ("bundled",), "float16", CUDA)
+    verified = draft_timing.verify_times(models.executor, 1)
+    drafted = draft_timing.draft_times(models.executor, 20, 1)
+    assert all(seconds > 0 for seconds in verified.values())
+    assert all(ms > 0 for ms in drafted.grow_ms.values())
+    assert len(waits) == len(drafted.extend_ms) * (RECORDING_RUNS + 1)
 
 
 def test_waiting_and_mixing_are_errors(gpu: FakeCuda) -> None:

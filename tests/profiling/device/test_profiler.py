@@ -12,15 +12,10 @@ import pytest
 import torch
 
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
-from flowedge.core.arrays import Payload
-from flowedge.engine.draft_models import DraftModels
-from flowedge.engine.executors.head_executor import HeadExecutor
-from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.layers.block import LayerBlock
-from flowedge.profiling.device import draft_timing, profiler
-from flowedge.profiling.device.draft_timing import draft_times, verify_times
+from flowedge.profiling.device import profiler
 from flowedge.profiling.device.generic_layers import generic_block, llama_like
 from flowedge.profiling.device.layer_timing import RECORDING_RUNS, compared_times
 from flowedge.profiling.device.profiler import _quantised_times
@@ -33,7 +28,6 @@ from flowedge.profiling.run import Profiled
 from flowedge.system.compute import DeviceTrial
 from flowedge_testbed.costs.roofline import product_s
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
-from tests.support.fake_cuda import CUDA, fake_cuda, really
 
 ROWS = (1, 8, 100)
 OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
@@ -181,26 +175,6 @@ def test_a_device_that_cannot_record_has_the_times_layer_by_layer() -> None:
     times = compared_times(small_block(), (1, 8), 20, 2, lambda _: None, refuse)
     assert [*times.used] == [1, 8]
     assert times.layer_by_layer == {}
-
-
-def test_draft_jobs_are_timed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[int] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    features = draft_timing.random_rows
-
-    def on_host(executor: HeadExecutor, rows: int) -> Payload:
-        with really():
-            return features(executor, rows)
-
-    monkeypatch.setattr(draft_timing, "random_rows", on_host)
-    with fake_cuda() as gpu:
-        with gpu.load():
-            models = DraftModels.load(Checkpoint.open("bundled"), ("bundled",), "float16", CUDA)
-        verified = verify_times(models.executor, 1)
-        drafted = draft_times(models.executor, 20, 1)
-    assert all(seconds > 0 for seconds in verified.values())
-    assert all(ms > 0 for ms in drafted.grow_ms.values())
-    assert len(waits) == len(drafted.extend_ms) * (RECORDING_RUNS + 1)
 
 
 def test_a_quantisation_that_broke_the_trial_of_a_gpu_is_not_measured(
