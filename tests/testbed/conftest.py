@@ -27,7 +27,6 @@ SMALL: dict[str, Any] = {
     "temperatures": [0],
     "samples": 1,
     "max_new_tokens": 12,
-    "report": {"tables": ["table1", "table2", "table3"], "plots": ["bars"]},
 }
 
 PROMPTS = (

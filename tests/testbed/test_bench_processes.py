@@ -55,7 +55,8 @@ def test_tasks_are_spread_over_processes(
 
 
 def test_the_command_ends_with_five_lines_and_the_path(scenario_file: ScenarioFile, tmp_path: Path) -> None:
-    scenario = scenario_file(strategies=["autoregressive", "naive_pp"], max_new_tokens=6)
+    report = {"tables": ["table1"], "plots": ["bars"]}
+    scenario = scenario_file(strategies=["autoregressive", "naive_pp"], max_new_tokens=6, report=report)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
     done = subprocess.run(
@@ -73,8 +74,8 @@ def test_the_command_ends_with_five_lines_and_the_path(scenario_file: ScenarioFi
     assert lines[-5].startswith("Run: A small scenario: 2 methods, 1 prompt of own, temperature 0")
     assert "2 of 2 runs have ended" in lines
     assert "━" not in done.stderr, "a file has no bar"
-    report = (out / "report.md").read_text()
-    assert report.index("](bars.png)") < report.index("| Model | Method |"), (
+    written = (out / "report.md").read_text()
+    assert written.index("](bars.png)") < written.index("| Model | Method |"), (
         "the picture is before the tables"
     )
 

@@ -143,7 +143,6 @@ def scenario(scenario_file: ScenarioFile, tmp_path: Path) -> Path:
     return scenario_file(
         emulated=[{"model": "model.yaml", "split": [2, 6]}],  # the real pair's is [4, 4]
         devices={"draft_node": "orin-nano-8gb", "stages": {"device": "orin-nano-8gb", "count": 2}},
-        report={},
     )
 
 
@@ -162,8 +161,12 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_loopback")
-def test_agents_on_loopback_give_the_tokens_of_replay(scenario: Path, bench: Bench, tmp_path: Path) -> None:
+def test_agents_on_loopback_give_the_tokens_of_replay(
+    scenario_file: ScenarioFile, scenario: Path, bench: Bench, tmp_path: Path
+) -> None:
     before = children()
+    content = yaml.safe_load(scenario.read_text())
+    scenario_file(**{**content, "strategies": ["autoregressive", "flowspec"], "max_new_tokens": 8})
     head = save_eagle3_head(tmp_path / "head", hidden=256, vocab=4096, draft_vocab=1000)
     drafter = (str(head), "ngram")
     said = bench(scenario, tmp_path / "paced", clock="paced", drafter=drafter)
@@ -183,7 +186,7 @@ def test_a_load_on_paced_agents_gives_the_answers_of_replay(
 ) -> None:
     before = children()
     content = yaml.safe_load(scenario.read_text())
-    load = {"clients": [2], "requests": 3, "new_tokens": [6, 12]}
+    load = {"clients": [2], "requests": 3, "new_tokens": [4, 8]}
     loaded = scenario_file(
         **{**content, "strategies": ["flowspec"], "load": load, "report": {"plots": ["gantt"]}}
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
@@ -20,7 +19,6 @@ from flowedge_testbed.report.plots.gantt import LOOKS, draw_gantt
 from flowedge_testbed.report.plots.style import (
     Heading,
     line_style,
-    save,
     spread,
     text_width,
     three_digits,
@@ -112,7 +110,7 @@ def test_a_speed_that_was_not_measured_is_no_bar_of_zero() -> None:
 
 
 @pytest.mark.parametrize("profiles", [1, 2])
-def test_long_labels_fit_on_bars_and_lines(profiles: int, tmp_path: Path) -> None:
+def test_long_labels_fit_on_bars_and_lines(profiles: int) -> None:
     methods = ["auto", "autoregressive", "naive_pp", "a method with a name of many words " * 3, "pipeinfer"]
     names = [f"model-number-{number}-with-a-long-name.yaml-fp16" for number in range(profiles)]
     entries = [
@@ -127,7 +125,6 @@ def test_long_labels_fit_on_bars_and_lines(profiles: int, tmp_path: Path) -> Non
         assert all(note in on_itself(figure) for note in NOTES)
         for panel in figure.axes:
             assert overlapping(list(panel.texts)) == []
-        assert save(figure, tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_lines_end_in_their_names_and_values() -> None:
