@@ -17,6 +17,7 @@ from flowedge_testbed import workers
 from flowedge_testbed.bench import BenchOptions, BenchProgress
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
+from tests.support.processes import CLI
 
 pytestmark = pytest.mark.slow
 ScenarioFile = Callable[..., Path]
@@ -58,7 +59,7 @@ def test_the_command_ends_with_five_lines_and_the_path(scenario_file: ScenarioFi
     report = {"tables": ["table1"], "plots": ["bars"]}
     scenario = scenario_file(strategies=["autoregressive", "naive_pp"], max_new_tokens=6, report=report)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "flowedge.cli.main", "bench", str(scenario), "--out", str(out)]
+    command = [*CLI, "bench", str(scenario), "--out", str(out)]
     done = subprocess.run(
         [*command, "--processes", "1"],
         capture_output=True,

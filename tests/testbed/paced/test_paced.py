@@ -179,14 +179,14 @@ def test_agents_on_loopback_give_the_tokens_of_replay(
     assert children() <= before
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.usefixtures("on_loopback")
 def test_a_load_on_paced_agents_gives_the_answers_of_replay(
     scenario_file: ScenarioFile, scenario: Path, bench: Bench, tmp_path: Path
 ) -> None:
     before = children()
     content = yaml.safe_load(scenario.read_text())
-    load = {"clients": [2], "requests": 3, "new_tokens": [4, 8]}
+    load = {"clients": [2], "requests": 3, "new_tokens": [6, 12]}
     loaded = scenario_file(
         **{**content, "strategies": ["flowspec"], "load": load, "report": {"plots": ["gantt"]}}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from testbed.tools.beside_llamacpp.cluster_side import ClusterSide
 from testbed.tools.beside_llamacpp.formats import FORMATS
 from testbed.tools.beside_llamacpp.installation import LlamaCpp
 from testbed.tools.beside_llamacpp.llama_gguf import gguf_of
+from tests.support.processes import CLI
 
 NO_PROGRAMS = LlamaCpp(Path("none"), Path("none"), Path("none"))
 
@@ -61,7 +63,8 @@ def test_the_side_in_one_process_times_real_forwards() -> None:
 
 
 @pytest.mark.slow
-def test_the_side_of_agents_times_real_answers() -> None:
+def test_the_side_of_agents_times_real_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", CLI[0])
     with ClusterSide("bundled", FORMATS["float32"], 1, 4096, drafter=True) as side:
         processes = [agent.process for agent in side.cluster.agents]
         assert side.decode_s(4) > 0
