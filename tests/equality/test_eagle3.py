@@ -156,7 +156,7 @@ class TappingDrafter(LMDrafter):
         ["naive_pp", "flowspec", "auto"],
         [DRAFT_NODE, LAST_STAGE],
         ["with-rows", "kept"],
-        one_in=8,
+        one_in=5,
     ),
 )
 def test_tapped_states_are_the_whole_models(
