@@ -193,7 +193,7 @@ def test_both_kinds_of_drafting_are_run_where_they_differ(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     scenario = scenario_file(
-        strategies=["autoregressive", "naive_pp"], temperatures=[0, 1], max_new_tokens=24
+        strategies=["autoregressive", "naive_pp"], temperatures=[0, 1], max_new_tokens=16
     )
     assert bench(scenario, tmp_path / "both").begun == [(5, 0)]
     runs = {(r["temperature"], r["method"], r["noise"]): r for r in results(tmp_path / "both")["runs"]}
