@@ -8,13 +8,12 @@ AUDIT := $(VENV)/audit
 COSTING := $(if $(COSTS),--costs $(abspath $(COSTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test walk proof lint format audit protos protos-check bench-overhead clean
+.PHONY: help setup demo test proof lint format audit protos protos-check bench-overhead clean
 
 help:
 	@echo 'make setup           install FlowEdge and its tools into $(VENV)'
 	@echo 'make demo            four stages and a draft node on this machine; PROMPT="..." asks something else'
-	@echo 'make test            the tests; TESTS="tests/cli -k name" runs some'
-	@echo 'make walk            what the documents tell a new user to type, and what people type by mistake'
+	@echo 'make test            the tests of each change; TESTS="tests/cli -k name" runs some'
 	@echo 'make proof           what takes long: boards that boot systemd (as root), 10,000 histories, 100,000 messages, a storm of attacks, all cases;'
 	@echo '                     BLOCK=3 runs a fifth of it, which CI does with each change'
 	@echo 'make lint            ruff, mypy, import contracts, shellcheck, and whether the generated protocol code is current'
@@ -36,10 +35,7 @@ demo: setup
 # Four processes on two cores: agents, discovery and the doctor wait for much of their time.
 # Bytecode is written even where the environment says not to, because the tests start the same programs many times.
 test: setup
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof and not walk' $(TESTS) $(COSTING)
-
-walk: setup
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 tests/walk $(COSTING)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -m 'not proof' $(TESTS) $(COSTING)
 
 proof: setup
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m proof $(if $(BLOCK),--block $(BLOCK)) $(TESTS) $(COSTING)

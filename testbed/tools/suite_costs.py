@@ -1,6 +1,6 @@
 """Print what a run of the tests cost, by folder and by kind: `python -m testbed.tools.suite_costs FILE`.
 
-`make test COSTS=FILE` writes the file, as do `make walk` and `make proof`. tests/support/costs.py has
+`make test COSTS=FILE` writes the file, as does `make proof`. tests/support/costs.py has
 the kinds.
 """
 

@@ -19,7 +19,10 @@ from tests.walk.machine import UserMachine
 README = "README.md"
 NARROW = 60  # columns
 BOARDS = (1, "kitchen"), (2, "attic")
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"README ON SEVERAL HOSTS: {why_not()}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not() is not None, reason=f"README ON SEVERAL HOSTS: {why_not()}"),
+]
 
 
 @pytest.fixture
