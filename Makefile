@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 AUDIT := $(VENV)/audit
 # COSTS=FILE has the tests write what each of them cost; testbed/tools/suite_costs.py adds it up.
-COSTING := $(if $(COSTS),--costs $(abspath $(COSTS)))
+COSTING := $(if $(COSTS),--costs=$(abspath $(COSTS)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test proof lint format audit protos protos-check bench-overhead clean
