@@ -21,9 +21,10 @@ PROMPT = tuple(range(5, 45))
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[list[AgentProcess]]:
-    """Three idle agents, which have two threads each."""
-    with agents(["kitchen", "attic", "cellar"], "--threads", "2") as running:
-        yield running
+    """Three idle agents, whose stages differ in their number of threads."""
+    names = ["kitchen", "attic", "cellar"]
+    with agents(names[:2], "--threads", "1") as single, agents(names[2:], "--threads", "2") as double:
+        yield [*single, *double]
 
 
 def test_an_agent_says_what_it_computes_on(three: list[AgentProcess]) -> None:
@@ -44,8 +45,8 @@ def test_an_agent_with_a_gpu_that_does_not_work_says_why_it_does_not_start() -> 
         process.remove()
 
 
-# tests/equality/test_half_precision.py runs a pipeline in bfloat16.
-@pytest.mark.parametrize("dtype", dealt(["auto", "bfloat16", "float16", "float32"], "bfloat16".__ne__))
+# The pipelines of most tests compute in float32, that of tests/equality/test_half_precision.py in bfloat16.
+@pytest.mark.parametrize("dtype", dealt(["auto", "bfloat16", "float16", "float32"], ("auto", "float16").__contains__))
 def test_a_pipeline_computes_in_its_dtype(three: list[AgentProcess], dtype: str) -> None:
     addresses = [agent.address for agent in three]
     spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), dtype=dtype)
