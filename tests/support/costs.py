@@ -28,7 +28,7 @@ import pytest
 
 SAMPLED_S = 0.2  # of a quicker test, the processor time is counted with the next one's
 
-BOOTED = re.compile("nspawn|boards_walk")
+BOOTED = re.compile("nspawn")
 LOADS = (
     "flowedge.models.layers.language_model:LanguageModel.load",
     "flowedge.models.layers.block:LayerBlock.load",

@@ -9,13 +9,11 @@ import tempfile
 from pathlib import Path
 
 from testbed.tools.nspawn.enclosure import run_enclosed
-from testbed.tools.nspawn.guide.prepared import write_wheels
-from testbed.tools.nspawn.inside import LONG, SHORT
 from testbed.tools.nspawn.possible import why_not
+from testbed.tools.nspawn.steps import Steps
 
 CHECKOUT = Path(__file__).parents[3]
 LEAST_BOARDS = 3  # a draft node and two blocks of layers
-LEAST_SHORT = 2  # in the short form
 _MAKE_WHEELS = CHECKOUT / "device_agents" / "make-wheels.sh"
 _CANNOT = 2
 
@@ -30,33 +28,21 @@ def main() -> int:
     parser.add_argument(
         "--wheels", type=Path, help="folder that device_agents/make-wheels.sh filled; made anew if not given"
     )
-    parser.add_argument(
-        "--short",
-        action="store_true",
-        help="use this environment in place of an installation, and fewer steps",
-    )
     options = parser.parse_args()
-    least = LEAST_SHORT if options.short else LEAST_BOARDS
-    if options.boards < least:
-        parser.error(f"{least} boards are needed: a draft node, and stages for its blocks of layers")
+    if options.boards < LEAST_BOARDS:
+        parser.error(f"{LEAST_BOARDS} boards are needed: a draft node, and stages for two blocks of layers")
     reason = why_not()
     if reason is not None:
         print(f"hosts cannot be booted on this machine: {reason}", file=sys.stderr)
         return _CANNOT
     with tempfile.TemporaryDirectory(prefix="flowedge-wheels-") as made:
         wheels = options.wheels
-        if options.short:
+        if wheels is None:
             wheels = Path(made)
-            write_wheels(wheels)
-        elif wheels is None:
-            wheels = Path(made)
+            steps = Steps()
             subprocess.run([_MAKE_WHEELS, wheels], check=True)
-        arguments = [
-            str(CHECKOUT),
-            str(wheels.resolve()),
-            str(options.boards),
-            SHORT if options.short else LONG,
-        ]
+            steps.done("make-wheels.sh")
+        arguments = [str(CHECKOUT), str(wheels.resolve()), str(options.boards)]
         return run_enclosed("testbed.tools.nspawn.inside", arguments)
 
 

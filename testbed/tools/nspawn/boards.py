@@ -22,7 +22,7 @@ class Boards:
     Attributes:
         checkout, wheels: directories that the hosts install from.
         more: other directories of this machine that the hosts can read, by their place there.
-        laptop: a host that is no board; None if none was booted.
+        every: the hosts that were booted: the boards, and at last the laptop, which is none.
     """
 
     directory: Path
@@ -30,8 +30,7 @@ class Boards:
     checkout: Path
     wheels: Path
     more: dict[str, Path] = field(default_factory=dict)
-    hosts: list[Host] = field(default_factory=list)
-    laptop: Host | None = None
+    every: list[Host] = field(default_factory=list)
     _layers: Layers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,16 +57,15 @@ class Boards:
         self._layers.unmount(_IMAGE)
 
     @property
-    def every(self) -> list[Host]:
-        """The boards, and the laptop if there is one."""
-        return self.hosts if self.laptop is None else [*self.hosts, self.laptop]
+    def hosts(self) -> list[Host]:
+        """The boards."""
+        return self.every[:-1]
 
-    def boot(self, count: int, *, laptop: bool = False) -> None:
-        """Boot `count` copies of the image, named board1, board2, ..., and one more named laptop if asked."""
+    def boot(self, count: int) -> None:
+        """Boot `count` copies of the image, named board1, board2, ..., and one more named laptop."""
         below = [self._layers.upper(_IMAGE)]
-        self.hosts = [self._host(f"board{number}", number, below) for number in range(1, count + 1)]
-        if laptop:
-            self.laptop = self._host("laptop", count + 1, below)
+        names = [*(f"board{number}" for number in range(1, count + 1)), "laptop"]
+        self.every = [self._host(name, number, below) for number, name in enumerate(names, 1)]
         for host in self.every:
             host.boot()
         for host in self.every:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from testbed.tools.nspawn.boards import Boards
@@ -12,12 +12,13 @@ from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import Person
 from testbed.tools.nspawn.guide.real_model import REAL_MODEL
 from testbed.tools.nspawn.host import Host
-from testbed.tools.nspawn.waiting import check, until
+from testbed.tools.nspawn.waiting import check, together, until
 
 AGENT = "flowedge-agent.service"
 DRAFT_NODE = "flowedge-draft-node.service"
-_SETTINGS = "/etc/flowedge/agent.toml"
-_DRAFT_SETTINGS = "/etc/flowedge/draft-node.toml"
+SETTINGS = "/etc/flowedge/agent.toml"
+DRAFT_SETTINGS = "/etc/flowedge/draft-node.toml"
+_PORT = 7070  # of agents, as install.sh sets it
 _WARNINGS = 4  # of flowedge doctor
 
 
@@ -42,32 +43,33 @@ class Cluster:
 
     @property
     def asking(self) -> Person:
-        """The person who asks: at the laptop if there is one, or else at the first board."""
-        return Person(self._boards.laptop or self.draft_node)
+        """The person who asks: at the laptop."""
+        return Person(self._boards.every[-1])
 
     def address(self, host: Host) -> str:
         """Return a board's address."""
         return self._boards.address(host)
 
     def make(self) -> None:
-        """Make the cluster and have every board join it."""
+        """Make the cluster, and have every board and both people join it at the same time."""
         for command in self._document.commands("Make the cluster, on board1"):
             self.owner.does(command)
+        boards = (partial(self._join, host) for host in self._boards.hosts)
+        people = (partial(self._join_person, person) for person in (self.owner, self.asking))
+        together(*boards, *people)
+
+    def _join(self, host: Host) -> None:
         for_leader, for_stage = self._document.commands("Join the boards")
         join, *then = self._document.commands("Join the boards", 1)
-        for host in self._boards.hosts:
-            token = self.owner.does(for_leader if host is self.draft_node else for_stage).stdout
-            Person(host).does(join, token)
-            for command in then:
-                Person(host).does(command)
+        token = self.owner.does(for_leader if host is self.draft_node else for_stage).stdout
+        Person(host).does(join, token)
+        for command in then:
+            Person(host).does(command)
 
-    def join_people(self) -> None:
-        """Have the person at the first board join, and the one at the laptop."""
+    def _join_person(self, person: Person) -> None:
         (token,) = self._document.commands("Join yourself")
         (join,) = self._document.commands("Join yourself", 1)
-        people = [self.owner] if self._boards.laptop is None else [self.owner, self.asking]
-        for person in people:
-            person.does(join, self.owner.does(token).stdout)
+        person.does(join, self.owner.does(token).stdout)
 
     def look(self) -> None:
         """Give the commands that look at the boards; the doctor's warnings are about this machine.
@@ -85,29 +87,25 @@ class Cluster:
         """Have the first board keep a pipeline over all other boards."""
         settings = self._document.settings("The pipeline, on board1")
         settings["pipeline"]["count"] = str(len(self._boards.hosts) - 1)
-        self.owner.edits(_DRAFT_SETTINGS, settings)
+        self.owner.edits(DRAFT_SETTINGS, settings)
         for command in self._document.commands("The pipeline, on board1"):
             self.owner.does(command)
 
-    def ask(self, *, check: bool = True) -> None:
-        """Give the commands of the first token. The last of them checks against the plain model.
-
-        check: whether the last is given, which loads the plain model.
-        """
-        commands = self._document.commands("The first token")
-        for command in commands if check else commands[:-1]:
+    def ask(self) -> None:
+        """Give the commands of the first token. The last of them checks against the plain model."""
+        for command in self._document.commands("The first token"):
             self.asking.does(f"{command} --max-new-tokens 32")
 
-    def take_real_model(self, files: Path) -> None:
-        """Have the pipeline run another model, which the first board alone has.
+    def check_answer(self) -> None:
+        """Give the last of these commands, at the first board."""
+        self.owner.does(f"{self._document.commands('The first token')[-1]} --max-new-tokens 32")
 
-        files: the model's directory as this process sees it.
-        """
+    def take_real_model(self) -> None:
+        """Have the pipeline run another model, which the first board alone has (see write_real_model)."""
         settings = self._document.settings("A real model")
         self.model, named = REAL_MODEL, settings["pipeline"]["model"].strip('"')
-        check(files.is_dir(), f"{files} is missing")
         settings["pipeline"]["model"] = f'"{REAL_MODEL}"'
-        self.owner.edits(_DRAFT_SETTINGS, settings)
+        self.owner.edits(DRAFT_SETTINGS, settings)
         for command in self._document.commands("A real model"):
             self.owner.does(command)
         self._real_commands = [
@@ -123,7 +121,7 @@ class Cluster:
     def metrics(self, host: Host) -> str:
         """Give a board's metrics a fixed port, and return what is served there."""
         person = Person(host)
-        person.edits(_SETTINGS, self._document.settings("What is going on"))
+        person.edits(SETTINGS, self._document.settings("What is going on"))
         restart, fetch = self._document.commands("What is going on", 1)
         person.does(restart)
         return person.does(fetch).stdout
@@ -152,9 +150,14 @@ class Cluster:
             found["code"] for found in json.loads(Person(host).does(asked, check=False).stdout)["findings"]
         }
 
-    def devices(self) -> list[dict[str, Any]]:
-        """Return the devices that `flowedge devices` finds by multicast."""
-        listed = self.asking.does("flowedge devices --timeout 3 --json").stdout
+    def devices(self, *, search: bool = False) -> list[dict[str, Any]]:
+        """Return what `flowedge devices` lists of the boards.
+
+        search: whether the boards are found by multicast, and not named.
+        """
+        known = ",".join(f"{self.address(host)}:{_PORT}" for host in self._boards.hosts)
+        where = "--timeout 3" if search else f"--peers {known}"
+        listed = self.asking.does(f"flowedge devices --json {where}").stdout
         devices: list[dict[str, Any]] = json.loads(listed)
         return devices
 
@@ -166,12 +169,19 @@ class Cluster:
         return str(leader["pipeline"]) if leader is not None and ready else ""
 
     def wait_ready(self, seconds: float) -> list[tuple[str, tuple[int, int]]]:
-        """Wait until the pipeline is ready.
+        """Wait until the pipeline is ready, and all boards are found by multicast.
 
         Returns the board and its layers [start, stop) for each block, in the order of the layers.
         """
         until(lambda: bool(self.pipeline()), seconds, "a pipeline over all boards is ready")
-        devices = {device["name"]: device for device in self.devices()}
+        devices: dict[str, dict[str, Any]] = {}
+
+        def found() -> bool:
+            answered = (device for device in self.devices(search=True) if not device["problem"])
+            devices.update({device["name"]: device for device in answered})
+            return all(host.name in devices for host in self._boards.hosts)
+
+        until(found, seconds, "all boards are found by multicast")
         stages = [host.name for host in self._boards.hosts[1:]]
         held = sorted((tuple(devices[name]["layers"]), name) for name in stages)
         ends = [0] + [layers[1] for layers, _ in held]

@@ -1,5 +1,4 @@
-"""The first process of the namespaces, which boots the hosts, runs a form of the proof and ends "
-"everything."""
+"""The first process of the namespaces, which boots the hosts, runs the proof and ends everything."""
 
 from __future__ import annotations
 
@@ -10,27 +9,18 @@ from pathlib import Path
 from flowedge.core.errors import FlowEdgeError
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.enclosure import end_everything, end_with_parent
-from testbed.tools.nspawn.guide import prepared
-from testbed.tools.nspawn.guide.walk import BoardsWalk
 from testbed.tools.nspawn.proof import Proof
 from testbed.tools.nspawn.steps import Steps
 
-LONG, SHORT = "long", "short"
-
 
 def main(arguments: list[str]) -> int:
-    """Run the proof or its short form.
-
-    The arguments are run_enclosed's, the checkout, the wheels, the number of boards, and LONG or SHORT.
-    """
+    """Run the proof. The arguments are run_enclosed's, the checkout, the wheels and the number of boards."""
     directory, group = Path(arguments[0]), arguments[1]
     end_with_parent(directory, group)
     steps = Steps()
-    short = arguments[5] == SHORT
-    more = prepared.shared() if short else {}
-    boards = Boards(directory, group, checkout=Path(arguments[2]), wheels=Path(arguments[3]), more=more)
+    boards = Boards(directory, group, checkout=Path(arguments[2]), wheels=Path(arguments[3]))
     try:
-        (BoardsWalk if short else Proof)(boards, int(arguments[4]), steps).run()
+        Proof(boards, int(arguments[4]), steps).run()
     except FlowEdgeError as error:
         steps.fail(error)
         for host in boards.every:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,12 @@ from testbed.tools.nspawn.possible import why_not
 PROOF_S = 1500  # on a machine that does much else; minutes on one that does not
 BOOT_S = 120
 END_S = 60
-IDLE = "tests.testbed.tools.nspawn_idle"
-START = f"from testbed.tools.nspawn.enclosure import run_enclosed; run_enclosed({IDLE!r}, [])"
+HOST = "tests.testbed.tools.nspawn_host"
+START = f"""
+import sys
+from testbed.tools.nspawn.enclosure import run_enclosed
+run_enclosed({HOST!r}, sys.argv[1:])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +39,12 @@ def bootable() -> None:
 
 def traces() -> set[str]:
     """Return the traces that a host leaves: processes, mounts, links, control groups, directories."""
+    # Networks of other tests (flowedge_testbed.paced.namespaces) have links with names that begin with fe.
+    links = (str(link) for link in Path("/sys/class/net").iterdir() if not link.name.startswith("fe"))
     commands = (read(entry / "cmdline") for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {
         *Path("/proc/self/mounts").read_text().splitlines(),
-        *map(str, Path("/sys/class/net").iterdir()),
+        *links,
         *map(str, Path(tempfile.gettempdir()).glob("flowedge-nspawn-*")),
         *map(str, Path("/sys/fs/cgroup").glob("**/flowedge-nspawn-*")),
         *map(str, Path("/run/systemd").rglob("*")),
@@ -52,16 +59,15 @@ def read(path: Path) -> bytes:
         return b""
 
 
-@pytest.fixture
-def idle_host(bootable: None) -> Iterator[subprocess.Popen[str]]:
-    """A process that has booted a host."""
+@contextmanager
+def booted_host(kind: str) -> Iterator[subprocess.Popen[str]]:
+    """Boot a host of a kind that nspawn_host.py knows; yield the process that holds it."""
     # A shell that runs the tests in the background has them ignore Ctrl-C.
-    command = ["env", "--default-signal=INT", sys.executable, "-c", START]
+    command = ["env", "--default-signal=INT", sys.executable, "-c", START, kind]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        line = process.stdout.readline()
-        assert line == "booted running\n"
+        assert process.stdout.readline() == "booted running\n"
         yield process
     finally:
         process.kill()
@@ -69,26 +75,31 @@ def idle_host(bootable: None) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_it_is_killed(
-    number: signal.Signals, bootable: None, request: pytest.FixtureRequest
+@pytest.mark.parametrize(("kind", "number"), [("idle", signal.SIGINT), ("board", signal.SIGKILL)])
+def test_a_host_boots_and_nothing_is_left_when_it_is_killed(
+    bootable: None, kind: str, number: signal.Signals
 ) -> None:
+    """The board first runs install.sh, starts the agent as a service and runs uninstall.sh."""
     before = traces()
-    process: subprocess.Popen[str] = request.getfixturevalue("idle_host")
-    booted = traces() - before
-    assert any("systemd-nspawn" in trace for trace in booted)
-    assert any("cgroup" in trace for trace in booted)
-    process.send_signal(number)
-    process.wait(END_S)
-    deadline = time.monotonic() + END_S
-    while (left := traces() & booted) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+    with booted_host(kind) as process:
+        booted = traces() - before
+        assert any("systemd-nspawn" in trace for trace in booted)
+        assert any("cgroup" in trace for trace in booted)
+        if kind == "board":
+            assert process.stdout is not None
+            assert process.stdout.readline() == "uninstalled\n"
+        process.send_signal(number)
+        process.wait(END_S)
+        deadline = time.monotonic() + END_S
+        while (left := traces() & booted) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left
 
 
-@pytest.mark.proof
+@pytest.mark.proof(block=4)
 @pytest.mark.timeout(PROOF_S)
 def test_boards_install_join_find_each_other_answer_and_recover(bootable: None) -> None:
+    before = traces()
     done = subprocess.run(
         [sys.executable, "-m", "testbed.tools.nspawn"],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -100,6 +111,7 @@ def test_boards_install_join_find_each_other_answer_and_recover(bootable: None) 
     print(done.stdout)
     assert done.returncode == 0, done.stdout
     assert "everything was shown" in done.stdout
+    assert not [trace for trace in traces() - before if "flowedge-nspawn-" in trace]
 
 
 def entry(**fields: object) -> str:

@@ -1,4 +1,7 @@
-"""FlowEdge on a host without unpacking wheels: it runs this process's interpreter, packages and checkout."""
+"""FlowEdge on a host without unpacking wheels: it runs this process's interpreter, packages and checkout.
+
+The proof installs wheels; this is for a test that boots a host with every change.
+"""
 
 from __future__ import annotations
 

@@ -11,13 +11,11 @@ REAL_MODEL = "/srv/model"  # on the first board only
 _SHAPE = ("--hidden", "576", "--intermediate", "1536", "--heads", "9", "--kv-heads", "3", "--layers", "6")
 
 
-def write_real_model(root: Path) -> Path:
-    """Write the model to a host, whose files lie below `root`; return its directory as this process sees "
-    "it."""
+def write_real_model(root: Path) -> None:
+    """Write the model to a host, whose files lie below `root`."""
     directory = root / REAL_MODEL.removeprefix("/")
     command = [sys.executable, "-m", "testbed.tools.random_model", str(directory), *_SHAPE]
     subprocess.run(command, check=True)
     directory.chmod(0o755)
     for file in directory.iterdir():
         file.chmod(0o644)  # the services' user reads them
-    return directory
