@@ -50,12 +50,13 @@ class Request(NamedTuple):
     """A command to run.
 
     Attributes:
-        command: the whole command line; arguments: of `flowedge`.
+        command: the whole command line; module: whose `main` it calls, with the arguments.
         closed: which of the three standard streams are closed.
         passed: file descriptors of the network namespace and of the streams that are open.
     """
 
     command: list[str]
+    module: str
     arguments: list[str]
     environment: dict[str, str]
     directory: str
@@ -150,12 +151,14 @@ class Server:
 
 def _import(names: list[str]) -> None:
     """Import modules, and all that packages hold."""
+    gc.disable()  # it would take a third of the time
     for name in names:
         package = importlib.import_module(name)
         inside = pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}.")
         for found in {found.name for found in inside} - COMPUTES:
             importlib.import_module(found)
     gc.collect()
+    gc.enable()
     gc.freeze()  # or each forked process copies the memory of all objects when its own collector runs
 
 
@@ -166,8 +169,7 @@ def _receive(link: socket.socket) -> Request:
         text += (part := link.recv(1 << 16))
         if not part:
             raise EOFError
-    command, arguments, environment, directory, closed = marshal.loads(text)
-    return Request(command, arguments, environment, directory, closed, passed)
+    return Request(*marshal.loads(text), passed)
 
 
 def become(request: Request) -> None:
@@ -204,12 +206,10 @@ def _stream(number: int, mode: str, own: TextIO) -> TextIO:
     return stream
 
 
-def run_flowedge() -> None:
+def run(module: str) -> None:
     """Run the command and end as Python does, but leave what was imported in memory."""
-    from flowedge.cli.main import main
-
     try:
-        main()
+        importlib.import_module(module).main()
     except SystemExit as ended:
         assert isinstance(ended.code, int)
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -225,5 +225,6 @@ def run_flowedge() -> None:
 if __name__ == "__main__":
     sys.path.pop(0)  # the directory of this file, whose modules have names of other packages
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as `flowedge` sets it before it imports gRPC
-    become(Server(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])).serve())
-    run_flowedge()
+    request = Server(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])).serve()
+    become(request)
+    run(request.module)

@@ -2,7 +2,8 @@
 
 `processes.py` makes a program of this file, beside the sockets of fork_server.py; it is called as Python is.
 The forked process has the streams, directory, environment and network of the program. Signals go on to it,
-the program ends as it does, and it is killed if the program is. Python itself runs what is not `flowedge`.
+the program ends as it does, and it is killed if the program is. Paced agents of the testbed are forked, too;
+Python itself runs what is neither.
 The imports are few because each command pays for them.
 """
 
@@ -15,22 +16,23 @@ import os
 import sys
 
 LIGHT = "TEST_NO_TORCH"  # a variable: torch is in no process before it is imported
-MODULE = "flowedge.cli.main"
+FLOWEDGE, PACED_AGENT = "flowedge.cli.main", "flowedge_testbed.paced.agent"
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
 
-def arguments_of(command: list[str]) -> list[str] | None:
-    """Return the arguments of a `flowedge` command; None for another command of Python."""
-    if command[1:3] == ["-m", MODULE]:
-        return command[3:]
-    if command[1:2] == ["-c"] and command[3:4] == [MODULE]:  # flowedge.system.python_command
-        return command[4:]
+def parts_of(command: list[str]) -> tuple[str, list[str]] | None:
+    """Return the module and the arguments of a command that is forked; None for another command of Python."""
+    if command[1:3] == ["-m", FLOWEDGE]:
+        return FLOWEDGE, command[3:]
+    if command[1:2] == ["-c"] and "".join(command[3:4]) in (FLOWEDGE, PACED_AGENT):  # system.python_command
+        return command[3], command[4:]
     return None
 
 
-def server_for(arguments: list[str], environment: dict[str, str]) -> str:
+def server_for(module: str, arguments: list[str], environment: dict[str, str]) -> str:
     """Return the server whose imports the command needs."""
-    computes = arguments[:1] in (["agent"], ["train-drafter"]) or "--check" in arguments
+    computes = arguments[:1] in (["agent"], ["bench"], ["train-drafter"]) or "--check" in arguments
+    computes = computes or module == PACED_AGENT
     return "torch" if computes and LIGHT not in environment else "light"
 
 
@@ -45,13 +47,13 @@ def ask(
     Returns:
         The connection, on which the wait status comes, and the process id.
     """
-    arguments = arguments_of(command)
-    assert arguments is not None, command
+    parts = parts_of(command)
+    assert parts is not None, command
     network = os.open("/proc/self/ns/net", os.O_RDONLY)
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    link.connect(f"{directory}/{server_for(arguments, environment)}")
+    link.connect(f"{directory}/{server_for(*parts, environment)}")
     closed = [stream < 0 for stream in streams]
-    request = marshal.dumps((command, arguments, environment, os.getcwd(), closed))  # noqa: PTH109
+    request = marshal.dumps((command, *parts, environment, os.getcwd(), closed))  # noqa: PTH109
     passed = [network, *(stream for stream in streams if stream >= 0)]
     descriptors = b"".join(number.to_bytes(4, sys.byteorder) for number in passed)
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)]
@@ -64,7 +66,7 @@ def ask(
 def main() -> None:
     command = [sys.argv[0], *sys.argv[1:]]
     environment = dict(os.environ)
-    if arguments_of(command) is None:
+    if parts_of(command) is None:
         os.execv(sys.executable, [sys.executable, *command[1:]])
     streams = [number if _is_open(number) else -1 for number in range(3)]
     link, pid = ask(command[0].rpartition("/")[0], command, environment, streams)

@@ -31,6 +31,7 @@ from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLo
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.support.processes import CLI
 
 ScenarioFile = Callable[..., Path]
 Bench = Callable[..., Any]
@@ -153,6 +154,8 @@ def children() -> set[psutil.Process]:
 
 @pytest.fixture
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    subprocess.run([*CLI, "agent", "--help"], capture_output=True, check=True)  # what agents are forked from
+    monkeypatch.setattr(sys, "executable", CLI[0])
     monkeypatch.setattr(namespaces, "why_not", lambda: "the test wants none")
     why_loopback.cache_clear()
     yield
