@@ -24,6 +24,7 @@ from flowedge_testbed.run_backends import ReplayBackend
 from flowedge_testbed.scenario import SHIPPED, find_scenario, read_scenario
 from flowedge_testbed.trace import Trace
 from tests.support.breadth import dealt
+from tests.testbed.conftest import SMALL
 
 pytestmark = pytest.mark.slow
 ScenarioFile = Callable[..., Path]
@@ -117,7 +118,7 @@ def test_results_have_what_was_asked_for(scenario_file: ScenarioFile, bench: Ben
 def test_looping_answers_are_counted_and_left_out(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
-    scenario, out = scenario_file(samples=2, report={"tables": ["table1"]}), tmp_path / "out"
+    scenario, out = scenario_file(samples=2), tmp_path / "out"
     bench(scenario, out)
     before = {run["method"]: run for run in results(out)["runs"]}
     # The stored records of the shorter prompt are changed to say that its answer loops.
@@ -336,9 +337,8 @@ def test_answers_of_one_token_have_no_speed(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    said = bench(
-        scenario_file(max_new_tokens=1, report={"tables": ["table1", "table2", "table3", "parts"]}), out
-    )
+    tables = ["table1", "table2", "table3", "parts"]
+    said = bench(scenario_file(max_new_tokens=1, report={**SMALL["report"], "tables": tables}), out)
     for run in results(out)["runs"]:
         assert (run["tokens"], run["tokens_per_s"], run["itl_p50_ms"], run["speedup_vs_naive_pp"]) == (
             1,
