@@ -45,7 +45,7 @@ def test_an_agent_with_a_gpu_that_does_not_work_says_why_it_does_not_start() -> 
         process.remove()
 
 
-# The pipelines of most tests compute in float32, that of tests/equality/test_half_precision.py in bfloat16. In
+# Most pipelines of tests compute in float32, that of tests/equality/test_half_precision.py in bfloat16. In
 # float16 the stages compute for 13 s before they are ready.
 @pytest.mark.parametrize("dtype", dealt(["auto", "bfloat16", "float16", "float32"], "auto".__eq__))
 def test_a_pipeline_computes_in_its_dtype(three: list[AgentProcess], dtype: str) -> None:

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from multiprocessing.context import ForkServerContext
@@ -39,7 +40,7 @@ from tests.support.forked_python import ask
 START_S = 120.0
 STOP_S = 20.0
 LOAD_S = 240.0
-PROGRAMS = Path(tempfile.gettempdir(), f"flowedge-tests-{os.getpid()}")  # `python` and `flowedge`
+PROGRAMS = Path(tempfile.gettempdir(), f"flowedge-tests-{uuid.uuid4().hex[:12]}")  # `python` and `flowedge`
 CLI = [str(PROGRAMS / "python"), "-m", "flowedge.cli.main"]
 COLD_CLI = [sys.executable, "-m", "flowedge.cli.main"]
 PRELOADED = [
