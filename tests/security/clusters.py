@@ -85,8 +85,15 @@ def enrolment_service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
 
 
 @contextmanager
-def members(states: Sequence[Path], **more: Mapping[str, Any]) -> Iterator[list[AgentProcess]]:
-    """Agents on loopback, each with the credentials of a state directory; `more` are sections of settings."""
+def members(
+    states: Sequence[Path], *, logs_grpc: bool = False, **more: Mapping[str, Any]
+) -> Iterator[list[AgentProcess]]:
+    """Agents on loopback, each with the credentials of a state directory.
+
+    Args:
+        logs_grpc: whether gRPC's own library logs, which is told before it is imported.
+        more: sections of settings.
+    """
     settings = {"security": {"refresh_s": 0.3}, "metrics": {"enabled": False}, **more}
     made = [
         AgentProcess(
@@ -95,7 +102,11 @@ def members(states: Sequence[Path], **more: Mapping[str, Any]) -> Iterator[list[
             "127.0.0.1",
             "--no-advertise",
             settings=settings,
-            environment={"FLOWEDGE_STATE_DIR": str(state)},
+            environment={
+                "FLOWEDGE_STATE_DIR": str(state),
+                **({"GRPC_VERBOSITY": "INFO"} if logs_grpc else {}),
+            },
+            fresh=logs_grpc,
         )
         for state in states
     ]

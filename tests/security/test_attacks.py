@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def kitchen(cluster: Cluster) -> Iterator[AgentProcess]:
     """An agent; its certificate is old enough to be renewed at once."""
     state = cluster.member("kitchen", CertificateRole.AGENT, now() - OLD * 0.4)
-    with members([state]) as (agent,):
+    with members([state], logs_grpc=True) as (agent,):
         yield agent
 
 

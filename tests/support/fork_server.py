@@ -40,6 +40,7 @@ COMMANDS = [
 ]
 COMPUTES = {  # modules that import torch
     "flowedge.cli.check",
+    "flowedge.cli.screens.model_screen",
     "flowedge.cli.screens.train_screen",
     "flowedge.cli.training_run",
 }
