@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 AUDIT := $(VENV)/audit
-# COSTS=FILE has the tests write what each of them cost; testbed/tools/suite_costs.py adds it up.
+# COSTS=FILE has the tests write what each of them cost; tests/support/costs_table.py adds it up.
 COSTING := $(if $(COSTS),--costs=$(abspath $(COSTS)))
 
 .DEFAULT_GOAL := help

@@ -1,4 +1,4 @@
-"""What the tests of a run cost: `make test COSTS=FILE`, then `python -m testbed.tools.suite_costs FILE`.
+"""What the tests of a run cost: `make test COSTS=FILE`, then `python -m tests.support.costs_table FILE`.
 
 The wall-clock seconds of a test are divided by what its thread did, in these kinds:
 

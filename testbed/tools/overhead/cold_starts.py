@@ -1,4 +1,4 @@
-"""Time the cold starts of commands: `python -m testbed.tools.cold_starts [--runs N]`.
+"""Time the cold starts of commands: `python -m testbed.tools.overhead.cold_starts [--runs N]`.
 
 Each command is run several times as a process of its own, through the script that pip installs. A pipeline of
 the bundled model is ready beside them, which `generate` and `devices --peers` ask.
@@ -32,7 +32,7 @@ class ColdStart:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m testbed.tools.cold_starts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m testbed.tools.overhead.cold_starts", description=__doc__)
     parser.add_argument("--runs", type=int, default=9)
     runs = parser.parse_args().runs
     print(

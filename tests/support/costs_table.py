@@ -1,4 +1,4 @@
-"""Print what a run of the tests cost, by folder and by kind: `python -m testbed.tools.suite_costs FILE`.
+"""Print what a run of the tests cost, by folder and by kind: `python -m tests.support.costs_table FILE`.
 
 `make test COSTS=FILE` writes the file, as does `make proof`. tests/support/costs.py has
 the kinds.
@@ -22,7 +22,7 @@ BY: dict[str, Callable[[str], str]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m testbed.tools.suite_costs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.costs_table", description=__doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--by", choices=tuple(BY), default="folder")
     parser.add_argument("--rows", type=int, default=60, help="the costliest only")
