@@ -71,7 +71,6 @@ ELSEWHERE = {
     "flowedge.models.sampling.draw_timing": "times a real device, and waits for it",
     "flowedge.models.sampling.path_logits": "serves heads that the kernels compute",
     "flowedge.models.sampling.rules.ruled_draws": "draws on the host, from logits that `to_host` has copied",
-    "flowedge.models.inspection": "counts bytes",
     "flowedge.models.memory_errors": "reads the messages of errors",
     "flowedge.simulate.in_process": "builds the executors that are run here",
 }
