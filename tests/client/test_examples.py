@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.core import errors
+from tests.support.processes import CLI
 
 DOCUMENT = Path(__file__).parents[2] / "docs/client.md"
 EXAMPLES = re.findall(
@@ -21,8 +23,13 @@ TITLES = [re.sub(r"\W+", " ", example).strip()[:40] for example in EXAMPLES]
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=TITLES)
 def test_an_example_runs(
-    example: str, cluster4: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    example: str,
+    cluster4: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys, "executable", CLI[0])  # with which a LocalCluster starts its agents
     code = example.replace("192.168.1.10:7070", cluster4).replace("/tmp/", f"{tmp_path}/")
     code = MUCH.sub("max_new_tokens=12", code).replace("priority=", "max_new_tokens=12, priority=")
     before = psutil.Process().children()

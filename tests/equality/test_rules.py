@@ -104,7 +104,7 @@ def likelihoods(outputs: Sequence[TimedOutput]) -> list[TokenLikelihood]:
     ("strategy", "rules_name", "sampling_name"),
     dealt(
         product(STRATEGIES, RULES, SAMPLINGS),
-        thinnest(("auto", "flowspec", "specpipe_db", "pipeinfer"), list(RULES), list(SAMPLINGS)).__contains__,
+        thinnest(("auto", "flowspec"), list(RULES), list(SAMPLINGS)).__contains__,
     ),
 )
 def test_every_strategy(pair: Pair, strategy: str, rules_name: str, sampling_name: str) -> None:

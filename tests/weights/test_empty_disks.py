@@ -98,6 +98,7 @@ def assert_same_bytes(cluster: list[EmptyDevice], checkpoint: Checkpoint) -> Non
 UNDER_WAY = 20_000_000  # bytes of the streams that were cut off or whose device was killed
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_models_come_over_a_bad_link_bit_for_bit_and_once(tmp_path: Path, devices: list[EmptyDevice]) -> None:

@@ -47,6 +47,7 @@ def set_up(devices: list[AgentProcess], models: list[str]) -> None:
         assert spec.is_served_by(client.describe())
 
 
+@pytest.mark.proof
 def test_the_output_is_the_plain_models_and_the_sessions_end(
     devices: list[AgentProcess], models: list[str]
 ) -> None:

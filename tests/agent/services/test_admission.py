@@ -245,6 +245,7 @@ def test_the_sessions_of_killed_clients_are_dropped(cluster: Cluster) -> None:
     cluster.await_empty(*cluster.stages)
 
 
+@pytest.mark.proof
 def test_the_session_of_a_client_that_reads_nothing_is_dropped(cluster: Cluster) -> None:
     request = generation_pb2.GenerateRequest(prompt=PROMPT, max_new_tokens=LONG, ignore_eos=True)
     seen = len(cluster.draft_node.lines)

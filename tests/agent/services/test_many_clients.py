@@ -110,6 +110,7 @@ def assert_nothing_is_left(cluster: list[AgentProcess]) -> None:
     assert cluster[0].samples()["flowedge_queue_requests"] == 0
 
 
+@pytest.mark.proof
 def test_clients_that_die_harm_no_other_and_leave_nothing(cluster: list[AgentProcess]) -> None:
     address = cluster[0].address
     with Client(address, timeout_s=120) as client:

@@ -65,7 +65,7 @@ def add(file: GGUFWriter, name: str, shape: tuple[int, ...]) -> int:
 
 @pytest.mark.parametrize(
     ("quant", "dtype"),
-    dealt([("none", "float16"), ("int4", "float32"), ("nf4", "float32")], lambda case: case[0] == "int4"),
+    dealt([("none", "float16"), ("int4", "float32"), ("nf4", "float32")], lambda _case: False),
 )
 def test_a_quarter_of_a_billion_weights(large: Path, quant: str, dtype: str) -> None:
     with fork_server().Pool(1) as pool:  # a process of its own has a peak of its own

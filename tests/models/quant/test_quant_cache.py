@@ -253,6 +253,7 @@ def _use(directory: str, seed: int) -> int:
     return wrong
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_processes_share_a_cache_that_is_too_small(cache: QuantCache) -> None:
     with fork_server().Pool(2) as pool:
