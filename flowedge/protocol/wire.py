@@ -81,9 +81,9 @@ def encode(message: Message, departed: float = 0.0) -> Frame:
     return Frame(LENGTHS.pack(len(head), len(tail)) + head, tail)
 
 
-def to_bytes(message: Message, departed: float = 0.0) -> bytes:
+def to_bytes(message: Message) -> bytes:
     """Return the frame of a message as one string of bytes."""
-    return b"".join(encode(message, departed))
+    return b"".join(encode(message))
 
 
 def decode(data: bytes) -> Message:

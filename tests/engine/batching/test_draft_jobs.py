@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flowedge.core.errors import ProtocolError
 from flowedge.engine.batching.draft_jobs import next_draft_job
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, sessions_of
 from flowedge.strategies.commands import Grow
@@ -32,11 +33,14 @@ class Session:
     wanted: int = 0
     strategy: Wishes = field(default_factory=Wishes)
     prefilled: bool = True
+    broken: bool = False
 
     def next_verify(self) -> None:
         return None
 
     def next_draft(self) -> GrowDraft | ExtendDraft | None:
+        if self.broken:
+            raise ProtocolError("its rows are not those that were sent")
         if not self.prefilled:
             return ExtendDraft(self.name, None, np.arange(3))
         count, self.wanted = self.wanted, 0
@@ -84,3 +88,11 @@ def test_a_prompt_goes_on_beside_layers():
     joins = Wishes(joining=3)
     assert served(Session("a", 2), Session("b", strategy=joins, prefilled=False)) == "ab"
     assert not joins.asked
+
+
+def test_a_session_that_fails_does_not_hold_up_the_others():
+    failed: list[str] = []
+    sessions = [Session("a", 1), Session("b", broken=True), Session("c", 2)]
+    job = next_draft_job({each.name: each for each in sessions}, lambda name, _: failed.append(name))
+    assert job is not None
+    assert ("".join(sessions_of(job)), failed) == ("ac", ["b"])
