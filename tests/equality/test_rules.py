@@ -32,7 +32,7 @@ from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import express_fault
 from tests.equality.conftest import Pair, bundled_blocks, expected, reference, token_ids
 from tests.equality.test_mixed_sessions import check_answers, run_together
-from tests.support.breadth import dealt, dealt_thinly, thinnest
+from tests.support.breadth import dealt, dealt_thinly, diagonal, thinnest
 from tests.support.mixed_sessions import mixed_sessions
 from tests.support.ruled_reference import llguidance_matcher, ruled_answer
 
@@ -100,12 +100,13 @@ def likelihoods(outputs: Sequence[TimedOutput]) -> list[TokenLikelihood]:
     return found
 
 
+TESTED = thinnest(("auto", "flowspec"), list(RULES), list(SAMPLINGS))
+PAIRS = diagonal(list(STRATEGIES), list(RULES), list(SAMPLINGS), one_in=2)  # every strategy under every rule
+
+
 @pytest.mark.parametrize(
     ("strategy", "rules_name", "sampling_name"),
-    dealt(
-        product(STRATEGIES, RULES, SAMPLINGS),
-        thinnest(("auto", "flowspec"), list(RULES), list(SAMPLINGS)).__contains__,
-    ),
+    dealt(sorted({*TESTED, *PAIRS}), TESTED.__contains__),
 )
 def test_every_strategy(pair: Pair, strategy: str, rules_name: str, sampling_name: str) -> None:
     prompt, sampling, rules = pair.prompt(90), SAMPLINGS[sampling_name], RULES[rules_name]

@@ -39,6 +39,14 @@ class Units(LoadScopeScheduling):
 
 
 def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items, units with a slow test first: no process is left with a long unit at the end."""
-    slow = {unit_of(item.nodeid) for item in items if item.get_closest_marker("slow") is not None}
-    return sorted(items, key=lambda item: unit_of(item.nodeid) not in slow)
+    """Return the items in the order to deal them out: no process is left with a long unit at the end.
+
+    First come cases of the proof that outweigh others, which name their block, then units with a slow test.
+    """
+    rank: dict[str, int] = {}
+    for item in items:
+        named = any(mark.kwargs for mark in item.iter_markers("proof"))
+        own = 0 if named else 1 if item.get_closest_marker("slow") is not None else 2
+        unit = unit_of(item.nodeid)
+        rank[unit] = min(own, rank.get(unit, own))
+    return sorted(items, key=lambda item: rank[unit_of(item.nodeid)])
