@@ -22,7 +22,9 @@ pytest_plugins = ["tests.support.costs"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--block", type=int, choices=range(BLOCKS), help="of the tests with the mark proof, run a fifth"
+        "--block",
+        choices=[*map(str, range(BLOCKS)), "all"],
+        help="of the tests with the mark proof, run a fifth, or all in the lengths that they have there",
     )
 
 
@@ -53,8 +55,8 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     block = config.getoption("--block")
-    if block is not None:
-        items[:], others = split(items, block)
+    if block not in (None, "all"):
+        items[:], others = split(items, int(block))
         config.hook.pytest_deselected(items=others)
     items[:] = slow_first(items)
 

@@ -2,8 +2,7 @@
 
 The cases with the mark `proof` are dealt out in the order of their ids, so that the cases of each product, of
 histories and of fuzz are spread over the blocks. A case that outweighs many others names its block,
-`proof(block=2)`, so that the blocks take equally long. `proof(whole=True)` marks a case that runs only
-without a block.
+`proof(block=2)`, so that the blocks take equally long.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import pytest
 BLOCKS = 5
 
 
-def blocks_of(items: Sequence[pytest.Item]) -> dict[str, int | None]:
-    """Return the block of each item of the proof by the item's id; None for an item that is in no block."""
+def blocks_of(items: Sequence[pytest.Item]) -> dict[str, int]:
+    """Return the block of each item of the proof by the item's id."""
     proof = sorted((item for item in items if item.get_closest_marker("proof")), key=lambda item: item.nodeid)
-    blocks = {item.nodeid: _named(item) for item in proof}
-    free = [item.nodeid for item in proof if not _marked(item)]
-    return blocks | {nodeid: place % BLOCKS for place, nodeid in enumerate(free)}
+    named = {item.nodeid: block for item in proof if (block := named_block(item)) is not None}
+    free = [item.nodeid for item in proof if item.nodeid not in named]
+    return named | {nodeid: place % BLOCKS for place, nodeid in enumerate(free)}
 
 
 def split(items: Sequence[pytest.Item], block: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -36,9 +35,6 @@ def fifths(numbers: Iterable[int]) -> Iterator[list[int]]:
     return (every[start::BLOCKS] for start in range(BLOCKS))
 
 
-def _marked(item: pytest.Item) -> bool:
-    return any(mark.kwargs for mark in item.iter_markers("proof"))
-
-
-def _named(item: pytest.Item) -> int | None:
-    return next((mark.kwargs["block"] for mark in item.iter_markers("proof") if "block" in mark.kwargs), None)
+def named_block(item: pytest.Item) -> int | None:
+    """Return the block that the item's mark names."""
+    return next((mark.kwargs["block"] for mark in item.iter_markers("proof") if mark.kwargs), None)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.blocks import named_block
+
 _SHARED = re.compile(r"[\[-](shared:\w+)[\]-]")
 _SHARD = re.compile(r"\[[^\]]*\bshard\d+")
 
@@ -45,7 +47,7 @@ def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """
     rank: dict[str, int] = {}
     for item in items:
-        named = any(mark.kwargs for mark in item.iter_markers("proof"))
+        named = named_block(item) is not None
         own = 0 if named else 1 if item.get_closest_marker("slow") is not None else 2
         unit = unit_of(item.nodeid)
         rank[unit] = min(own, rank.get(unit, own))
