@@ -32,7 +32,7 @@ def pipelines_used(gateway: GatewayProcess, number: int) -> list[str]:
 def await_used(gateway: GatewayProcess, labels: set[str]) -> None:
     """Wait until these pipelines answer, and no others.
 
-    A gateway that asked a pipeline while it answered another's request takes it for loaded until it asks next.
+    A gateway that asked a pipeline while it answered another's request takes it for loaded for a while.
     """
     deadline = time.monotonic() + WAIT_S
     while (used := set(pipelines_used(gateway, 4))) != labels:
