@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.models.quant.quantize import module_bytes
 from tests.models.layers.test_loading_memory import ALLOWANCE, resident, write_sparse
-from tests.support.processes import fork_server
+from tests.support.fork_pool import fork_server
 
 CONFIG = LlamaConfig(
     vocab_size=128,

@@ -8,9 +8,7 @@ command starts. A process whose imports are measured is started from nothing ins
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import multiprocessing
 import os
 import re
 import select
@@ -24,8 +22,6 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,17 +39,6 @@ LOAD_S = 240.0
 PROGRAMS = Path(tempfile.gettempdir(), f"flowedge-tests-{uuid.uuid4().hex[:12]}")  # `python` and `flowedge`
 CLI = [str(PROGRAMS / "python"), "-m", "flowedge.cli.main"]
 COLD_CLI = [sys.executable, "-m", "flowedge.cli.main"]
-PRELOADED = [
-    "torch",
-    "transformers.modeling_utils",
-    "transformers.models.llama.modeling_llama",
-    "flowedge.agent.main",
-    "flowedge.agent.roles.compute_side",
-    "flowedge.cli.main",
-    "flowedge.serving.process",
-    "flowedge.discovery.discovery",
-    "flowedge.models.check.reference",
-]
 _LISTENING = re.compile(r"listening on (\S+:\d+)")
 
 Enter = Callable[[Sequence[str]], list[str]]
@@ -407,15 +392,6 @@ def forking() -> Iterator[None]:
         server.stdin.close()
         server.wait(STOP_S)
         shutil.rmtree(PROGRAMS)
-
-
-@cache
-def fork_server() -> ForkServerContext:
-    """Return the way to start processes that have imported PRELOADED; the server ignores a missing module."""
-    assert all(importlib.util.find_spec(name) for name in PRELOADED)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
 
 
 def _variables(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from gguf.constants import GGMLQuantizationType
 
 from tests.models.layers.test_loading_memory import ALLOWANCE, CONFIG, LAYERS, load
 from tests.support.breadth import dealt
+from tests.support.fork_pool import fork_server
 from tests.support.gguf_files import add_metadata
-from tests.support.processes import fork_server
 
 WIDTH, INNER = CONFIG.hidden_size, CONFIG.intermediate_size
 MATRICES = {

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from tests.support.breadth import dealt
-from tests.support.processes import fork_server
+from tests.support.fork_pool import fork_server
 
 LAYERS = 4
 ALLOWANCE = 200 * 2**20  # bytes beside the block

@@ -20,7 +20,7 @@ from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from tests.models.conftest import Make
-from tests.support.processes import fork_server
+from tests.support.fork_pool import fork_server
 
 KEY = CacheKey("content", "", "int4", "1")
 MATRICES = 7  # of a layer
