@@ -104,6 +104,7 @@ def _bench(directory: Path, options: list[str]) -> None:
     assert all(entry["tokens_per_s"] > 0 for entry in found["runs"])
 
 
+@pytest.mark.proof
 def test_an_agent_is_measured(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

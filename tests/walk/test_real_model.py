@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.hub import hub
 from tests.support.smollm2 import make_smollm2
 from tests.walk.documents import commands
 from tests.walk.machine import UserMachine
 
 
+@pytest.mark.proof
 def test_a_small_real_model_from_the_hub(tmp_path: Path) -> None:
     """The hub is on loopback, and its models have the published shapes with fewer layers."""
     activate, generate = commands("README.md", "**A small real model**", "Which PyTorch")
