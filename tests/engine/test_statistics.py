@@ -30,6 +30,7 @@ def statistics(tokens: int) -> RequestStatistics:
 def test_the_wait_is_in_the_whole_time_alone() -> None:
     found = statistics(tokens=3)
     assert (found.queue_s, found.ttft_s, found.decode_s, found.total_s) == (3.0, 1.0, 0.5, 5.0)
+    assert (found.tokens_per_s, found.itl_s) == (4.0, (0.5, 0.0)), "of the tokens after the first"
     assert found.stages[0].use == 0.5, "of the time without the wait"
     assert statistics(tokens=0).ttft_s == 2.0
 

@@ -14,7 +14,7 @@ class WaitingSession:
     """A session that waits.
 
     Attributes:
-        arrived: in seconds of the draft node's clock; number: in the order of arrivals.
+        arrived: in seconds of the draft node's clock.
         position: the place in the queue that was told to the client, 1 for the first; 0 before that.
         overtaken: how many later requests were opened because this one did not fit.
     """
@@ -22,7 +22,6 @@ class WaitingSession:
     session: DraftSession
     claim: CacheClaim
     arrived: float
-    number: int
     position: int = 0
     overtaken: int = 0
 
@@ -36,7 +35,6 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingSession] = {}  # in the order of arrivals
-        self._arrivals = 0
 
     def __contains__(self, session: str) -> bool:
         return session in self._waiting
@@ -55,8 +53,7 @@ class WaitingQueue:
         return None if first is None else first.arrived
 
     def put(self, session: DraftSession, claim: CacheClaim, now: float) -> None:
-        self._arrivals += 1
-        self._waiting[session.name] = WaitingSession(session, claim, now, self._arrivals)
+        self._waiting[session.name] = WaitingSession(session, claim, now)
 
     def remove(self, session: str) -> WaitingSession | None:
         return self._waiting.pop(session, None)
@@ -64,10 +61,10 @@ class WaitingQueue:
     def ordered(self, now: float, limits: AdmissionLimits) -> list[WaitingSession]:
         """Return the waiting sessions, the one that is to be opened first at the beginning."""
 
-        def place(waiting: WaitingSession) -> tuple[int, int]:
-            return max(0, waiting.priority_class(now, limits.promote_s)), waiting.number
+        def rank(waiting: WaitingSession) -> int:
+            return max(0, waiting.priority_class(now, limits.promote_s))
 
-        return sorted(self._waiting.values(), key=place)
+        return sorted(self._waiting.values(), key=rank)  # of one rank, in the order of arrivals
 
     def least_urgent(self, priority: Priority, now: float, limits: AdmissionLimits) -> WaitingSession | None:
         """Return the last waiting session if its class is below a priority; None otherwise."""
