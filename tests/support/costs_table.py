@@ -1,7 +1,6 @@
 """Print what a run of the tests cost, by folder and by kind: `python -m tests.support.costs_table FILE`.
 
-`make test COSTS=FILE` writes the file, as does `make proof`. tests/support/costs.py has
-the kinds.
+`make test COSTS=FILE` writes the file, as does `make proof`; costs.py has the kinds.
 """
 
 from __future__ import annotations
