@@ -40,9 +40,9 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without collection of garbage: all modules and tests stay, so later collections skip them.
+    """Collect without collection of garbage, which would take a third of the time: tests import torch.
 
-    Meanwhile it would take a third of the time, because modules of tests import torch and transformers.
+    All modules and tests stay, so later collections, as after a lack of memory, pass them by.
     """
     gc.disable()
     try:
@@ -104,11 +104,6 @@ def idle_agents(agents9: list[AgentProcess]) -> Iterator[list[AgentProcess]]:
     """Nine idle agents, which a test may make pipelines of; they are idle again after the test."""
     yield agents9
     release([agent.address for agent in agents9], "")
-
-
-def pytest_collection_finish() -> None:
-    """Take what is loaded now for no garbage: collections, as after a lack of memory, pass it by."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
