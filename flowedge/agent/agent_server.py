@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.net.calls.admission import CallAdmission
-from flowedge.security.process import Security
-from flowedge.security.tls.guard import Guard
-from flowedge.security.tls.renewable_server import RenewableServer
-from flowedge.security.tls.serving import check_of, new_server
+from flowedge.cluster.process import Security
+from flowedge.cluster.tls.guard import Guard
+from flowedge.cluster.tls.renewable_server import RenewableServer
+from flowedge.cluster.tls.serving import check_of, new_server
+from flowedge.network.calls.admission import CallAdmission
 
 
 def agent_server(config: AgentConfig, security: Security, guard: Guard | None) -> RenewableServer:

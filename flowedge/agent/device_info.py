@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.cluster.credentials.certificate_role import text_of
+from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, DeviceError
 from flowedge.core.log_fields import about
-from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.net.address import WILDCARDS, join_address, split_address
-from flowedge.security.credentials.certificate_role import text_of
-from flowedge.security.process import current
-from flowedge.system import private_files
-from flowedge.system.compute import CPU, DeviceCompute
-from flowedge.system.device_kind import device_kind
-from flowedge.system.memory import (
+from flowedge.device import private_files
+from flowedge.device.compute import CPU, DeviceCompute
+from flowedge.device.device_kind import device_kind
+from flowedge.device.memory import (
     AvailableMemory,
     MemorySettings,
     is_torch_loaded,
@@ -32,8 +30,10 @@ from flowedge.system.memory import (
     read_memory_of,
     resident_bytes,
 )
-from flowedge.system.state_dir import state_dir
-from flowedge.system.temperature import hottest
+from flowedge.device.state_dir import state_dir
+from flowedge.device.temperature import hottest
+from flowedge.discovery.advertised_device import AdvertisedDevice
+from flowedge.network.address import WILDCARDS, join_address, split_address
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from flowedge.cluster.command_secret import VARIABLE, own_secret
+from flowedge.cluster.process import forget_own_agents, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
-from flowedge.security.command_secret import VARIABLE, own_secret
-from flowedge.security.process import forget_own_agents, speak_plaintext_to
-from flowedge.system.python_command import module_command
+from flowedge.device.python_command import module_command
 
 MAX_LOCAL_STAGES = 64
 _LISTENING = re.compile(r"listening on (\S+:\d+)")

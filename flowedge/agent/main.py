@@ -21,15 +21,15 @@ from flowedge.agent.roles.agent import STOP_GRACE_S, Agent, Instruments
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
 from flowedge.agent.services.measure_service import MeasureService
+from flowedge.cluster import process
+from flowedge.cluster.process import Security
+from flowedge.cluster.tls.credential_renewal import renewing_credentials
+from flowedge.cluster.tls.serving import guard_of
 from flowedge.core.errors import DeadlineError
 from flowedge.core.log_fields import about
+from flowedge.device.compute import find_compute
 from flowedge.discovery.advertiser import Advertiser
-from flowedge.net.deadline import within
-from flowedge.security import process
-from flowedge.security.process import Security
-from flowedge.security.tls.credential_renewal import renewing_credentials
-from flowedge.security.tls.serving import guard_of
-from flowedge.system.compute import find_compute
+from flowedge.network.deadline import within
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

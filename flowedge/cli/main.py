@@ -26,7 +26,7 @@ from flowedge.cli.screens.help_page import (
 )
 from flowedge.cli.words import wrap_words
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
-from flowedge.net.tls_version import require_tls13
+from flowedge.network.tls_version import require_tls13
 from flowedge.version import VERSION
 
 EXIT_FAILURE = 1  # something failed

@@ -12,14 +12,14 @@ import typer
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.verification import VerificationChoice
+from flowedge.device.home_directory import expand_home
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftQuant
-from flowedge.models.checkpoint.gguf.parts import SUFFIX
-from flowedge.net.address import checked_address
+from flowedge.models.gguf.parts import SUFFIX
+from flowedge.network.address import checked_address
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.choice import AUTOREGRESSIVE, WITHOUT_DRAFTER, checked_strategy
-from flowedge.system.home_directory import expand_home
 
 BUNDLED = choice.BUNDLED
 MODEL_HELP = (

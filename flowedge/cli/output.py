@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowedge.cli.words import wrap_words
-from flowedge.core.visible_text import visible, visible_answer, visible_field
+from flowedge.core.plain_text import visible, visible_answer, visible_field
 
 _log = logging.getLogger("flowedge.cli")
 _logged = False  # whether lines for standard error become records of the log

@@ -10,8 +10,8 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.answering import find_devices, split_idle
 from flowedge.cli.pipelines.request import stage_counts
 from flowedge.client.assembly import OnProgress
-from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.plain_text import counted
 
 
 @dataclass(frozen=True)

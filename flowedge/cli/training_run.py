@@ -13,12 +13,12 @@ from flowedge.cli.screens.train_screen import train_screen
 from flowedge.cli.stages import StagesRequest, open_stages
 from flowedge.client.assembly import OnProgress
 from flowedge.models.layers.taps import Taps
+from flowedge.training.cluster_target import open_cluster_target
 from flowedge.training.interruption import Interruption
+from flowedge.training.local_target import open_local_target
 from flowedge.training.run import train_drafter
 from flowedge.training.settings import TrainingSettings
-from flowedge.training.targets.cluster_target import open_cluster_target
-from flowedge.training.targets.local_target import open_local_target
-from flowedge.training.targets.target import OpenTarget, TrainingTarget, check_device
+from flowedge.training.target import OpenTarget, TrainingTarget, check_device
 
 
 def train_and_report(

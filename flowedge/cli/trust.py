@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from flowedge.security import process
-from flowedge.security.credentials.enrolment import LIST_AGE, refresh_credentials
-from flowedge.security.settings import SecuritySettings
+from flowedge.cluster import process
+from flowedge.cluster.credentials.enrolment import LIST_AGE, refresh_credentials
+from flowedge.cluster.settings import SecuritySettings
 
 
 def choose_credentials(

@@ -21,9 +21,9 @@ from flowedge.client.status import DraftNodeStatus
 from flowedge.client.transcript import Chunk
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.client.watching.streams import watch_async
+from flowedge.cluster.tls.channels import AsyncConnection
 from flowedge.core.errors import DeadlineError, FlowEdgeError
-from flowedge.net.deadline import within
-from flowedge.security.tls.channels import AsyncConnection
+from flowedge.network.deadline import within
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub

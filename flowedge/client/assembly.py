@@ -10,13 +10,13 @@ import grpc
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.device import Device
 from flowedge.core.errors import BadRequestError, DeadlineError
-from flowedge.core.pipeline_id import new_pipeline_id
+from flowedge.core.ids import new_pipeline_id
 from flowedge.core.verification import VERIFICATIONS
+from flowedge.device.compute import AUTO, PREFERENCE
 from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
-from flowedge.net.address import checked_address
-from flowedge.net.watchdog import Watchdog
-from flowedge.system.compute import AUTO, PREFERENCE
+from flowedge.network.address import checked_address
+from flowedge.network.watchdog import Watchdog
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer

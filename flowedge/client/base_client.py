@@ -17,13 +17,13 @@ from flowedge.client.chat.values import is_integer
 from flowedge.client.request import checked_seconds
 from flowedge.client.retrying import Retries
 from flowedge.client.transcript import CANCELLED, AnswerStatistics, Chunk, Transcript
+from flowedge.cluster.process import Security
+from flowedge.cluster.settings import SecuritySettings
+from flowedge.cluster.tls.channels import AsyncConnection, Connection
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError
-from flowedge.net.address import checked_address
-from flowedge.net.grpc_status import from_status, passed_deadline
-from flowedge.security.process import Security
-from flowedge.security.settings import SecuritySettings
-from flowedge.security.tls.channels import AsyncConnection, Connection
-from flowedge.system.home_directory import expand_home
+from flowedge.device.home_directory import expand_home
+from flowedge.network.address import checked_address
+from flowedge.network.grpc_status import from_status, passed_deadline
 from flowedge.v1 import generation_pb2 as pb
 
 OnWaiting: TypeAlias = Callable[[int, float], None]

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
+from flowedge.cluster.tls.channels import open_sync_channel
 from flowedge.core.errors import DeviceLostError
-from flowedge.net.address import checked_address
-from flowedge.net.grpc_status import from_status
-from flowedge.security.tls.channels import open_sync_channel
+from flowedge.network.address import checked_address
+from flowedge.network.grpc_status import from_status
 from flowedge.v1.agent_pb2_grpc import AgentStub
 
 # An agent is on the local network, so a proxy named in the environment is not used.

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from flowedge.core.errors import ProtocolError
-from flowedge.net.grpc_status import from_status
+from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flowedge.system.compute import ComputeChoice
+from flowedge.device.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
 
 IDLE = "idle"

@@ -21,6 +21,8 @@ from flowedge.client.chat.values import (
     wrong_type,
 )
 from flowedge.core.errors import BadRequestError
+from flowedge.core.ids import check_request_id, new_request_id
+from flowedge.core.plain_text import checked_utf8
 from flowedge.core.request import (
     DEFAULT_PRIORITY,
     DEFAULT_STRATEGY,
@@ -30,9 +32,7 @@ from flowedge.core.request import (
     parse_noise,
     parse_priority,
 )
-from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.utf8 import checked_utf8
 from flowedge.v1 import generation_pb2 as pb
 
 DEFAULT_MAX_NEW_TOKENS = 256

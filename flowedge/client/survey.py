@@ -18,10 +18,10 @@ from flowedge.client.announced import (
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
+from flowedge.cluster.process import current, own_agents
 from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, PeerRefusedError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
-from flowedge.net.address import join_address, split_address
-from flowedge.security.process import current, own_agents
+from flowedge.network.address import join_address, split_address
 
 ANSWER_S = 3.0  # seconds that an agent may take for each answer
 _EXCHANGES = 4  # the shortest round trip of these counts

@@ -25,8 +25,8 @@ from flowedge.client.status import DraftNodeStatus
 from flowedge.client.transcript import Chunk
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.client.watching.streams import watch_blocking
+from flowedge.cluster.tls.channels import Connection
 from flowedge.core.errors import FlowEdgeError
-from flowedge.security.tls.channels import Connection
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub

@@ -15,8 +15,8 @@ from flowedge.client.chat.received import (
     read_deltas,
     read_logprobs,
 )
-from flowedge.core.counted import counted
 from flowedge.core.errors import ProtocolError
+from flowedge.core.plain_text import counted
 from flowedge.v1 import generation_pb2 as pb
 
 CANCELLED = "cancelled"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from flowedge.core.request_id import request_of
+from flowedge.core.ids import request_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

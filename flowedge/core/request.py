@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.rules.likelihood import TokenLikelihood
-from flowedge.core.rules.logit_rules import LogitRules
+from flowedge.core.logit_rules import LogitRules, TokenLikelihood
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 

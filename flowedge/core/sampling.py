@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.rules.likelihood import TokenLikelihood
+from flowedge.core.logit_rules import TokenLikelihood
 
 MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = 1e-6  # logits divided by less could exceed the range of a float64

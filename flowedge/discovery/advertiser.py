@@ -21,8 +21,8 @@ from flowedge.discovery.interfaces import Interface, InterfaceChoice, choose, lo
 from flowedge.discovery.record_listeners import CacheLimit
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.discovery.zeroconf_log import shorten_log
-from flowedge.net.address import WILDCARDS, host_ip, split_address
-from flowedge.net.supervision import supervise
+from flowedge.network.address import WILDCARDS, host_ip, split_address
+from flowedge.network.supervision import supervise
 
 _log = logging.getLogger(__name__)
 

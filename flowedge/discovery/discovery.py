@@ -26,8 +26,8 @@ from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.discovery.zeroconf_log import shorten_log
-from flowedge.net.limited_log import LimitedLog
-from flowedge.net.supervision import supervise
+from flowedge.network.limited_log import LimitedLog
+from flowedge.network.supervision import supervise
 
 _FIRST_QUESTIONS_S = (0.05, 1.0, 3.0)  # after the start
 _QUERIES_A_TTL = 3  # so that one or two lost answers make no agent stale

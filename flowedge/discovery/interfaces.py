@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 import psutil
 
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 
 # Names of interfaces that lead to no other device, or have an address that many devices have.
 _VIRTUAL_KINDS = {

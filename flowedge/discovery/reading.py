@@ -11,7 +11,7 @@ from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, by_reachability
 from flowedge.discovery.local_networks import LocalNetworks
 from flowedge.discovery.settings import SERVICE_TYPE
-from flowedge.net.address import join_address
+from flowedge.network.address import join_address
 
 MAX_ADDRESSES = 16  # of one device
 MAX_TXT_BYTES = 1300  # RFC 6763, section 6.2

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
-from flowedge.net.address import checked_address
+from flowedge.network.address import checked_address
 
 SERVICE_TYPE = "_flowedge._tcp.local."
 

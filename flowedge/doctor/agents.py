@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.doctor.membership import NOT_JOINED
-from flowedge.net.address import is_loopback
+from flowedge.network.address import is_loopback
 
 MANY_RESTARTS = 3
 UNIT = "flowedge-agent.service"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flowedge.device.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceTrial, has_gpu, try_device
 from flowedge.doctor.finding import ERROR, WARNING, Finding
-from flowedge.system.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceTrial, has_gpu, try_device
 
 TORCH_BROKEN = ERROR(
     "torch-unusable",

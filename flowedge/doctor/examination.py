@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import survey
 from flowedge.core.errors import DeviceError
+from flowedge.device.disk_cache.limits import CacheLimits
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.interfaces import InterfaceChoice, choose, local_interfaces
 from flowedge.discovery.settings import DiscoverySettings
@@ -28,8 +29,7 @@ from flowedge.doctor import (
 )
 from flowedge.doctor.finding import Finding, in_order
 from flowedge.doctor.known_agents import KnownAgents
-from flowedge.net.address import is_address
-from flowedge.storage.limits import CacheLimits
+from flowedge.network.address import is_address
 
 KINDS = tuple(
     kind

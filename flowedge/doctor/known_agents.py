@@ -11,7 +11,7 @@ from flowedge.doctor.clocks import ClockFacts
 from flowedge.doctor.membership import RefusalFacts
 from flowedge.doctor.memory import MemoryFacts
 from flowedge.doctor.versions import VersionFacts
-from flowedge.net.address import is_loopback, split_address
+from flowedge.network.address import is_loopback, split_address
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.doctor.finding import INFO, WARNING, Finding
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.doctor.ports import NOT_REACHED_BACK
-from flowedge.net.address import join_address, split_address
+from flowedge.network.address import join_address, split_address
 from flowedge.profiling.link_rates import Measure, measure_rate
 
 SLOW_BITS_PER_S = 50e6  # a segment of 16 rows of a 7B model in half precision takes 20 ms

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from flowedge.device.memory import read_available_memory
 from flowedge.doctor.finding import WARNING, Finding
-from flowedge.system.memory import read_available_memory
 
 LOW_SHARE = 0.1
 LOW_BYTES = 512 << 20

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.doctor.finding import WARNING, Finding
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 
 MTU_DIFFERS = WARNING(
     "mtu-differs",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flowedge.doctor.finding import ERROR, Finding
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 
 PORT_CLOSED = ERROR(
     "port-closed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from flowedge.models.checkpoint.json_object import read_json_object
+from flowedge.text.json_object import read_json_object
 
 DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")

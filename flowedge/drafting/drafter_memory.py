@@ -23,14 +23,14 @@ from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import fixed_rope_length
-from flowedge.models.checkpoint.json_object import read_json_object
-from flowedge.models.checkpoint.weight_file import open_weights
+from flowedge.models.files.config_support import fixed_rope_length
+from flowedge.models.files.weight_file import open_weights
 from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
+from flowedge.text.json_object import read_json_object
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 

@@ -11,6 +11,7 @@ import torch
 
 import flowedge
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.home_directory import expand_home
 from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,
@@ -36,15 +37,14 @@ from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_source import model_directory
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.models.gguf.model_files import files_in
 from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.quant.quantize import module_bytes, quantize_block
-from flowedge.system.home_directory import expand_home
 
 BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from flowedge.core.rules.gumbel_noise import gumbel_noise_of, noise_streams
+from flowedge.core.gumbel_noise import gumbel_noise_of, noise_streams
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, Scores, padded_layer
 from flowedge.models.copies import to_device, to_host

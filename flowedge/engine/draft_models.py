@@ -26,20 +26,16 @@ from flowedge.engine.draft_node import DraftNode
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
-from flowedge.models.checkpoint.tokenizer import (
-    StreamDecoder,
-    encode_chat,
-    eos_token_ids,
-    load_tokenizer,
-)
-from flowedge.models.grammar.compiler import GrammarCompiler
-from flowedge.models.grammar.token_bytes import TokenBytes
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.taps import Taps, row_width
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
+from flowedge.text.grammar_compiler import GrammarCompiler
+from flowedge.text.token_bytes import TokenBytes
+from flowedge.text.tokenizer import StreamDecoder, encode_chat
 
 PREFILL_ROWS = 128  # of a chunk; several chunks of a long prompt are in the pipeline at once
 

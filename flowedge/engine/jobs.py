@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, overload
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
-from flowedge.core.rules.logit_rules import RuledPath
+from flowedge.core.logit_rules import RuledPath
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.verification.draw import Draw, DrawnRows

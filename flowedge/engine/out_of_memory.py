@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 
 from flowedge.core.errors import CapacityError
+from flowedge.device.memory import gib, read_memory_of
 from flowedge.models.memory_errors import is_out_of_memory
-from flowedge.system.memory import gib, read_memory_of
 
 T = TypeVar("T")
 

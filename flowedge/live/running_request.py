@@ -7,7 +7,7 @@ import time
 
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Output
-from flowedge.net.deadline import within
+from flowedge.network.deadline import within
 
 
 class RunningRequest:

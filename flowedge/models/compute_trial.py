@@ -14,9 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from flowedge.models.quant.backend import WeightRows
-from flowedge.models.quant.quantize import QUANTISATIONS, backend_of
-from flowedge.system.compute import (
+from flowedge.device.compute import (
     BFLOAT16,
     CPU,
     FLOAT16,
@@ -26,6 +24,8 @@ from flowedge.system.compute import (
     cpu_dtypes,
     processor_name,
 )
+from flowedge.models.quant.backend import WeightRows
+from flowedge.models.quant.quantize import QUANTISATIONS, backend_of
 
 WIDTH = 128  # of the matrices: a multiple of every kernel's group
 ROWS = (1, 16)  # libraries have a kernel for one row and another for more

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
-from flowedge.models.checkpoint.families import EMBEDDING, FINAL_NORM, LM_HEAD
+from flowedge.models.files.config_support import max_positions
+from flowedge.models.files.families import EMBEDDING, FINAL_NORM, LM_HEAD
 from flowedge.models.kv.store import kv_row_bytes
 from flowedge.models.layers.loading import checkpoint_quant, layer_bytes, layer_oddity
 from flowedge.models.layers.tensors import DTYPES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.system.memory import (
+from flowedge.device.memory import (
     AvailableMemory,
     MemorySettings,
     gib,

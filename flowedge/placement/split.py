@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError
+from flowedge.core.plain_text import counted
 
 
 def even_split(layers: int, stages: int) -> list[int]:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from flowedge.core.errors import DeviceLostError
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 
 
 def handshake_times(address: str, count: int, seconds: float) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flowedge.client.device import IDLE
 from flowedge.client.survey import SurveyedAgent
 from flowedge.core.errors import FlowEdgeError
-from flowedge.net.address import is_loopback
+from flowedge.network.address import is_loopback
 from flowedge.profiling.measure import measure_link
 from flowedge.profiling.measurement import LinkMeasurement
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import grpc.aio
 
+from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.errors import BadRequestError, DeviceLostError, ProtocolError
-from flowedge.net.address import split_address
-from flowedge.net.deadline import within
-from flowedge.net.grpc_status import from_status
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.address import split_address
+from flowedge.network.deadline import within
+from flowedge.network.grpc_status import from_status
+from flowedge.network.link_settings import LinkSettings
 from flowedge.profiling.handshakes import handshake_times
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
-from flowedge.security.tls.channels import open_channel
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, measure_pb2_grpc
 from flowedge.v1 import measure_pb2 as pb
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowedge.client.channel import open_stub, stream_ended
+from flowedge.device.device_kind import device_kind
 from flowedge.drafting.choice import drafter_label
 from flowedge.models.libraries import import_libraries
-from flowedge.net.address import checked_address
+from flowedge.network.address import checked_address
 from flowedge.profiling.measurement import (
     DeviceMeasurement,
     LinkMeasurement,
@@ -15,7 +16,6 @@ from flowedge.profiling.measurement import (
     link_measurement,
     read_measurement,
 )
-from flowedge.system.device_kind import device_kind
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1.measure_pb2_grpc import MeasureStub
 from flowedge.version import PROTOCOL_VERSION

@@ -12,6 +12,7 @@ from flowedge.client import Client, Device
 from flowedge.client.assembly import OnProgress
 from flowedge.client.device import IDLE
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.device.compute import AUTO, CPU, default_threads, find_compute, negotiate_dtype
 from flowedge.drafting.choice import BUNDLED, drafter_value
 from flowedge.placement.split import even_split
 from flowedge.profiling.documents.link import LinkProfile
@@ -31,7 +32,6 @@ from flowedge.profiling.measured_profiles import (
     model_profile,
 )
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
-from flowedge.system.compute import AUTO, CPU, default_threads, find_compute, negotiate_dtype
 
 LOCAL_STAGES = 2  # of the scenario for a device that was measured alone
 ASSUMED_LINK = "gigabit"  # between the devices of that scenario

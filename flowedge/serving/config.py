@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from flowedge.agent.config.agent_config import LogSettings
 from flowedge.agent.config.loading import SERVE_PREFIX, ConfigForm
 from flowedge.agent.config.rendering import ConfigDocuments
+from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
-from flowedge.net.address import host_ip, is_loopback, join_address
-from flowedge.security.settings import SecuritySettings
-from flowedge.system.state_dir import state_dir
+from flowedge.device.state_dir import state_dir
+from flowedge.network.address import host_ip, is_loopback, join_address
 
 KEYS_FILE = "gateway-keys.json"
 

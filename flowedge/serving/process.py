@@ -15,14 +15,15 @@ from functools import partial
 import uvicorn
 
 from flowedge.agent.operations.signals import Signals
+from flowedge.cluster.credentials.certificates import utc_now
+from flowedge.cluster.credentials.enrolment import refresh_credentials
+from flowedge.cluster.process import current
 from flowedge.core.errors import BadRequestError
 from flowedge.core.log_fields import about
-from flowedge.net.address import join_address
-from flowedge.net.listening import OTHER_PORT, listening_error
-from flowedge.net.supervision import supervise
-from flowedge.security.credentials.certificates import utc_now
-from flowedge.security.credentials.enrolment import refresh_credentials
-from flowedge.security.process import current
+from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.network.address import join_address
+from flowedge.network.listening import OTHER_PORT, listening_error
+from flowedge.network.supervision import supervise
 from flowedge.serving.access.gatekeeper import Gatekeeper
 from flowedge.serving.access.keys import KeyFile
 from flowedge.serving.config import GatewaySettings, ListenSettings
@@ -31,7 +32,6 @@ from flowedge.serving.http.protocol import SEND_BUFFER, ConnectionRules, limited
 from flowedge.serving.metrics import GatewayMetrics
 from flowedge.serving.pipelines.pool import PipelinePool
 from flowedge.serving.pipelines.served import PipelineEntry
-from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.version import VERSION
 
 _LOOK_S = 1.0  # between two signs of life to systemd, at most

@@ -22,7 +22,6 @@ from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.engine.stopping import TextStream
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
@@ -31,6 +30,7 @@ from flowedge.models.layers.tensors import payload_dtype
 from flowedge.simulate.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
+from flowedge.text.grammar_compiler import GrammarCompiler
 
 
 def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none") -> list[LayerBlock]:

@@ -12,17 +12,14 @@ from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.choice import STRATEGIES, checked_strategy
-from flowedge.strategies.flowspec.flowspec import FlowSpec
-from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
-from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
-from flowedge.strategies.flowspec.naive_pp import NaivePP
-from flowedge.strategies.flowspec.pruned_pp import PrunedPP
-from flowedge.strategies.levels.pipedec import PipeDec
-from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
-from flowedge.strategies.levels.specpipe_db import SpecPipeDB
-from flowedge.strategies.pipeinfer import PipeInfer
-from flowedge.strategies.pipespec.pipespec import PipeSpec
-from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
+from flowedge.strategies.flowspec import FlowSpec
+from flowedge.strategies.published.flowspec_paper import FlowSpecNoSBD, FlowSpecPaper
+from flowedge.strategies.published.naive_pp import NaivePP
+from flowedge.strategies.published.pipeinfer import PipeInfer
+from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync
+from flowedge.strategies.published.pruned_pp import PrunedPP
+from flowedge.strategies.published.specpipe_db import SpecPipeDB
+from flowedge.strategies.published.stepwise import PipeDec, SpecPipe, SpecPipeSettings
 from flowedge.strategies.settings import (
     AutoSettings,
     HierarchySettings,

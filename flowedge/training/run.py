@@ -18,16 +18,16 @@ from flowedge.drafting.drafter_kind import TOKENIZER_FILES
 from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.training.data.documents import TrainingText, document_of, prompt_tokens
-from flowedge.training.data.examples import Example, data_digest, read_examples, split_held_out
-from flowedge.training.data.self_generation import self_generated
+from flowedge.training.documents import TrainingText, document_of, prompt_tokens
+from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
 from flowedge.training.heads.kinds import head_taps, head_training
+from flowedge.training.local_target import open_local_target
+from flowedge.training.self_generation import self_generated
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import StateFolder, TrainingProgress, clear, only_training
-from flowedge.training.targets.local_target import open_local_target
-from flowedge.training.targets.target import OpenTarget, Question, TrainingTarget
+from flowedge.training.target import OpenTarget, Question, TrainingTarget
 from flowedge.training.trainer import Trainer, default_learning_rate
 
 STATE_FOLDER = ".training"

@@ -15,12 +15,12 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.training.data.batch import Batch, like_lengths
-from flowedge.training.data.documents import TrainingText, Update, updates_from
+from flowedge.training.batch import Batch, like_lengths
+from flowedge.training.documents import TrainingText, Update, updates_from
 from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress, TrainingState
-from flowedge.training.targets.target import TrainingTarget
+from flowedge.training.target import TrainingTarget
 
 BETAS = (0.9, 0.95)  # of AdamW, as published
 WEIGHT_DECAY = 0.01

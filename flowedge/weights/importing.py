@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from flowedge.core.errors import BadRequestError
+from flowedge.device.disk_cache.digest import READ_BYTES
+from flowedge.device.disk_cache.file_range import FileRange
+from flowedge.device.disk_cache.objects import ObjectStore
+from flowedge.device.disk_cache.space import QUANTISED
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quant_cache import QuantCache
-from flowedge.storage.digest import READ_BYTES
-from flowedge.storage.file_range import FileRange
-from flowedge.storage.objects import ObjectStore
-from flowedge.storage.space import QUANTISED
+from flowedge.weights.checkpoint_opener import open_cached
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 from flowedge.weights.known_models import HASH_PREFIX
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.describing import describe
+from flowedge.weights.manifest_of_model import describe
 from flowedge.weights.model_directory import model_name
-from flowedge.weights.open.checkpoint_opener import open_cached
 
 
 def import_model(local_weights: LocalWeights, model: str, *, hub: bool, on_transfer: OnTransfer) -> str:

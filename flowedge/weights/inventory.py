@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.storage.digest import is_digest
+from flowedge.device.disk_cache.digest import is_digest
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.weights.fetch.fetcher import Fetcher
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
@@ -16,7 +16,7 @@ from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.fetch.weights_client import WeightsClient, fetch_document
 from flowedge.weights.known_models import HASH_PREFIX, MIN_DIGITS, printable_name
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.manifest import parse_manifest
+from flowedge.weights.manifest import parse_manifest
 from flowedge.weights.service import catalogue
 from flowedge.weights.settings import WeightsSettings
 

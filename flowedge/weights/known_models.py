@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import BadRequestError, ProtocolError
-from flowedge.storage.digest import check_digest, is_digest
-from flowedge.storage.objects import ObjectStore
-from flowedge.weights.manifest.manifest import Manifest, parse_manifest
+from flowedge.device.disk_cache.digest import check_digest, is_digest
+from flowedge.device.disk_cache.objects import ObjectStore
+from flowedge.weights.manifest import Manifest, parse_manifest
 
 MODELS = "models"  # below the cache's root
 HASH_PREFIX = "sha256:"  # of the name of a model that is given by its hash

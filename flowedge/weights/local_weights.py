@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from flowedge.storage.digest import digest_of
-from flowedge.storage.file_range import FileRange, FileState
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.objects import ObjectStore
+from flowedge.device.disk_cache.digest import digest_of
+from flowedge.device.disk_cache.file_range import FileRange, FileState
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.weights.known_models import KnownModels
-from flowedge.weights.manifest.manifest import Manifest
+from flowedge.weights.manifest import Manifest
 
 ABSENT, RECEIVING, HELD = 0, 1, 2
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, FlowEdgeError
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.grpc_status import abort
-from flowedge.net.unread import send_reply
-from flowedge.storage.digest import DIGEST_BYTES
+from flowedge.device.disk_cache.digest import DIGEST_BYTES
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.grpc_status import abort
+from flowedge.network.unread import send_reply
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.document import MAX_ENTRIES
-from flowedge.weights.manifest.manifest import Manifest
+from flowedge.weights.manifest import Manifest
+from flowedge.weights.manifest_document import MAX_ENTRIES
 from flowedge.weights.model_directory import is_on_disk
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread

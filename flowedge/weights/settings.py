@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
-from flowedge.net.address import checked_address
+from flowedge.network.address import checked_address
 
 
 class WeightsSettings(SettingsGroup):

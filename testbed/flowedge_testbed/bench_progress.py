@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from flowedge.core.visible_text import visible
+from flowedge.core.plain_text import visible
 from flowedge_testbed.bench import BenchProgress
 
 TOLD = 10  # lines about the runs, where there is no bar

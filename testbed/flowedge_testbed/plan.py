@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
-from flowedge.strategies.levels.specpipe import SpecPipe
-from flowedge.strategies.levels.specpipe_db import SpecPipeDB
+from flowedge.strategies.published.specpipe_db import SpecPipeDB
+from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.costs.fitted_options import level_width
 from flowedge_testbed.costs.tap_choice import with_kept_taps

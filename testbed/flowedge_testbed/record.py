@@ -12,7 +12,7 @@ from flowedge.core.request import Finished, Request, StageReport, Tokens
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.profiling.documents.device import Watts
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
-from flowedge.training.data.self_generation import is_looping
+from flowedge.training.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
 
 

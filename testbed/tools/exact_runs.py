@@ -25,7 +25,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
@@ -34,6 +34,7 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.strategies.choice import STRATEGIES
+from flowedge.text.tokenizer import StreamDecoder, encode_chat
 from flowedge_testbed.prompts import OWN_FILE
 from flowedge_testbed.report.markdown import table
 

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
-from flowedge.strategies.levels.specpipe import SpecPipe
+from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.hit_rate import HitRates
 from flowedge_testbed.prompts import OWN

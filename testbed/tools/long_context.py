@@ -29,7 +29,6 @@ from flowedge.engine.draft_models import DraftModels, draft_node_spec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftBatch, DraftExecutor, Forward, StageExecutor, Verify
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
 from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
@@ -38,6 +37,7 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.placement.split import even_split, layer_ranges
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import machine_pipeline
+from flowedge.text.tokenizer import StreamDecoder
 from flowedge_testbed.report.markdown import table
 
 POSITIONS = 32_768

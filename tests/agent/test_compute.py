@@ -10,9 +10,9 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.compute import cpu_dtypes, processor_name
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.system.compute import cpu_dtypes, processor_name
 from tests.support.breadth import dealt
 from tests.support.processes import AgentProcess, FlowEdgeProcess, agents
 

@@ -20,7 +20,7 @@ from flowedge.agent.config.rendering import (
 from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.link_settings import LinkSettings
 
 if sys.version_info >= (3, 11):
     import tomllib

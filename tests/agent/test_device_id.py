@@ -9,7 +9,7 @@ import pytest
 
 from flowedge.agent.device_info import ID_FILE, DeviceId
 from flowedge.core.errors import DeviceError
-from flowedge.system.state_dir import state_dir
+from flowedge.device.state_dir import state_dir
 
 
 def test_the_id_is_the_same_at_the_next_start(tmp_path: Path) -> None:

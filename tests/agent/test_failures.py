@@ -13,8 +13,8 @@ import pytest
 
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
-from flowedge.core.pipeline_id import pipeline_label
-from flowedge.net.grpc_status import from_status
+from flowedge.core.ids import pipeline_label
+from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from tests.support.processes import AgentProcess, agents, become_pipeline

@@ -16,8 +16,8 @@ from flowedge import Client
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.message_limits import MAX_FRAME_BYTES
 from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Message, Open, Prune, Segment
-from flowedge.net.deadline import within
-from flowedge.net.grpc_status import from_status
+from flowedge.network.deadline import within
+from flowedge.network.grpc_status import from_status
 from flowedge.protocol import wire
 from tests.support.links import RawLink, frame_of
 from tests.support.processes import AgentProcess, agents, become_pipeline

@@ -39,7 +39,7 @@ import_libraries()
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.compute_side import ComputeSide
 from flowedge.agent.roles.stage_content import LayerSlice
-from flowedge.system.compute import ComputeChoice, DeviceCompute
+from flowedge.device.compute import ComputeChoice, DeviceCompute
 from flowedge.v1 import agent_pb2 as pb
 
 cpu = DeviceCompute("cpu", ComputeChoice("cpu", "a CPU", ("float32",)))

@@ -17,7 +17,7 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.core.errors import CapacityError
-from flowedge.net.grpc_status import to_status
+from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import Script, chunk, keep_alive, serving, started, waiting
 from tests.support.processes import CLI

@@ -11,7 +11,7 @@ from flowedge.cli.main import run
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 
 LINES = ({"prompt": "Say apples.", "response": "apples and pears"}, {"text": "zebra zebra"})
 

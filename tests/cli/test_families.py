@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from tests.models.checkpoint.test_tokenizer import byte_level
 from tests.models.tiny_families import make_tiny
 from tests.support.processes import AgentProcess
+from tests.text.test_tokenizer import byte_level
 
 
 @pytest.mark.slow

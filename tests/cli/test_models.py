@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.objects import ObjectStore
+from flowedge.weights.checkpoint_opener import open_cached
 from flowedge.weights.known_models import KnownModels
-from flowedge.weights.open.checkpoint_opener import open_cached
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rich.text import Text
 import flowedge.cli
 from flowedge.cli.output import VisibleFormatter, say, say_json, warn, write_answer
 from flowedge.cli.screens.tables import TerminalConsole, plain_table
-from flowedge.core.visible_text import MOST_SHOWN, visible, visible_answer, visible_field
+from flowedge.core.plain_text import MOST_SHOWN, visible, visible_answer, visible_field
 
 NASTY = "\x1b]0;owned\x07\x9b31m\x7f\u202e\u2066\u200b\r\nforged\tline\u2028\ud800"
 _MAY_PRINT = {"output.py"}

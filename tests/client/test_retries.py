@@ -16,7 +16,7 @@ from flowedge.core.errors import (
     DrainingError,
     FlowEdgeError,
 )
-from flowedge.net.grpc_status import to_status
+from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, finished, serving, started, waiting
 

@@ -11,7 +11,7 @@ import pytest
 
 from flowedge.client import AsyncClient, Client
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.net.grpc_status import to_status
+from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, finished, keep_alive, serving, started, waiting
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.core.counted import counted
+from flowedge.core.plain_text import counted
 
 
 def test_one_thing_and_several() -> None:

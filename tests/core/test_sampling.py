@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.rules.gumbel_noise import gumbel_noise, gumbel_noise_of
+from flowedge.core.gumbel_noise import gumbel_noise, gumbel_noise_of
 from flowedge.core.sampling import MAX_SEED, SamplingParams, Walk, walk
 from flowedge.models.sampling.token_sampler import TokenSampler
 from tests.support.breadth import dealt

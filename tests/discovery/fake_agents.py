@@ -15,10 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-from flowedge.security.authority.authority import Authority
+from flowedge.cluster.authority import Authority
 from flowedge.version import PROTOCOL_VERSION
+from tests.cluster.clusters import now
 from tests.discovery.packets import MALFORMED, announcement, sender
-from tests.security.clusters import now
 
 
 def fields(number: int, cluster: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.net.address import join_address, split_address
+from flowedge.network.address import join_address, split_address
 from flowedge.version import PROTOCOL_VERSION
 
 RECORD = AdvertisedDevice(

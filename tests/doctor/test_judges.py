@@ -12,6 +12,7 @@ import pytest
 from flowedge.client.duplicates import Duplicate
 from flowedge.client.survey import AgentReply, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge.device.compute import DeviceTrial
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import (
@@ -30,7 +31,6 @@ from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.profiling.measurement import LinkMeasurement
-from flowedge.system.compute import DeviceTrial
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
 

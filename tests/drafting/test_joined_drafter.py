@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.joined import JoinedDrafter

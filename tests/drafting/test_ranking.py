@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowedge.core.arrays import FloatArray
-from flowedge.core.rules.gumbel_noise import gumbel_noise_of
+from flowedge.core.gumbel_noise import gumbel_noise_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.ranking import ERROR_SCALE, best_drawn_of, drawn_scores, ranked
 from flowedge.models.sampling.token_sampler import TokenSampler

@@ -11,7 +11,7 @@ from flowedge.core.arrays import Payload
 from flowedge.engine.jobs import Forward, ForwardBatch, StageJob, StageResult
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
-from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.strategies.published.pipespec import PipeSpec
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowedge.core.logit_rules import LogitRules
 from flowedge.core.messages import Forget
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
-from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.admission.cache_budget import AdmissionLimits

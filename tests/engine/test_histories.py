@@ -28,7 +28,7 @@ from flowedge.protocol.kept_taps import KeptTaps
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge.strategies.flowspec import flowspec
+from flowedge.strategies import flowspec
 from flowedge.strategies.tree_commands import advance
 from tests.engine import exact_model, histories
 from tests.engine.deliberate_bugs import Bug, Patch, check_noticed, replaced, wrapped

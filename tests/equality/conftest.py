@@ -17,8 +17,7 @@ from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
-from flowedge.models.grammar.compiler import GrammarCompiler
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
@@ -29,6 +28,8 @@ from flowedge.simulate.virtual_pipeline import (
     VirtualObserver,
     VirtualPipeline,
 )
+from flowedge.text.grammar_compiler import GrammarCompiler
+from flowedge.text.tokenizer import StreamDecoder, encode_chat
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "

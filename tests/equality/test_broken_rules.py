@@ -11,7 +11,7 @@ from flowedge.core.errors import GrammarError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.head import LMHead
-from flowedge.models.sampling.rules.path_rules import PathRules
+from flowedge.models.sampling.path_rules import PathRules
 from flowedge.simulate.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, token_ids

@@ -14,12 +14,13 @@ from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
+from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.support.breadth import dealt, thinnest
 from tests.support.gguf_files import BUNDLED, write_gguf

@@ -15,11 +15,11 @@ from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftWork, ForwardBatch, StageJob
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.simulate.virtual_pipeline import Costs, VirtualObserver, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.text.tokenizer import StreamDecoder
 from tests.engine.histories import RandomCosts, express_fault
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.equality.test_exact import exact_blocks, exact_head

@@ -25,7 +25,7 @@ from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.stage import Stage
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel

@@ -10,11 +10,11 @@ import torch
 from flowedge.core.request import Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
+from flowedge.strategies.published.pipespec import PipeSpecSync
+from flowedge.text.tokenizer import StreamDecoder
 from tests.drafting.conftest import save_small_lm
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.support.truncated import first_layers

@@ -14,11 +14,11 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.simulate.virtual_pipeline import ExpressDelay, VirtualPipeline
 from flowedge.strategies.registry import STRATEGIES
+from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.equality.test_exact import exact_blocks, exact_head
 from tests.equality.test_virtual import reordered

@@ -11,7 +11,7 @@ from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
 from tests.support.breadth import dealt, dealt_thinly
 from tests.support.processes import AgentProcess
 

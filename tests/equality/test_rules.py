@@ -15,20 +15,19 @@ import pytest
 import torch
 
 from flowedge.core.errors import GrammarError
+from flowedge.core.grammar_source import GrammarSource
+from flowedge.core.logit_rules import LogitRules, TokenLikelihood
 from flowedge.core.request import Failed, Finished, Request, Tokens
-from flowedge.core.rules.grammar_source import GrammarSource
-from flowedge.core.rules.likelihood import TokenLikelihood
-from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftWork, StageJob, Verify
-from flowedge.models.checkpoint.tokenizer import StreamDecoder
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
+from flowedge.text.tokenizer import StreamDecoder
 from tests.engine.histories import express_fault
 from tests.equality.conftest import Pair, bundled_blocks, expected, reference, token_ids
 from tests.equality.test_mixed_sessions import check_answers, run_together

@@ -14,11 +14,12 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically

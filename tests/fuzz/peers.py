@@ -16,7 +16,7 @@ import numpy as np
 from flowedge.core.message_limits import MAX_FRAME_BYTES
 from flowedge.core.messages import Message, Open, Segment
 from flowedge.live.transport.server import InStream
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc

@@ -25,10 +25,11 @@ from flowedge.core.errors import FlowEdgeError
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_chat, eos_token_ids, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.text.tokenizer import encode_chat
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.fuzz.file_mutation import FileMutator
 from tests.models.tiny_families import make_multimodal, make_tiny

@@ -24,7 +24,7 @@ import pytest
 from flowedge import Client
 from flowedge.core.messages import Close, Message, Segment
 from flowedge.live.transport.server import InStream
-from flowedge.net.grpc_status import ERROR_KEY
+from flowedge.network.grpc_status import ERROR_KEY
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, weights_pb2
 from flowedge.v1 import agent_pb2 as pb

@@ -35,7 +35,7 @@ from flowedge.live.work_timing import RealTime
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.taps import Taps, kept_places
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.link_settings import LinkSettings
 from flowedge.placement.split import even_split, layer_ranges
 from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
 from tests.support.breadth import dealt

@@ -22,8 +22,8 @@ from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import SERVICE, STREAM_METHODS, OutLink
 from flowedge.live.transport.listener import UNPROVEN_PER_ADDRESS, LinkListener
 from flowedge.live.transport.server import InStream
-from flowedge.net.grpc_status import from_status
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.grpc_status import from_status
+from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.v1 import pipeline_pb2 as pb
 from tests.support.free_ports import free_port

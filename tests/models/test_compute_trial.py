@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.device.compute import NOT_TRIED
 from flowedge.models.compute_trial import trials_here
 from flowedge.models.quant.quantize import QUANTISATIONS
-from flowedge.system.compute import NOT_TRIED
 
 
 def test_each_quantisation_is_tried_after_the_device_itself() -> None:

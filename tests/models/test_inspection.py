@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from flowedge.cli.main import run
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.weight_file import WeightFile
+from flowedge.models.files.weight_file import WeightFile
 from flowedge.models.inspection import inspect_checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quantize import QUANTISATIONS

@@ -11,12 +11,8 @@ import grpc
 import pytest
 
 from flowedge.core.errors import CapacityError
-from flowedge.engine.draft_models import DraftModels, required_memory
-from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.net.grpc_status import from_status
-from flowedge.placement.admission import admit, session_rows
-from flowedge.system.cgroup import CgroupMemory, cgroup_memory
-from flowedge.system.memory import (
+from flowedge.device.cgroup import CgroupMemory, cgroup_memory
+from flowedge.device.memory import (
     GIB,
     AvailableMemory,
     CudaMemory,
@@ -26,6 +22,10 @@ from flowedge.system.memory import (
     read_memory_of,
     resident_bytes,
 )
+from flowedge.engine.draft_models import DraftModels, required_memory
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.network.grpc_status import from_status
+from flowedge.placement.admission import admit, session_rows
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -20,14 +20,14 @@ from flowedge.agent.services.measure_service import MeasureService
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.device.compute import find_compute
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.transport.listener import LinkListener
-from flowedge.net.calls.admission import CallAdmission
-from flowedge.net.grpc_status import from_status
+from flowedge.network.calls.admission import CallAdmission
+from flowedge.network.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link
 from flowedge.profiling.measurement import LinkMeasurement, MeasureOptions, read_measurement
-from flowedge.system.compute import find_compute
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

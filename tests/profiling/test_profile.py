@@ -9,11 +9,11 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.device.compute import cpu_dtypes
 from flowedge.profiling.device import profiler
 from flowedge.profiling.documents.profile_files import SCENARIO, file_stem, profile_files
 from flowedge.profiling.measured_profiles import link_profile
 from flowedge.profiling.measurement import LinkMeasurement
-from flowedge.system.compute import cpu_dtypes
 from flowedge_testbed.emulation.emulation import SHORT_DTYPES
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.core.request_id import check_request_id
+from flowedge.core.ids import check_request_id
 from flowedge.version import VERSION
 from tests.support.gateways import GatewayProcess
 

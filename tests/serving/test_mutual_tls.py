@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import EXIT_FAILURE, EXIT_USAGE
-from flowedge.security.credentials.certificate_role import CertificateRole
-from tests.security.clusters import Cluster, members
+from flowedge.cluster.credentials.certificate_role import CertificateRole
+from tests.cluster.clusters import Cluster, members
 from tests.serving.asking import COMPLETIONS, body
 from tests.support.gateways import GatewayProcess, refused_start
 from tests.support.processes import AgentProcess, running

@@ -7,12 +7,10 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned
-from flowedge.strategies.flowspec.flowspec_no_sbd import FlowSpecNoSBD
-from flowedge.strategies.flowspec.flowspec_paper import FlowSpecPaper
-from flowedge.strategies.flowspec.pruned_pp import PrunedPP
-from flowedge.strategies.levels.pipedec import PipeDec
-from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
-from flowedge.strategies.pipeinfer import PipeInfer
+from flowedge.strategies.published.flowspec_paper import FlowSpecNoSBD, FlowSpecPaper
+from flowedge.strategies.published.pipeinfer import PipeInfer
+from flowedge.strategies.published.pruned_pp import PrunedPP
+from flowedge.strategies.published.stepwise import PipeDec, SpecPipe, SpecPipeSettings
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
 from flowedge.strategies.turn_gate import TurnGate

@@ -10,9 +10,8 @@ from flowedge.core.messages import CONTEXT, Segment
 from flowedge.engine.route_session import RouteSession
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Keep, Send, SendTo
 from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Verified
-from flowedge.strategies.pipespec.pipespec import PipeSpec
-from flowedge.strategies.pipespec.pipespec_sync import PipeSpecSync
-from flowedge.strategies.pipespec.token_chain import TokenChain
+from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync
+from flowedge.strategies.published.token_chain import TokenChain
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import HierarchySettings, LookaheadSettings
 from tests.strategies.script import Script

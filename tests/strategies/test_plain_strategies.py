@@ -11,8 +11,8 @@ from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.choice import WITH_MIDDLE_MODELS, WITHOUT_DRAFTER
 from flowedge.strategies.commands import AcceptPath, Append, Emit, Grow, Send
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Verified
-from flowedge.strategies.flowspec.naive_pp import NaivePP
 from flowedge.strategies.growth import Growth
+from flowedge.strategies.published.naive_pp import NaivePP
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 from flowedge.strategies.settings import TreeSettings
 from tests.strategies.script import Script

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flowedge.core.tree import UNSENT
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
-from flowedge.strategies.flowspec.flowspec import FlowSpec
+from flowedge.strategies.flowspec import FlowSpec
 from flowedge.strategies.settings import TreeSettings
 from tests.core.trees import check_tree
 from tests.strategies.script import Script

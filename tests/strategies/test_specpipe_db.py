@@ -6,9 +6,9 @@ from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.commands import Grow, Send
-from flowedge.strategies.levels.specpipe import SpecPipe, SpecPipeSettings
-from flowedge.strategies.levels.specpipe_db import SpecPipeDB
 from flowedge.strategies.pipeline_steps import PipelineSteps
+from flowedge.strategies.published.specpipe_db import SpecPipeDB
+from flowedge.strategies.published.stepwise import SpecPipe, SpecPipeSettings
 from flowedge.strategies.registry import session_strategy
 from tests.strategies.script import Script, ask_together
 from tests.strategies.script_layers import FIRST, SECOND

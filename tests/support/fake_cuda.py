@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from flowedge.drafting import ranking
 from flowedge.drafting.heads import eagle3_head
 from flowedge.models import copies
-from flowedge.models.checkpoint.weight_file import WeightSlice
+from flowedge.models.files.weight_file import WeightSlice
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.quant import backend
 

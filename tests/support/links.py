@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from flowedge.cluster.credentials.credentials import CredentialStore
 from flowedge.core.messages import Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
 from flowedge.live.transport.link import SERVICE
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamOwner, StreamServer
-from flowedge.net.address import split_address
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.address import split_address
+from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
-from flowedge.security.credentials.credentials import CredentialStore
 from flowedge.v1 import pipeline_pb2 as pb
 
 

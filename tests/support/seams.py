@@ -13,6 +13,8 @@ import pytest
 
 from flowedge.agent.roles.coordinator import StageReady
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.cluster import process
+from flowedge.cluster.process import Security
 from flowedge.core.messages import Forget, Segment
 from flowedge.core.tree import DraftTree
 from flowedge.engine.batching.computing_segments import ComputingSegment
@@ -23,17 +25,15 @@ from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
-from flowedge.models.chat_template.renderer import TemplateRenderer
 from flowedge.models.layers.cache import SessionCache
-from flowedge.security import process
-from flowedge.security.process import Security
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.pipespec.pipespec import PipeSpec
+from flowedge.strategies.published.pipespec import PipeSpec
 from flowedge.strategies.registry import session_strategy
+from flowedge.text.template_renderer import TemplateRenderer
 from flowedge.v1 import agent_pb2 as pb
 
 

@@ -18,12 +18,12 @@ from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.sampling import SamplingParams
+from flowedge.training.cluster_target import open_cluster_target
+from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress
-from flowedge.training.targets.cluster_target import open_cluster_target
-from flowedge.training.targets.local_target import LocalTarget
-from flowedge.training.targets.target import Question, TrainingTarget
+from flowedge.training.target import Question, TrainingTarget
 from tests.drafting.conftest import save_small_lm
 from tests.support.processes import AgentProcess
 from tests.support.processes import agents as launched

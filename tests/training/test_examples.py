@@ -11,9 +11,10 @@ import pytest
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
-from flowedge.training.data.documents import document_of, epoch_batches, prompt_tokens
-from flowedge.training.data.examples import Example, Message, read_examples, split_held_out
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.tokenizer import encode_chat
+from flowedge.training.documents import document_of, epoch_batches, prompt_tokens
+from flowedge.training.examples import Example, Message, read_examples, split_held_out
 
 
 @pytest.fixture(scope="module")

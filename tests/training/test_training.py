@@ -23,14 +23,15 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.head import LMHead
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.text.tokenizer import encode_chat
+from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import TrainingObserver, train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress
-from flowedge.training.targets.local_target import LocalTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.engine.histories import NoText
 from tests.models.tiny_families import make_tiny
@@ -176,9 +177,9 @@ def test_computing_in_pieces_changes_nothing(
     whole, pieces = Recorder(), Recorder()
     train_drafter(str(target), data, tmp_path / "whole", settings, whole)
     monkeypatch.setattr("flowedge.training.heads.head_training.HELD_LOGITS", 5 * 4096)
-    monkeypatch.setattr("flowedge.training.targets.local_target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     if kind == "eagle3":  # the order of texts changes the noise, which it has none of
-        monkeypatch.setattr("flowedge.training.data.batch.LEAST_FILL", 1.0)
+        monkeypatch.setattr("flowedge.training.batch.LEAST_FILL", 1.0)
     train_drafter(str(target), data, tmp_path / "pieces", settings, pieces)
     assert len(pieces.losses) == 4
     for step, losses in pieces.losses.items():
@@ -199,7 +200,7 @@ def test_a_training_goes_on_from_a_head(target: Path, data: Path, tmp_path: Path
 
 
 def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowedge.training.targets.local_target.CHUNK_ROWS", 7)
+    monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     tokens = np.arange(5, 35, dtype=np.int32)
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
-from flowedge.training.data.documents import TrainingText
+from flowedge.training.documents import TrainingText
 from flowedge.training.heads.eagle3_training import draft_vocabulary, unrolled
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 

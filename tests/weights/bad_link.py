@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 
 T = TypeVar("T")
 READ_BYTES = 256 << 10

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import grpc.aio
 
-from flowedge.net.link_settings import LinkSettings
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.objects import ObjectStore
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.objects import ObjectStore
+from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights

@@ -14,11 +14,11 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.disk_cache.digest import digest_of
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids
-from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
-from flowedge.storage.digest import digest_of
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
+from flowedge.models.files.weight_file import WeightFile, byte_view
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.importing import import_model

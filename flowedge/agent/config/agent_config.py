@@ -7,21 +7,21 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flowedge.core.counted import counted
+from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import CapacityError
+from flowedge.core.plain_text import counted
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
 from flowedge.core.verification import VerificationChoice
+from flowedge.device.compute import CPU, checked_device, default_threads
+from flowedge.device.disk_cache.limits import CacheSettings
+from flowedge.device.memory import MemorySettings
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftForm, DraftQuant
-from flowedge.net.address import checked_address, host_ip
-from flowedge.net.calls.method_rules import MethodRule, rules_for
-from flowedge.net.calls.settings import CallDeadlines, CallLimits
-from flowedge.net.link_settings import LinkDeadlines, LinkSettings, MessageLimit
-from flowedge.security.settings import SecuritySettings
-from flowedge.storage.limits import CacheSettings
-from flowedge.system.compute import CPU, checked_device, default_threads
-from flowedge.system.memory import MemorySettings
+from flowedge.network.address import checked_address, host_ip
+from flowedge.network.calls.method_rules import MethodRule, rules_for
+from flowedge.network.calls.settings import CallDeadlines, CallLimits
+from flowedge.network.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.weights.settings import WeightsSettings
 
 Host = Annotated[str, checked_by(host_ip)]

@@ -24,7 +24,7 @@ from pydantic_settings import (
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import SettingsGroup
-from flowedge.storage.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
+from flowedge.device.disk_cache.limits import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
 Config = TypeVar("Config", bound=BaseModel)
 DEFAULT_FILE = Path("/etc/flowedge/agent.toml")

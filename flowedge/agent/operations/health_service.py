@@ -9,8 +9,8 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.unread import send_reply
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.unread import send_reply
 
 
 class HealthService(health.aio.HealthServicer):

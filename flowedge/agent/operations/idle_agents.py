@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from flowedge.agent.operations.probe_history import Candidate, ProbeHistory
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import describe
+from flowedge.cluster.process import current
 from flowedge.core.errors import FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
-from flowedge.net.address import is_loopback
-from flowedge.net.deadline import within
-from flowedge.net.limited_log import LimitedLog
-from flowedge.security.process import current
+from flowedge.network.address import is_loopback
+from flowedge.network.deadline import within
+from flowedge.network.limited_log import LimitedLog
 from flowedge.v1 import agent_pb2 as pb
 
 DISCOVER_S = 3.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowedge.agent.config.agent_config import LogSettings
 from flowedge.core.log_fields import ATTRIBUTE, cut
-from flowedge.core.visible_text import visible, visible_field
+from flowedge.core.plain_text import visible, visible_field
 
 MAX_MESSAGE = 4096  # characters
 MAX_EXCEPTION = 1 << 14  # characters, traceback included

@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.request import DecodeCounters
+from flowedge.device.memory import read_available_memory
+from flowedge.device.temperature import temperatures
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import CountBytes, LiveObserver
-from flowedge.system.memory import read_available_memory
-from flowedge.system.temperature import temperatures
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

@@ -11,8 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from flowedge.net.address import join_address
-from flowedge.net.listening import listening_error
+from flowedge.network.address import join_address
+from flowedge.network.listening import listening_error
 
 PATH = "/metrics"
 _OTHER_PORT = (

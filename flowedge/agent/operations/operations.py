@@ -18,11 +18,11 @@ from flowedge.agent.operations.signals import Signals
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
-from flowedge.net.supervision import supervise
-from flowedge.security.tls.renewable_server import RenewableServer
-from flowedge.system.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.network.supervision import supervise
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:

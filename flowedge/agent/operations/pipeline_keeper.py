@@ -12,11 +12,11 @@ from typing import TypeAlias
 from flowedge.agent.operations.idle_agents import IdleAgents
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
+from flowedge.cluster.process import current
 from flowedge.core.errors import DeviceError, FlowEdgeError
-from flowedge.core.pipeline_id import new_pipeline_id
+from flowedge.core.ids import new_pipeline_id
 from flowedge.drafting.choice import drafter_label
-from flowedge.net.supervision import supervise
-from flowedge.security.process import current
+from flowedge.network.supervision import supervise
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo, device_name
 from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.cluster.process import Security
+from flowedge.cluster.tls.renewable_server import RenewableServer
+from flowedge.device.compute import DeviceCompute
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.route_links import ExpressFault
@@ -18,10 +21,7 @@ from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import RealTime, WorkTiming
 from flowedge.models.libraries import import_libraries
-from flowedge.net.address import join_address
-from flowedge.security.process import Security
-from flowedge.security.tls.renewable_server import RenewableServer
-from flowedge.system.compute import DeviceCompute
+from flowedge.network.address import join_address
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import WeightsService

@@ -22,6 +22,10 @@ from flowedge.core.verification import (
     LAST_STAGE,
     parse_verification,
 )
+from flowedge.device.allocator import release_freed_memory
+from flowedge.device.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
+from flowedge.device.memory import gib, read_memory_of
+from flowedge.device.state_dir import state_dir
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.loading import drafter_taps
@@ -30,10 +34,10 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.engine.stage_session import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import tokenizer_directory
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.exact.default import resolve_exact
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.graphs.static_decoding import capture_decoding
 from flowedge.models.kv.store import NATIVE, kv_format
 from flowedge.models.layers.loading import checkpoint_quant
@@ -45,16 +49,12 @@ from flowedge.placement.admission import admit, session_rows
 from flowedge.placement.split import check_split, even_split, layer_ranges, layers_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
-from flowedge.system.allocator import release_freed_memory
-from flowedge.system.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
-from flowedge.system.memory import gib, read_memory_of
-from flowedge.system.state_dir import state_dir
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.local_weights import LocalWeights
-from flowedge.weights.manifest.describing import describe
-from flowedge.weights.manifest.manifest import Manifest
-from flowedge.weights.open.model_request import OpenedModel
-from flowedge.weights.open.quantised import list_quantised, quantised_keys
+from flowedge.weights.manifest import Manifest
+from flowedge.weights.manifest_of_model import describe
+from flowedge.weights.model_request import OpenedModel
+from flowedge.weights.quantised_weights import list_quantised, quantised_keys
 
 MAX_CAPACITY = 1 << 20  # cache rows of one session, however much memory there is
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 
+from flowedge.cluster.process import security_for
+from flowedge.cluster.tls.channels import open_channel, open_verified
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.device.compute import AUTO
 from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.net.grpc_status import from_status
-from flowedge.net.http2_probe import check_http2
-from flowedge.net.link_settings import LinkSettings
-from flowedge.security.process import security_for
-from flowedge.security.tls.channels import open_channel, open_verified
-from flowedge.system.compute import AUTO
+from flowedge.network.grpc_status import from_status
+from flowedge.network.http2_probe import check_http2
+from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -27,16 +27,16 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.core.request import Request
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.device.compute import AUTO, ComputeChoice
+from flowedge.device.memory import read_memory_of
 from flowedge.engine.admission.cache_budget import AdmissionLimits
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
 from flowedge.live.watching.watched_draft_node import WatchedDraftNode
-from flowedge.net.deadline import ProgressDeadline
+from flowedge.network.deadline import ProgressDeadline
 from flowedge.placement.admission import session_rows
 from flowedge.strategies.events import TARGET
-from flowedge.system.compute import AUTO, ComputeChoice
-from flowedge.system.memory import read_memory_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
 

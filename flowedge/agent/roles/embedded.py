@@ -15,12 +15,12 @@ from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.cluster.process import security_for
+from flowedge.cluster.tls.serving import guard_of
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Opened, Output, Request, Waiting
+from flowedge.device.compute import find_compute
 from flowedge.live.running_request import RunningRequest
-from flowedge.security.process import security_for
-from flowedge.security.tls.serving import guard_of
-from flowedge.system.compute import find_compute
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
 from flowedge.core.verification import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
+from flowedge.device.memory import MemorySettings, read_memory_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.placement.admission import admit
-from flowedge.system.memory import MemorySettings, read_memory_of
 
 SAVED_ROWS = 14  # of a segment of 16, which do not cross the last link if the last stage draws
 

@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
-from flowedge.core.pipeline_id import pipeline_label
+from flowedge.core.ids import pipeline_label
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.model_request import OpenedModel
+from flowedge.weights.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.engine.executors.block_executor import BlockExecutor

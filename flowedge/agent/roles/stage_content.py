@@ -10,11 +10,13 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import LAST_STAGE, parse_verification
+from flowedge.device.compute import CPU
+from flowedge.device.memory import AvailableMemory, MemorySettings
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
-from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
+from flowedge.models.files.config_support import max_positions
+from flowedge.models.files.families import FINAL_NORM, layer_prefix
 from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.kv.store import kv_format, kv_row_bytes
@@ -27,10 +29,8 @@ from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant
 from flowedge.placement.admission import admit
-from flowedge.system.compute import CPU
-from flowedge.system.memory import AvailableMemory, MemorySettings
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.quantised import QuantisedRequest
+from flowedge.weights.quantised_weights import QuantisedRequest
 
 
 def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
+from flowedge.device.compute import AUTO
 from flowedge.engine.stage import Stage
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
-from flowedge.net.deadline import within
-from flowedge.system.compute import AUTO
+from flowedge.network.deadline import within
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.model_opener import ModelOpener, ReportFetch
-from flowedge.weights.open.model_request import ModelRequest, OpenedModel
+from flowedge.weights.model_opener import ModelOpener, ReportFetch
+from flowedge.weights.model_request import ModelRequest, OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress, all_or_none
+from flowedge.cluster.process import current
 from flowedge.core.errors import CheckpointError, DeviceError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
-from flowedge.net.address import is_loopback
-from flowedge.security.process import current
+from flowedge.network.address import is_loopback
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.progress import mib
 from flowedge.weights.fetch.source import SourceAddress
 from flowedge.weights.fetch.weights_client import WeightsClient
 from flowedge.weights.known_models import printable_name
-from flowedge.weights.manifest.manifest import Manifest
+from flowedge.weights.manifest import Manifest
 from flowedge.weights.model_directory import model_name
-from flowedge.weights.open.model_opener import ModelOpener
-from flowedge.weights.open.model_request import ModelRequest, OpenedModel
+from flowedge.weights.model_opener import ModelOpener
+from flowedge.weights.model_request import ModelRequest, OpenedModel
 from flowedge.weights.threads import finish_in_thread
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
+from flowedge.cluster.process import current
+from flowedge.cluster.tls.caller_member import certified_member, only_giver
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.ids import pipeline_label
 from flowedge.core.log_fields import Fields, about
-from flowedge.core.pipeline_id import pipeline_label
 from flowedge.live import timeline
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.unread import send_reply
-from flowedge.security.process import current
-from flowedge.security.tls.caller_member import certified_member, only_giver
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.unread import send_reply
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

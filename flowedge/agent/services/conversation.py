@@ -10,7 +10,7 @@ from typing import Any
 
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.core.errors import BadRequestError
-from flowedge.models.checkpoint.json_object import is_nested_deeper
+from flowedge.text.json_object import is_nested_deeper
 from flowedge.v1 import generation_pb2 as pb
 
 MAX_MESSAGES = 1024  # of a conversation

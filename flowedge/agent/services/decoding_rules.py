@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.grammar_source import GrammarKind, GrammarSource
+from flowedge.core.logit_rules import LogitRules
 from flowedge.core.request import Tokens
-from flowedge.core.rules.grammar_source import GrammarKind, GrammarSource
-from flowedge.core.rules.logit_rules import LogitRules
-from flowedge.models.grammar.token_bytes import TokenBytes
+from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
+from flowedge.cluster.tls.caller_member import caller_key
 from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.core.ids import check_request_id, new_request_id, session_of
 from flowedge.core.log_fields import about
 from flowedge.core.request import (
     DEFAULT_PRIORITY,
@@ -37,14 +39,12 @@ from flowedge.core.request import (
     parse_noise,
     parse_priority,
 )
-from flowedge.core.request_id import check_request_id, new_request_id, session_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.running_request import RunningRequest
-from flowedge.net.grpc_status import abort
-from flowedge.net.log_rate import LogRate, more
-from flowedge.net.unread import send_reply
-from flowedge.security.tls.caller_member import caller_key
+from flowedge.network.grpc_status import abort
+from flowedge.network.log_rate import LogRate, more
+from flowedge.network.unread import send_reply
 from flowedge.strategies.choice import AUTOREGRESSIVE
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc

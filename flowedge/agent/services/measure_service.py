@@ -15,9 +15,9 @@ from flowedge.agent.roles.agent import Agent
 from flowedge.agent.services.agent_service import check_version
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError
 from flowedge.drafting.choice import drafters_of
-from flowedge.net.deadline import within
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.unread import send_reply
+from flowedge.network.deadline import within
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.unread import send_reply
 from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
 from flowedge.profiling.link_sender import LinkSender
 from flowedge.profiling.measure import measure_here

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from flowedge.agent.services.decoding_rules import logprobs_of
 from flowedge.core.request import Tokens
-from flowedge.models.answer_form.answer_parser import AnswerParser, AnswerPart
-from flowedge.models.grammar.token_bytes import TokenBytes
+from flowedge.text.answer_parser import AnswerParser, AnswerPart
+from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 TOOL_CALLS = "tool_calls"

@@ -15,8 +15,8 @@ from flowedge.core.errors import CapacityError, DeviceError
 from flowedge.live.watching.activity_notes import ActivityNotes
 from flowedge.live.watching.activity_reader import ActivityReader, TextOf
 from flowedge.live.watching.watched_draft_node import WatchedDraftNode
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.unread import send_reply
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.unread import send_reply
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from flowedge.net.calls.turns import Turns
-from flowedge.net.deadline import within
-from flowedge.system.allocator import release_freed_memory
+from flowedge.device.allocator import release_freed_memory
+from flowedge.network.calls.turns import Turns
+from flowedge.network.deadline import within
 
 _LARGE_BYTES = 64 << 10  # the tokenizer's library takes some hundred times the size of a prompt meanwhile
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
 from flowedge.core.errors import BadRequestError
-from flowedge.models.answer_form.answer_form import AnswerForm, answer_form, opens_thought
-from flowedge.models.answer_form.answer_parser import AnswerParser
-from flowedge.models.answer_form.known_forms import HERMES, THOUGHT, CallForm, call_form
-from flowedge.models.answer_form.tool_grammar import tool_grammar
-from flowedge.models.chat_template.system_message import check_takes_system
-from flowedge.models.chat_template.tools import described_tools, knows_tools
-from flowedge.models.checkpoint.tokenizer import (
+from flowedge.text.answer_parser import AnswerParser
+from flowedge.text.answer_syntax import AnswerForm, answer_form, opens_thought
+from flowedge.text.known_syntaxes import HERMES, THOUGHT, CallForm, call_form
+from flowedge.text.system_message import check_takes_system
+from flowedge.text.template_tools import described_tools, knows_tools
+from flowedge.text.tokenizer import (
     chat_template,
     encode_text,
     place_of,
     render_messages,
     special_tokens,
 )
+from flowedge.text.tool_grammar import tool_grammar
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:

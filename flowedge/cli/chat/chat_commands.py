@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from flowedge.cli.chat.talk import Talk
 from flowedge.cli.output import warn
-from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.plain_text import counted
 
 SLASH = "/"
 NO_SYSTEM = "off"

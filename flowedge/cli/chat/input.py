@@ -12,8 +12,8 @@ from typing import Any
 
 from flowedge.cli.chat.chat_commands import COMMANDS
 from flowedge.core.errors import FlowEdgeError
-from flowedge.system import private_files
-from flowedge.system.state_dir import state_dir
+from flowedge.device import private_files
+from flowedge.device.state_dir import state_dir
 
 PROMPT = "> "
 _HISTORY = "chat-history"

@@ -25,8 +25,8 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import warn
+from flowedge.core.plain_text import checked_utf8
 from flowedge.core.request import DEFAULT_STRATEGY
-from flowedge.core.utf8 import checked_utf8
 
 if TYPE_CHECKING:
     from flowedge.cli.chat.talk import Talk

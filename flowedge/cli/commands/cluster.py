@@ -15,16 +15,16 @@ from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
 from flowedge.cli.screens.layout import Column, Form
+from flowedge.cluster.credentials.certificate_role import read_roles, text_of
 from flowedge.core.errors import BadRequestError
-from flowedge.net.address import host_ip, join_address
-from flowedge.security.credentials.certificate_role import read_roles, text_of
-from flowedge.system.owner import become_owner
-from flowedge.system.sd_notify import READY, Notifier
-from flowedge.system.state_dir import authority_state
+from flowedge.device.owner import become_owner
+from flowedge.device.sd_notify import READY, Notifier
+from flowedge.device.state_dir import authority_state
+from flowedge.network.address import host_ip, join_address
 
 if TYPE_CHECKING:
-    from flowedge.security.authority.authority import Authority
-    from flowedge.security.authority.member_ledger import IssuedCertificate
+    from flowedge.cluster.authority import Authority
+    from flowedge.cluster.member_ledger import IssuedCertificate
 
 cluster = typer.Typer(
     help="Make a cluster and manage its members.", no_args_is_help=True, add_completion=False
@@ -54,7 +54,7 @@ def init(
     ] = "90d",
 ) -> None:
     """Make a cluster: a CA, and an admin's credentials for this machine. Nothing is overwritten."""
-    from flowedge.security.authority.authority import Authority
+    from flowedge.cluster.authority import Authority
 
     state = _directory(directory)
     authority = Authority.create(
@@ -78,7 +78,7 @@ def serve(
     exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the service of the CA, at which devices join, renew certificates and fetch the revocation list."""
-    from flowedge.security.authority.enrolment_service import serve_authority
+    from flowedge.cluster.enrolment_service import serve_authority
 
     if exit_with_parent:
         stop_when_input_closes()
@@ -117,7 +117,7 @@ def token(
     directory: Dir = None,
 ) -> None:
     """Print a token with which one member can join, once; standard error says how."""
-    from flowedge.security.authority.enrolment_service import service_addresses
+    from flowedge.cluster.enrolment_service import service_addresses
 
     roles = read_roles(role)
     authority = _open(directory)
@@ -176,7 +176,7 @@ def revoke(
 
 
 def _open(directory: Path | None) -> Authority:
-    from flowedge.security.authority.authority import Authority
+    from flowedge.cluster.authority import Authority
 
     return Authority.open(_directory(directory))
 

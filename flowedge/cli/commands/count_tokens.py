@@ -9,8 +9,8 @@ import typer
 
 from flowedge.cli.options import MODEL_HELP, local_path
 from flowedge.cli.output import say
+from flowedge.device.state_dir import state_dir
 from flowedge.drafting.draft_form import AUTO_TOKENS
-from flowedge.system.state_dir import state_dir
 
 
 def count_tokens(
@@ -31,9 +31,9 @@ def count_tokens(
 
     import_libraries()
     from flowedge.models.checkpoint.checkpoint import Checkpoint
-    from flowedge.models.checkpoint.tokenizer import load_tokenizer
-    from flowedge.training.data.documents import document_of
-    from flowedge.training.data.examples import read_examples
+    from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+    from flowedge.training.documents import document_of
+    from flowedge.training.examples import read_examples
 
     examples = read_examples(data)
     checkpoint = Checkpoint.open(local_path(model))

@@ -11,7 +11,7 @@ import typer
 
 from flowedge.cli.options import BUNDLED
 from flowedge.core.errors import DeadlineError
-from flowedge.core.utf8 import checked_utf8
+from flowedge.core.plain_text import checked_utf8
 
 # What the bundled model can do.
 DEFAULT_PROMPTS = (

@@ -34,8 +34,8 @@ from flowedge.cli.options import (
 )
 from flowedge.cli.output import errors_only
 from flowedge.core.errors import BadRequestError
+from flowedge.core.plain_text import checked_utf8
 from flowedge.core.request import DEFAULT_PRIORITY, Noise, Priority
-from flowedge.core.utf8 import checked_utf8
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.strategies.choice import WITH_MIDDLE_MODELS, checked_strategy
 

@@ -8,8 +8,8 @@ import typer
 
 from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
 from flowedge.core.errors import BadRequestError
+from flowedge.device.compute import AUTO, PREFERENCE, find_compute
 from flowedge.profiling.documents.model import Quantisation, StoredDtype
-from flowedge.system.compute import AUTO, PREFERENCE, find_compute
 
 QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
 

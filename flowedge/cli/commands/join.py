@@ -14,8 +14,8 @@ import typer
 
 from flowedge.cli.output import say, warn
 from flowedge.core.errors import BadRequestError
-from flowedge.system.owner import become_owner
-from flowedge.system.state_dir import joining_state
+from flowedge.device.owner import become_owner
+from flowedge.device.state_dir import joining_state
 
 _INPUT = "-"  # in place of the token: it is read from standard input
 _MOST_BYTES = 1 << 16  # of a token
@@ -58,9 +58,9 @@ def join(
 
     The token says which of the two. Restart the device's agent afterwards.
     """
-    from flowedge.security.credentials import enrolment
-    from flowedge.security.credentials.identities import IdentityKind, kind_of
-    from flowedge.security.credentials.join_token import JoinToken
+    from flowedge.cluster.credentials import enrolment
+    from flowedge.cluster.credentials.identities import IdentityKind, kind_of
+    from flowedge.cluster.credentials.join_token import JoinToken
 
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or joining_state()
@@ -80,7 +80,7 @@ def join(
 
 def _default_name(*, person: bool) -> str:
     """The host's name for a device, USER-HOST for a person; letters that no name may have become hyphens."""
-    from flowedge.security.credentials.member import MAX_NAME
+    from flowedge.cluster.credentials.member import MAX_NAME
 
     text = platform.node()
     if person:

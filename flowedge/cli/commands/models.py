@@ -11,8 +11,8 @@ import typer
 from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say, say_json, warn
 from flowedge.cli.screens.layout import Column, Form
-from flowedge.core.counted import counted
 from flowedge.core.errors import CheckpointError
+from flowedge.core.plain_text import counted
 from flowedge.profiling.documents.model import Quantisation
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def verify(
 
 def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:
     """The weights of this device. The command goes on with the rights of the cache's owner."""
-    from flowedge.storage.limits import CacheLimits
-    from flowedge.system.owner import become_owner
+    from flowedge.device.disk_cache.limits import CacheLimits
+    from flowedge.device.owner import become_owner
     from flowedge.weights.local_weights import LocalWeights
 
     become_owner(CacheLimits.configured(cache_dir, cache_gib).root)
@@ -164,8 +164,8 @@ def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeight
 def _agents(peers: str | None, timeout: float) -> list[str]:
     """Return the addresses of the agents to ask: those of `peers`, or those that are found."""
     from flowedge.agent.config.loading import load_config
+    from flowedge.cluster.process import current
     from flowedge.discovery.discovery import discover
-    from flowedge.security.process import current
 
     if peers is not None:
         return list(split_peers(peers))

@@ -78,9 +78,9 @@ def profile(
     """
     from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
     from flowedge.cli.trust import choose_credentials
+    from flowedge.device.compute import checked_device
     from flowedge.profiling.measurement import MeasureOptions
     from flowedge.profiling.run import ProfileOptions, run_profile
-    from flowedge.system.compute import checked_device
 
     options = ProfileOptions(
         out=out,

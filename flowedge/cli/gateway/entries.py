@@ -15,7 +15,7 @@ from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
-from flowedge.core.counted import counted
+from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.serving.pipelines.file import DeclaredPipeline, read_pipelines

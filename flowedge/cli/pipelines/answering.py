@@ -9,11 +9,11 @@ from flowedge.agent.config.loading import load_config
 from flowedge.client import Client, Device
 from flowedge.client.announced import AnnouncedReply, ask_announced, reading_answer
 from flowedge.client.device import IDLE
+from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, DeadlineError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
-from flowedge.net.address import is_loopback
-from flowedge.security.process import current
+from flowedge.network.address import is_loopback
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.net.address import checked_address, is_loopback
-from flowedge.system import private_files
-from flowedge.system.state_dir import state_dir
+from flowedge.device import private_files
+from flowedge.device.state_dir import state_dir
+from flowedge.network.address import checked_address, is_loopback
 
 _MOST_BYTES = 64 << 10
 _MOST_NETWORKS = 32

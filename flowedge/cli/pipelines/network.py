@@ -13,13 +13,13 @@ from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress
-from flowedge.core.counted import counted
+from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
+from flowedge.core.plain_text import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.security.credentials.certificate_role import CertificateRole
-from flowedge.security.process import current
 from flowedge.version import PROTOCOL_VERSION
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Client
 from flowedge.client.assembly import OnProgress, assemble
-from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError
+from flowedge.core.plain_text import counted
 from flowedge.weights.fetch.progress import OnTransfer
 
 

@@ -8,9 +8,9 @@ from flowedge.agent.local_cluster import check_local_stages
 from flowedge.client import Device
 from flowedge.client.assembly import NATIVE, PipelineSpec
 from flowedge.core.errors import BadRequestError
+from flowedge.device.compute import AUTO
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.placement.split import split_counts
-from flowedge.system.compute import AUTO
 
 
 @dataclass(frozen=True)

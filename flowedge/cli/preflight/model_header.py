@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.config_numbers import check_values
-from flowedge.models.checkpoint.families import family_of
-from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
+from flowedge.models.files.config_numbers import check_values
+from flowedge.models.files.families import family_of
+from flowedge.text.json_object import read_json_object
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 def _header_of_gguf(path: Path, place: str) -> ModelHeader:
     # The package of GGUF is needed for its files only.
-    from flowedge.models.checkpoint.gguf.header import read_header as read_gguf_header  # noqa: PLC0415
-    from flowedge.models.checkpoint.gguf.metadata import Metadata  # noqa: PLC0415
-    from flowedge.models.checkpoint.gguf.refusals import check_holds_model  # noqa: PLC0415
+    from flowedge.models.gguf.header import read_header as read_gguf_header  # noqa: PLC0415
+    from flowedge.models.gguf.metadata import Metadata  # noqa: PLC0415
+    from flowedge.models.gguf.refusals import check_holds_model  # noqa: PLC0415
 
     header = read_gguf_header(path)
     try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import flowedge
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.home_directory import expand_home
 from flowedge.drafting.choice import BUNDLED_FOLDERS, unknown_drafter
-from flowedge.models.checkpoint.gguf.parts import SUFFIX
 from flowedge.models.checkpoint.model_source import (
     BUNDLED,
     CONFIG,
@@ -17,7 +17,7 @@ from flowedge.models.checkpoint.model_source import (
     is_hub_model,
     tokenizer_directory,
 )
-from flowedge.system.home_directory import expand_home
+from flowedge.models.gguf.parts import SUFFIX
 
 _BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 _WEIGHTS = ("*.safetensors", "*.bin")

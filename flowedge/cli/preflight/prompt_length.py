@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.json_object import read_json_object, reading
+from flowedge.text.json_object import read_json_object, reading
 
 TOKENIZER = "tokenizer.json"
 _CONFIG, _TEMPLATE, _OLD_TEMPLATE = "tokenizer_config.json", "chat_template.jinja", "chat_template.json"
@@ -58,7 +58,7 @@ class PromptCounter:
 
     def check_takes_system(self) -> None:
         """Raise BadRequestError if the chat template takes no system message."""
-        from flowedge.models.chat_template.system_message import check_takes_system  # noqa: PLC0415 (jinja2)
+        from flowedge.text.system_message import check_takes_system  # noqa: PLC0415 (jinja2)
 
         check_takes_system(self._template, str(self._directory))
 
@@ -67,7 +67,7 @@ class PromptCounter:
 
     def count(self, messages: Sequence[Mapping[str, str]]) -> PromptLength:
         """Count the tokens up to where the answer begins."""
-        from flowedge.models.chat_template.renderer import RENDERER  # noqa: PLC0415 (jinja2)
+        from flowedge.text.template_renderer import RENDERER  # noqa: PLC0415 (jinja2)
 
         place, template = str(self._directory), self._template
         if template:

@@ -10,7 +10,7 @@ from flowedge.cli.screens.layout import Column, Form
 from flowedge.cli.screens.tables import PlainTable, plain_table
 from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
-from flowedge.core.counted import counted
+from flowedge.core.plain_text import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from flowedge.client.survey import SurveyedAgent, survey
 from flowedge.discovery.discovery import AgentWatcher
 from flowedge.discovery.presence import Change, PresenceEvent, Sighting
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.net.deadline import set_within
-from flowedge.net.supervision import supervise
+from flowedge.network.deadline import set_within
+from flowedge.network.supervision import supervise
 
 SURVEY_S = 2.0  # between two surveys of the agents
 _SHOWN_EVENTS = 8

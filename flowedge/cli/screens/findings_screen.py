@@ -10,14 +10,14 @@ from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import split_peers
 from flowedge.cli.screens.tables import error_console, line, output_console
 from flowedge.cli.words import wrap_words
+from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.credentials.identities import Identities, IdentityKind, kind_of
+from flowedge.cluster.process import current
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding
 from flowedge.doctor.membership import OwnCertificate
-from flowedge.net.address import WILDCARDS, join_address
-from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.credentials.identities import Identities, IdentityKind, kind_of
-from flowedge.security.process import current
+from flowedge.network.address import WILDCARDS, join_address
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 

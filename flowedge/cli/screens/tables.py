@@ -11,7 +11,7 @@ from rich.text import Text
 
 from flowedge.cli.output import LogStream, lines_are_logged
 from flowedge.cli.screens.layout import Column, Form, lay_out
-from flowedge.core.visible_text import visible_answer, visible_field
+from flowedge.core.plain_text import visible_answer, visible_field
 
 MOST_OF_CELL = 500  # characters
 UNLIMITED = 100_000  # columns: where there is no terminal, each row is on one line

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from flowedge.cli.screens.layout import shorten_middle
 from flowedge.cli.screens.tables import MOST_OF_CELL, error_console, line
-from flowedge.core.visible_text import visible_field
+from flowedge.core.plain_text import visible_field
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 _NARROW, _MEDIUM, _WIDE = 50, 72, 110  # columns of a terminal from which on there is more room

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flowedge.client.chat.values import is_text, wrong_type
 from flowedge.core.errors import BadRequestError
-from flowedge.core.utf8 import checked_utf8
+from flowedge.core.plain_text import checked_utf8
 from flowedge.v1 import generation_pb2 as pb
 
 

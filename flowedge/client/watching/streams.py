@@ -12,7 +12,7 @@ import grpc
 from flowedge.client.channel import stream_ended
 from flowedge.client.watching.activity import PipelineActivity
 from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError
-from flowedge.net.deadline import within
+from flowedge.network.deadline import within
 from flowedge.v1 import generation_pb2 as pb
 
 ErrorOf = Callable[[grpc.RpcError], FlowEdgeError]

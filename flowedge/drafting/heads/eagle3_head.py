@@ -20,11 +20,11 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.checkpoint.json_object import read_json_object, reading
 from flowedge.models.copies import to_host
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.layer import DenseMLP
 from flowedge.models.dense.norm import DenseNorm
+from flowedge.text.json_object import read_json_object, reading
 
 KIND = "EAGLE-3"
 TAPPED_STATES = 3

@@ -23,8 +23,8 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.checkpoint.config_support import fixed_rope_length
 from flowedge.models.copies import to_device, to_host
+from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.models.layers.head import LMHead

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
-from flowedge.models.checkpoint.config_numbers import check_values
-from flowedge.models.checkpoint.config_support import check_config
-from flowedge.models.checkpoint.families import family_of
-from flowedge.models.checkpoint.json_object import reading
-from flowedge.models.checkpoint.weight_file import open_weights
 from flowedge.models.dense.config import DenseLlamaConfig
 from flowedge.models.dense.rotary import DenseRotary
+from flowedge.models.files.config_numbers import check_values
+from flowedge.models.files.config_support import check_config
+from flowedge.models.files.families import family_of
+from flowedge.models.files.weight_file import open_weights
+from flowedge.text.json_object import reading
 
 CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"

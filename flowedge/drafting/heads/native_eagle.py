@@ -12,7 +12,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
-from flowedge.models.checkpoint.config_support import fixed_rope_length
+from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.native.kernel_run import KernelRows, KernelRun
 from flowedge.models.native.native_block import MOST_ROWS
 from flowedge.models.native.native_layer import ATTENTION, MLP

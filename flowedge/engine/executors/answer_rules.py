@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.rules.logit_rules import LogitRules, RuledPath
-from flowedge.models.grammar.compiler import GrammarCompiler
-from flowedge.models.sampling.rules.path_rules import PathRules
+from flowedge.core.logit_rules import LogitRules, RuledPath
+from flowedge.models.sampling.path_rules import PathRules
+from flowedge.text.grammar_compiler import GrammarCompiler
 
 
 class AnswerRules:

@@ -24,11 +24,11 @@ from flowedge.engine.jobs import (
     Verify,
 )
 from flowedge.engine.out_of_memory import within_memory
-from flowedge.models.grammar.compiler import GrammarCompiler
 from flowedge.models.layers.head import LMHead
-from flowedge.models.sampling.rules.ruled_draws import RuledDraws
+from flowedge.models.sampling.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_walks import ReturnedTree, walk_together
+from flowedge.text.grammar_compiler import GrammarCompiler
 
 
 class HeadExecutor:

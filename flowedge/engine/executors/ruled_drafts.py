@@ -16,13 +16,13 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray, IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.rules.logit_rules import RuledPath
+from flowedge.core.logit_rules import RuledPath
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest, padded_layer
 from flowedge.drafting.ranking import RULED_OUT
 from flowedge.engine.executors.answer_rules import AnswerRules
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
-from flowedge.models.grammar.compiler import GrammarCompiler
-from flowedge.models.sampling.rules.path_rules import PathRules
+from flowedge.models.sampling.path_rules import PathRules
+from flowedge.text.grammar_compiler import GrammarCompiler
 
 _log = logging.getLogger(__name__)
 

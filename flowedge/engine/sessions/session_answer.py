@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from flowedge.core.logit_rules import RuledPath, TokenLikelihood
 from flowedge.core.request import Request, Tokens
-from flowedge.core.rules.likelihood import TokenLikelihood
-from flowedge.core.rules.logit_rules import RuledPath
 from flowedge.engine.stopping import OutputText, TextStream
 
 

@@ -10,11 +10,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.credentials.member import CertificateHolder
+from flowedge.cluster.tls.peer_verification import shown_holder
 from flowedge.core.errors import AccessError
 from flowedge.live.compute_thread import set_once
-from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.credentials.member import CertificateHolder
-from flowedge.security.tls.peer_verification import shown_holder
 
 TOKEN_BYTES = 32
 ACCEPTED = b"\x01"  # sent back for a token that is good

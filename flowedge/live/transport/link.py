@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
+from flowedge.cluster.process import security_for
+from flowedge.cluster.tls.channels import open_verified
 from flowedge.core.errors import (
     DeadlineError,
     DeviceLostError,
@@ -23,13 +25,11 @@ from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket
-from flowedge.net.address import join_address, split_address
-from flowedge.net.deadline import within
-from flowedge.net.grpc_status import from_status
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.address import join_address, split_address
+from flowedge.network.deadline import within
+from flowedge.network.grpc_status import from_status
+from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
-from flowedge.security.process import security_for
-from flowedge.security.tls.channels import open_verified
 from flowedge.v1 import pipeline_pb2 as pb
 
 SERVICE = "flowedge.v1.Pipeline"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from flowedge.cluster.credentials.credentials import CredentialStore
 from flowedge.core.errors import AccessError, DeadlineError, DeviceLostError
 from flowedge.live.transport.connecting import (
     TOKEN_BYTES,
@@ -21,11 +22,10 @@ from flowedge.live.transport.connecting import (
     shake_hands,
     shown_certificate,
 )
-from flowedge.net.address import host_ip
-from flowedge.net.deadline import within
-from flowedge.net.limited_log import LimitedLog
-from flowedge.net.listening import check_can_listen, listening_error
-from flowedge.security.credentials.credentials import CredentialStore
+from flowedge.network.address import host_ip
+from flowedge.network.deadline import within
+from flowedge.network.limited_log import LimitedLog
+from flowedge.network.listening import check_can_listen, listening_error
 
 HANDSHAKE_S = 10.0  # for a connection to show certificate and token
 MAX_UNPROVEN = 256  # connections that have not shown a token

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from flowedge.cluster.tls.caller_member import certified_member
+from flowedge.cluster.tls.guard import certified_name
 from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
@@ -21,15 +23,13 @@ from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.live.transport.link import SERVICE, STREAM_METHODS
 from flowedge.live.transport.listener import LinkListener
-from flowedge.net.grpc_handlers import Context
-from flowedge.net.grpc_status import abort
-from flowedge.net.link_settings import LinkSettings
-from flowedge.net.log_rate import LogRate, more
+from flowedge.network.grpc_handlers import Context
+from flowedge.network.grpc_status import abort
+from flowedge.network.link_settings import LinkSettings
+from flowedge.network.log_rate import LogRate, more
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
 from flowedge.protocol.frame_error import FrameError
-from flowedge.security.tls.caller_member import certified_member
-from flowedge.security.tls.guard import certified_name
 from flowedge.v1 import pipeline_pb2 as pb
 
 _log = logging.getLogger(__name__)

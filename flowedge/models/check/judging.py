@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowedge.core.arrays import BoolArray, FloatArray
-from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 
 

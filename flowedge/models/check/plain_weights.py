@@ -11,12 +11,10 @@ from torch import nn
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.files.families import layer_prefix
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.repacking import build_repacked
-from flowedge.models.stored_quant.awq import AWQ
-from flowedge.models.stored_quant.compressed_tensors import CompressedTensors
-from flowedge.models.stored_quant.gptq import GPTQ
+from flowedge.models.quant.stored_layouts import AWQ, GPTQ, CompressedTensors
 
 Values = npt.NDArray[Any]
 

@@ -1,1 +1,1 @@
-"""Model files: config, tokenizer and tensors. Readers raise CheckpointError for unusable files."""
+"""A model's checkpoint, of Hugging Face or GGUF. Readers raise CheckpointError for unusable files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +13,56 @@ import torch
 
 import flowedge
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint import prequantised
-from flowedge.models.checkpoint.families import EMBEDDING, LM_HEAD
-from flowedge.models.checkpoint.gguf.model_files import files_in
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
-from flowedge.models.checkpoint.stored_tensors import StoredTensor
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
-from flowedge.models.checkpoint.tensor_names import name_tensors, stored_layers
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
+from flowedge.models.files import prequantised
+from flowedge.models.files.families import EMBEDDING, LM_HEAD
+from flowedge.models.files.stored_tensors import StoredTensor, experts_of, is_stack
+from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
+from flowedge.models.gguf.architectures import architecture_of, module_tensors
+from flowedge.models.gguf.config import ARCHITECTURE_KEY
+from flowedge.models.gguf.model_files import files_in
+
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
+
+
+def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[str, StoredTensor]:
+    """Return the place of each tensor, by the name that the family's modules have for it.
+
+    Args:
+        place: the path of the model to name in errors.
+
+    Raises:
+        CheckpointError: when the tensors of a GGUF model do not fit its architecture.
+    """
+    architecture = model.raw.get(ARCHITECTURE_KEY)
+    if architecture is not None:
+        return _name_gguf_tensors(model, files, place, architecture)
+    found: dict[str, StoredTensor] = {}
+    for stored in files.paths:
+        name = model.family.module_name(stored)
+        if is_stack(name):
+            found |= experts_of(name, stored, tuple(files.handle(stored).shape))
+        else:
+            found[name] = StoredTensor(stored)
+    return found
+
+
+def _name_gguf_tensors(
+    model: ModelConfig, files: TensorFiles, place: Path, architecture: object
+) -> dict[str, StoredTensor]:
+    shapes = {stored: tuple(files.handle(stored).shape) for stored in files.paths}
+    heads, kv_heads = int(model.config.num_attention_heads), int(model.config.num_key_value_heads)
+    try:
+        return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
+    except CheckpointError as error:
+        raise CheckpointError(f"{place}: {error}") from error
+
+
+def stored_layers(names: Iterable[str]) -> frozenset[int]:
+    """The indices of the decoder layers that any of the named tensors belongs to."""
+    return frozenset(int(match[1]) for match in map(_LAYER.match, names) if match is not None)
 
 
 class Checkpoint:

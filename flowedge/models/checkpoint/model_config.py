@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.core.visible_text import visible_field
-from flowedge.models.checkpoint import prequantised
-from flowedge.models.checkpoint.config_numbers import check_values
-from flowedge.models.checkpoint.config_support import check_config
-from flowedge.models.checkpoint.families import Family, family_of
-from flowedge.models.checkpoint.json_object import read_json_object, reading
-from flowedge.models.checkpoint.quantiser_settings import quantiser_settings
-from flowedge.models.stored_quant.integer_weight import IntegerFormat
-from flowedge.models.stored_quant.settings import integer_format
+from flowedge.core.plain_text import visible_field
+from flowedge.models.files import prequantised
+from flowedge.models.files.config_numbers import check_values
+from flowedge.models.files.config_support import check_config
+from flowedge.models.files.families import Family, family_of
+from flowedge.models.files.quantiser_settings import quantiser_settings
+from flowedge.models.quant.packed_integers import IntegerFormat
+from flowedge.models.quant.stored_settings import integer_format
+from flowedge.text.json_object import read_json_object, reading
 
 CONFIG_NAME = "config.json"
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.gguf.file_choice import (
+from flowedge.device.home_directory import expand_home
+from flowedge.models.files.quantiser_settings import QUANTISER_FILES
+from flowedge.models.gguf.file_choice import (
     QUANTISATION,
     SIDE_FILES,
     model_stating,
     only_model_in,
     patterns_of,
 )
-from flowedge.models.checkpoint.gguf.parts import SUFFIX, part_names, parts_of
-from flowedge.models.checkpoint.quantiser_settings import QUANTISER_FILES
-from flowedge.system.home_directory import expand_home
+from flowedge.models.gguf.parts import SUFFIX, part_names, parts_of
 
 BUNDLED = "bundled"
 CONFIG = "config.json"
@@ -138,7 +138,7 @@ def model_directory(source: str, *, hub: bool = True) -> Path:
     if not found.gguf:
         return found.directory
     # An idle agent imports this module, and has no need of the gguf package.
-    from flowedge.models.checkpoint.gguf.model_files import model_files  # noqa: PLC0415
+    from flowedge.models.gguf.model_files import model_files  # noqa: PLC0415
 
     return model_files(found.gguf).directory
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.gguf.gguf_model import GGUFModel
-from flowedge.models.checkpoint.json_object import read_json_object
 from flowedge.models.checkpoint.model_config import CONFIG_NAME, ModelConfig
-from flowedge.models.checkpoint.quantiser_settings import quantiser_file
-from flowedge.models.checkpoint.weight_file import StoredSlice, Weights, open_weights
+from flowedge.models.files.quantiser_settings import quantiser_file
+from flowedge.models.files.weight_file import StoredSlice, Weights, open_weights
+from flowedge.models.gguf.gguf_model import GGUFModel
+from flowedge.text.json_object import read_json_object
 
 _SAMPLES_PER_FILE = 256
 _SAMPLE_BYTES = 4096

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import fixed_rope_length
-from flowedge.models.checkpoint.families import layer_prefix
+from flowedge.models.files.config_support import fixed_rope_length
+from flowedge.models.files.families import layer_prefix
 
 EXPERTS = ".experts."  # in the names of the tensors of a mixture of experts
 

@@ -14,11 +14,10 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import layer_windows
-from flowedge.models.checkpoint.json_object import reading
 from flowedge.models.copies import to_device
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts, pad_rows
+from flowedge.models.files.config_support import layer_windows
 from flowedge.models.kv.store import KvFormat, check_kv
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.decoding import StaticDecoding
@@ -35,6 +34,7 @@ from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 from flowedge.native.library import is_switched_off, missing_reason
+from flowedge.text.json_object import reading
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from torch.nn.functional import linear
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.families import LM_HEAD_BIAS
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts
+from flowedge.models.files.families import LM_HEAD_BIAS
 from flowedge.models.layers.loading import load_parameter
 from flowedge.models.products.native_linear import (
     NativeLinear,

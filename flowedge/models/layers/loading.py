@@ -15,9 +15,8 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.families import FINAL_NORM, layer_prefix
-from flowedge.models.checkpoint.json_object import reading
-from flowedge.models.checkpoint.weight_file import byte_view
+from flowedge.models.files.families import FINAL_NORM, layer_prefix
+from flowedge.models.files.weight_file import byte_view
 from flowedge.models.layers import attention
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.lean.form import layer_form
@@ -30,6 +29,7 @@ from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
 from flowedge.native.library import missing_reason
+from flowedge.text.json_object import reading
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 

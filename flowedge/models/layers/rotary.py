@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.checkpoint.config_support import fixed_rope_length, rope_by_layer_type
-from flowedge.models.checkpoint.families import Family
 from flowedge.models.copies import HostArray, to_device, to_host
+from flowedge.models.files.config_support import fixed_rope_length, rope_by_layer_type
+from flowedge.models.files.families import Family
 from flowedge.models.lean.rotation import HeadRotation
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cos and sin, [1, rows, rotated size]

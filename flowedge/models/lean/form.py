@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.checkpoint.families import FAMILIES, Family
 from flowedge.models.exact.aligned_activation import AlignedActivation
+from flowedge.models.files.families import FAMILIES, Family
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 

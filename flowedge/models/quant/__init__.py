@@ -1,1 +1,1 @@
-"""Linear layers in 8 and 4 bits, and the cache of quantised weights on disk."""
+"""Linear layers in 8 and 4 bits, those of other quantisers, and the cache of quantised weights on disk."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.checkpoint.prequantised import StoredState, read_state
+from flowedge.models.files.prequantised import StoredState, read_state
 from flowedge.models.quant.backend import Tensors, WeightRows
 
 BLOCK = 64  # 4-bit weights that share a scale

@@ -6,11 +6,11 @@ The integers stay as they are. The scales and zeros of int4 are rounded to bfloa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 
-from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.gguf.block_types import BLOCK_TYPES
+from flowedge.models.gguf.block_types import BLOCK_TYPES
 from flowedge.models.quant.backend import CHUNK_WEIGHTS, Tensors
 from flowedge.models.quant.int4 import Int4, padded_shape
 
@@ -21,18 +21,31 @@ Grouped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Levels uint8 [n, columns], scales and zeros float32 [n, columns / 32]; see Int4.encode."""
 
 
-def repack_blocks(checkpoint: Checkpoint, name: str, quant: str) -> Tensors | None:
+class BlockSource(Protocol):
+    """A model with tensors in GGUF's blocks, read some rows at a time; `Checkpoint` is one."""
+
+    def block_type(self, name: str) -> str:
+        """Return the type of a tensor's blocks, as "Q4_K"; "" for a tensor without blocks."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+
+    def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Return rows [start, stop) of a tensor of blocks as it is stored: uint8 [rows, bytes]."""
+
+
+def repack_blocks(checkpoint: BlockSource, name: str, quant: str) -> Tensors | None:
     """The encoded form of a weight whose stored integers `quant` can hold; None for other weights."""
     repack = _REPACK.get((checkpoint.block_type(name), quant))
     return None if repack is None else repack(checkpoint, name)
 
 
-def can_repack(checkpoint: Checkpoint, name: str, quant: str) -> bool:
+def can_repack(checkpoint: BlockSource, name: str, quant: str) -> bool:
     """Return whether `repack_blocks` has a form of a weight."""
     return (checkpoint.block_type(name), quant) in _REPACK
 
 
-def repacked_block_bytes(checkpoint: Checkpoint, name: str) -> int:
+def repacked_block_bytes(checkpoint: BlockSource, name: str) -> int:
     """The bytes in memory of a weight that is repacked, scales included."""
     out_features, in_features = checkpoint.shape(name)
     if checkpoint.block_type(name) == "Q8_0":
@@ -40,7 +53,7 @@ def repacked_block_bytes(checkpoint: Checkpoint, name: str) -> int:
     return Int4().weight_bytes(out_features, in_features, GROUP)
 
 
-def _chunks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, torch.Tensor]]:
+def _chunks(checkpoint: BlockSource, name: str) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield (rows, their blocks [n, blocks of a row, bytes of a block]) in order."""
     out_features, in_features = checkpoint.shape(name)
     size = BLOCK_TYPES[checkpoint.block_type(name)].block_bytes
@@ -51,10 +64,10 @@ def _chunks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[slice, torch.Te
         yield rows, blocks.contiguous().view(len(blocks), -1, size)
 
 
-def _int4(unpack: Callable[[torch.Tensor], Grouped]) -> Callable[[Checkpoint, str], Tensors]:
+def _int4(unpack: Callable[[torch.Tensor], Grouped]) -> Callable[[BlockSource, str], Tensors]:
     """The repacking of a block type whose blocks `unpack` takes apart."""
 
-    def repack(checkpoint: Checkpoint, name: str) -> Tensors:
+    def repack(checkpoint: BlockSource, name: str) -> Tensors:
         out_features, in_features = checkpoint.shape(name)
         out, width, _ = padded_shape(out_features, in_features, GROUP)
         weight = torch.zeros((out, width // 2), dtype=torch.uint8)
@@ -67,7 +80,7 @@ def _int4(unpack: Callable[[torch.Tensor], Grouped]) -> Callable[[Checkpoint, st
     return repack
 
 
-def _w8a16(checkpoint: Checkpoint, name: str) -> Tensors:
+def _w8a16(checkpoint: BlockSource, name: str) -> Tensors:
     """Q8_0 as it is: int8 [out, in], and a float16 scale for each group."""
     out_features, in_features = checkpoint.shape(name)
     weight = torch.empty((out_features, in_features), dtype=torch.int8)
@@ -111,7 +124,7 @@ def _half(packed: torch.Tensor) -> torch.Tensor:
     return packed.contiguous().view(torch.float16)
 
 
-_REPACK: dict[tuple[str, str], Callable[[Checkpoint, str], Tensors]] = {
+_REPACK: dict[tuple[str, str], Callable[[BlockSource, str], Tensors]] = {
     ("Q4_0", "int4"): _int4(_q4_0),
     ("Q4_1", "int4"): _int4(_q4_1),
     ("Q4_K", "int4"): _int4(_q4_k),

@@ -15,12 +15,12 @@ from types import MappingProxyType
 import torch
 from safetensors.torch import save_file
 
-from flowedge.models.checkpoint.weight_file import WeightFile, byte_view
+from flowedge.device.disk_cache.digest import is_digest
+from flowedge.device.disk_cache.file_range import FileState
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.space import QUANTISED, WRITING, CacheSpace, remove, touch
+from flowedge.models.files.weight_file import WeightFile, byte_view
 from flowedge.models.quant.backend import Tensors
-from flowedge.storage.digest import is_digest
-from flowedge.storage.file_range import FileState
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.space import QUANTISED, WRITING, CacheSpace, remove, touch
 
 _NONE: Mapping[str, Path] = MappingProxyType({})
 HEADER_BYTES = 4096  # the most that a file takes beside its tensors

@@ -9,10 +9,24 @@ from torch.nn.functional import pad
 from flowedge.core.errors import CheckpointError
 from flowedge.models.quant.backend import CHUNK_WEIGHTS, Tensors
 from flowedge.models.quant.int4 import GROUPS, SMALL_GROUP, Int4, padded_shape
+from flowedge.models.quant.packed_integers import IntegerShape, IntegerWeight
 from flowedge.models.quant.quantize import backend_of
-from flowedge.models.quant.reordered import ReorderedLinear
 from flowedge.models.quant.w8a16 import W8A16
-from flowedge.models.stored_quant.integer_weight import IntegerShape, IntegerWeight
+
+
+class ReorderedLinear(nn.Module):
+    """A quantised linear layer whose input features are put into the order of its weight's columns first."""
+
+    def __init__(self, linear: nn.Module, order: torch.Tensor) -> None:
+        """`order` is int32 [in_features], the input feature of each column of the weight."""
+        super().__init__()
+        self.linear = linear
+        self.order = nn.Parameter(order, requires_grad=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        ordered: torch.Tensor = self.linear(inputs.index_select(-1, self.order))
+        return ordered
+
 
 _MIDDLE = {4: 8, 8: 128}
 

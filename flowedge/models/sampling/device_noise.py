@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from flowedge.core.rules.gumbel_noise import GOLDEN, MIX_1, MIX_2
+from flowedge.core.gumbel_noise import GOLDEN, MIX_1, MIX_2
 
 LARGEST_NOISE = 37.0  # of 53-bit uniforms, as an absolute value
 # Measured: 5e-7 on a CPU. The rest is room for other kernels, which err by a few units in the last place.

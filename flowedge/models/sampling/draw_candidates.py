@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flowedge.core.rules.gumbel_noise import gumbel_noise_of
+from flowedge.core.gumbel_noise import gumbel_noise_of
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.copies import to_host
 from flowedge.models.sampling.device_noise import LARGEST_NOISE, NOISE_ERROR, near_noise

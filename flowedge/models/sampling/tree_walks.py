@@ -14,7 +14,7 @@ from flowedge.core.sampling import PathWalk, SamplingParams, Walk
 from flowedge.models.copies import to_device
 from flowedge.models.layers.head import LMHead
 from flowedge.models.sampling.path_logits import PathLogits
-from flowedge.models.sampling.rules.ruled_draws import RuledDraws
+from flowedge.models.sampling.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler
 
 Drawn = Callable[[int], int]

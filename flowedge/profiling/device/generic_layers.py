@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flowedge.models.checkpoint.families import FAMILIES
+from flowedge.models.files.families import FAMILIES
 from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.rotary import Rotary

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from flowedge.core.counted import counted
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.plain_text import counted
+from flowedge.device.compute import processor_name, try_device
+from flowedge.device.memory import read_memory_of
 from flowedge.engine.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.default import resolve_exact
@@ -35,8 +37,6 @@ from flowedge.profiling.measurement import (
     short,
 )
 from flowedge.profiling.rehearsal.added_times import measure_added_times
-from flowedge.system.compute import processor_name, try_device
-from flowedge.system.memory import read_memory_of
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)

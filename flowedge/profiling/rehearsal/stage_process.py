@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import FlowEdgeError
+from flowedge.device.python_command import module_command
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.live.compute_thread import ComputeThread
@@ -25,7 +26,6 @@ from flowedge.profiling.rehearsal.loopback import serve_stream
 from flowedge.profiling.rehearsal.recorded_work import RecordedJob, RecordedSegment, RecordedWork
 from flowedge.profiling.rehearsal.scripted_models import VOCAB, BlankStage
 from flowedge.protocol.frame_bounds import CONTROL_BYTES
-from flowedge.system.python_command import module_command
 
 READY = "ready"
 END_S = 10.0  # for the process to write its record

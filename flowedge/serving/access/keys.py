@@ -13,8 +13,8 @@ from typing import Any
 
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, PRIORITIES, Priority
-from flowedge.system import private_files
-from flowedge.system.owner import become_owner
+from flowedge.device import private_files
+from flowedge.device.owner import become_owner
 
 PREFIX = "fe-"
 MAX_NAME = 63

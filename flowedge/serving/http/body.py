@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.types import Receive
 
 from flowedge.core.errors import DeadlineError
-from flowedge.net.deadline import within
+from flowedge.network.deadline import within
 from flowedge.serving.errors import ApiError
 
 

@@ -11,8 +11,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.ids import check_request_id, new_request_id
 from flowedge.core.log_fields import about
-from flowedge.core.request_id import check_request_id, new_request_id
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import ApiError, api_error
 from flowedge.serving.http.body import ClientGoneError, read_body

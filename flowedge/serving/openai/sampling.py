@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from flowedge.client.request import GenerateArguments
-from flowedge.core.rules.logit_rules import MAX_BIASES
+from flowedge.core.logit_rules import MAX_BIASES
 from flowedge.serving.answers.body import BodyPart, RequestBody, Stop, refused_value
 
 MAX_CHOICES = 64  # answers of one request

@@ -16,10 +16,10 @@ from fastapi import FastAPI
 from flowedge.agent.config.loading import load_config
 from flowedge.client.watching.activity import PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
+from flowedge.core.ids import request_of
 from flowedge.core.log_fields import about
-from flowedge.core.request_id import request_of
 from flowedge.discovery.discovery import AgentWatcher
-from flowedge.net.deadline import within
+from flowedge.network.deadline import within
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.errors import SERVER, ApiError
 from flowedge.serving.page import picture

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowedge.client.device import Device
 from flowedge.client.watching.activity import PipelineActivity, PipelineState
-from flowedge.core.visible_text import visible_field
+from flowedge.core.plain_text import visible_field
 from flowedge.discovery.presence import Sighting
 from flowedge.serving.page.devices import DeviceReply
 from flowedge.serving.pipelines.member import PoolMember, SetUpProgress

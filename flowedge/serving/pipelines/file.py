@@ -14,7 +14,7 @@ from flowedge.core.settings_group import checked_by
 from flowedge.core.verification import VerificationChoice
 from flowedge.drafting.choice import BUNDLED, drafter_names
 from flowedge.drafting.draft_form import DraftQuant
-from flowedge.net.address import checked_address
+from flowedge.network.address import checked_address
 from flowedge.serving.pipelines.toml_text import parse_toml
 
 _MOST_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from flowedge.client.assembly import assemble
 from flowedge.client.device import IDLE, Device
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
-from flowedge.net.deadline import set_within, within
+from flowedge.network.deadline import set_within, within
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.pipelines.served import PipelineEntry, name_of
 from flowedge.version import PROTOCOL_VERSION

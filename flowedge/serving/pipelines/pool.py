@@ -17,7 +17,7 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.request import PRIORITIES
-from flowedge.net.deadline import set_within
+from flowedge.network.deadline import set_within
 from flowedge.serving.access.caller import ApiCaller
 from flowedge.serving.config import PoolSettings
 from flowedge.serving.errors import SERVER, ApiError, UnknownModelError

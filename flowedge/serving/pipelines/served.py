@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
-from flowedge.net.address import checked_address
+from flowedge.network.address import checked_address
 
 MAX_NAME = 200
 

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.layers.rotary import Rotation
-from flowedge.training.data.batch import Batch
-from flowedge.training.data.documents import TrainingText
+from flowedge.training.batch import Batch
+from flowedge.training.documents import TrainingText
 from flowedge.training.heads.head_training import HeadTraining, LossSums
-from flowedge.training.targets.target import TrainingTarget
+from flowedge.training.target import TrainingTarget
 
 STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the next
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flowedge.training.data.batch import Batch
-from flowedge.training.targets.target import TrainingTarget
+from flowedge.training.batch import Batch
+from flowedge.training.target import TrainingTarget
 
 HELD_LOGITS = 2**23  # logits that are held at once: 256 rows of a vocabulary of 32,768
 

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
-from flowedge.models.checkpoint.config_support import FULL, max_positions, rope_by_layer_type
 from flowedge.models.dense.config import DenseLlamaConfig
+from flowedge.models.files.config_support import FULL, max_positions, rope_by_layer_type
 from flowedge.models.kv.store import head_size
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.training.data.documents import TrainingText
+from flowedge.training.documents import TrainingText
 from flowedge.training.heads.eagle3_training import Eagle3Training, draft_vocabulary
 from flowedge.training.heads.eagle_training import EagleTraining
 from flowedge.training.heads.head_training import HeadTraining
 from flowedge.training.settings import HeadKind, TrainingSettings
-from flowedge.training.targets.target import TrainingTarget
+from flowedge.training.target import TrainingTarget
 
 # Rotary types whose angles depend on the position alone, and mean the same to Llama's rotary embedding.
 _COPIED_ROPE = frozenset({"linear", "llama3", "yarn"})

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
 from flowedge.core.log_fields import about
-from flowedge.net.deadline import within
-from flowedge.storage.partial import DamagedError, PartialObject
+from flowedge.device.disk_cache.partial import DamagedError, PartialObject
+from flowedge.network.deadline import within
 from flowedge.weights.fetch.least_rate import LeastRate
 from flowedge.weights.fetch.progress import FetchProgress, RateMeter
 from flowedge.weights.fetch.source import (

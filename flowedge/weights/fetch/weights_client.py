@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from flowedge.cluster.tls.channels import AsyncConnection
 from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
-from flowedge.net.deadline import within
-from flowedge.net.grpc_status import from_status
-from flowedge.net.link_settings import LinkSettings
-from flowedge.security.tls.channels import AsyncConnection
+from flowedge.network.deadline import within
+from flowedge.network.grpc_status import from_status
+from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.least_rate import LeastRate
 from flowedge.weights.fetch.source import SourceAddress
-from flowedge.weights.manifest.document import MAX_DOCUMENT_BYTES
+from flowedge.weights.manifest_document import MAX_DOCUMENT_BYTES
 from flowedge.weights.settings import WeightsSettings
 from flowedge.weights.threads import finish_in_thread
 

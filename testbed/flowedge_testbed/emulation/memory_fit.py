@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from flowedge.core.verification import LAST_STAGE
+from flowedge.device.memory import gib, require_memory
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import READ_AS_STORED, LayerSize, weight_bytes
-from flowedge.system.memory import gib, require_memory
 from flowedge_testbed.emulation.drafter_weights import DrafterWeights
 from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
 from flowedge_testbed.emulation.emulation import Emulation

@@ -12,9 +12,9 @@ from flowedge.agent.config.agent_config import AgentConfig, AgentLimits, DeviceS
 from flowedge.agent.main import serve
 from flowedge.agent.roles.agent import Instruments
 from flowedge.cli.orphan import stop_when_input_closes
+from flowedge.cluster.settings import SecuritySettings
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.net.address import is_loopback, join_address
-from flowedge.security.settings import SecuritySettings
+from flowedge.network.address import is_loopback, join_address
 from flowedge_testbed.paced.emulated_time import EmulatedTime
 from flowedge_testbed.paced.express_faults import parse_express_fault
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline

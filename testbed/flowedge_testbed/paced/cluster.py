@@ -9,8 +9,8 @@ from types import TracebackType
 
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
+from flowedge.device.python_command import module_command
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge.system.python_command import module_command
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline

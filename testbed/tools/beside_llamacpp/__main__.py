@@ -22,9 +22,10 @@ from pathlib import Path
 from transformers import LlamaConfig
 
 from flowedge.cli.prompts import read_prompt_lines
+from flowedge.device.disk_cache.limits import DIRECTORY_VARIABLE, CacheLimits
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
-from flowedge.storage.limits import DIRECTORY_VARIABLE, CacheLimits
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.prompts import OWN_FILE
 from testbed.tools.beside_llamacpp.comparisons import LAYERS, ONE, PAIR, TABLES, TWO, Comparison
 from testbed.tools.beside_llamacpp.formats import DEFAULT_FORMATS, FORMATS, Format, format_of

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from flowedge.core.grammar_source import GrammarSource
+from flowedge.core.logit_rules import LogitRules
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.rules.grammar_source import GrammarSource
-from flowedge.core.rules.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -29,12 +29,13 @@ from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.executors.ruled_drafts import RuledDrafts
 from flowedge.engine.jobs import DraftWork, GrowDraft
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import StreamDecoder, encode_chat, eos_token_ids, load_tokenizer
-from flowedge.models.grammar.compiler import GrammarCompiler
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import payload_dtype
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import load_blocks, machine_pipeline
+from flowedge.text.grammar_compiler import GrammarCompiler
+from flowedge.text.tokenizer import StreamDecoder, encode_chat
 from flowedge_testbed.report.markdown import table
 
 QUESTIONS = (

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.cluster.command_secret import VARIABLE, own_secret
 from flowedge.core.errors import DeadlineError, DeviceError
-from flowedge.security.command_secret import VARIABLE, own_secret
-from flowedge.system.python_command import module_command
+from flowedge.device.python_command import module_command
 from testbed.tools.gateway_overhead.measuring import (
     IDLE,
     STREAMS,

@@ -12,7 +12,7 @@ from statistics import median
 import psutil
 
 from flowedge.client import Client
-from flowedge.net.address import split_address
+from flowedge.network.address import split_address
 from testbed.tools.gateway_overhead.asking import AskedTimes, ask_directly, http_asker
 
 STREAMS = 64  # at once

@@ -22,13 +22,13 @@ import numpy as np
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import open_stub
+from flowedge.cluster import process
+from flowedge.cluster.authority import Authority
+from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.process import Security
 from flowedge.engine.activity import COMPUTING
 from flowedge.live.timeline import decode
-from flowedge.security import process
-from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import CertificateRole
-from flowedge.security.credentials.credentials import CredentialStore
-from flowedge.security.process import Security
 from flowedge.v1 import agent_pb2 as pb
 from testbed.tools.links.hops import make_member, stage_agent
 

@@ -38,6 +38,15 @@ from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.main import serve
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.coordinator import meet
+from flowedge.cluster import process
+from flowedge.cluster.authority import Authority
+from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.credentials.certificates import key_pem, new_key, read_certificate, request_for
+from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.process import Security
+from flowedge.cluster.tls.channels import open_channel
+from flowedge.cluster.tls.serving import guard_of
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
 from flowedge.live.timeline import decode as decode_timeline
@@ -47,18 +56,9 @@ from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.protocol.frame_error import FrameError
-from flowedge.security import process
-from flowedge.security.authority.authority import Authority
-from flowedge.security.credentials.certificate_role import CertificateRole
-from flowedge.security.credentials.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.security.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.security.credentials.revocation import read_list
-from flowedge.security.process import Security
-from flowedge.security.tls.channels import open_channel
-from flowedge.security.tls.serving import guard_of
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -22,6 +22,7 @@ from pathlib import Path
 from flowedge.cli.options import BUNDLED
 from flowedge.core.request import NOISES, Noise
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.compute import CPU, find_compute, negotiate_dtype
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.profiling.documents.device import DeviceProfile
 from flowedge.profiling.documents.model import ModelProfile
@@ -30,7 +31,6 @@ from flowedge.profiling.measurement import MeasureOptions
 from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
-from flowedge.system.compute import CPU, find_compute, negotiate_dtype
 from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.device.memory import read_memory_of
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.tensors import payload_dtype, torch_dtype
 from flowedge.profiling.device.profiler import model_times, without_graphs
@@ -13,7 +14,6 @@ from flowedge.profiling.documents.model import ModelProfile
 from flowedge.profiling.measured_profiles import model_profile
 from flowedge.profiling.measurement import MeasureOptions
 from flowedge.profiling.rehearsal.added_times import measure_added_times
-from flowedge.system.memory import read_memory_of
 from flowedge_testbed.profiles import library
 from testbed.tools.live_truth.sharing import shared_cores
 

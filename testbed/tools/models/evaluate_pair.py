@@ -27,7 +27,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import to_payload
 from flowedge.strategies.events import Layer
 from flowedge.strategies.growth import Growth
-from flowedge.training.data.self_generation import is_looping
+from flowedge.training.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
 from testbed.tools.models.corpus import load_corpus
 from testbed.tools.models.generate_responses import prompt_tokens

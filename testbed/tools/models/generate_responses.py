@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from flowedge.training.data.self_generation import is_looping
+from flowedge.training.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
 from testbed.tools.models.corpus import ChatPair, load_corpus
 from testbed.tools.models.packing import REPEATS

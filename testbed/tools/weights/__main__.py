@@ -18,8 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.objects import ObjectStore
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge_testbed.paced.namespaces import FRAME_BYTES, FRAME_PAYLOAD, Namespaces, why_not
 from testbed.tools.weights.ends import sizes_of
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import grpc.aio
 
-from flowedge.net.link_settings import LinkSettings
-from flowedge.security import process
-from flowedge.security.process import Security
-from flowedge.storage.limits import CacheLimits
-from flowedge.storage.objects import ObjectStore
+from flowedge.cluster import process
+from flowedge.cluster.process import Security
+from flowedge.device.disk_cache.limits import CacheLimits
+from flowedge.device.disk_cache.objects import ObjectStore
+from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.fetch.fetcher import Fetcher
 from flowedge.weights.fetch.progress import FetchProgress

@@ -14,7 +14,7 @@ from flowedge import Client
 from flowedge.agent.operations.operations import AGENT, GENERATION, MEASURE, PIPELINE
 from flowedge.client.sync import Generation
 from flowedge.core.errors import DrainingError
-from flowedge.net.grpc_status import from_status
+from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -17,8 +17,8 @@ from flowedge import Client
 from flowedge.agent.operations.logs import JsonFormatter, TextFormatter, goes_to_journal
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.ids import check_request_id, request_of, session_of
 from flowedge.core.log_fields import about
-from flowedge.core.request_id import check_request_id, request_of, session_of
 from tests.support.processes import AgentProcess
 
 

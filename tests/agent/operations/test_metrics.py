@@ -13,9 +13,9 @@ from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError
+from flowedge.device.temperature import temperatures
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.compute_thread import ComputeThread
-from flowedge.system.temperature import temperatures
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)

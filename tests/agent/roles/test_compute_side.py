@@ -12,15 +12,15 @@ from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceTrial
+from flowedge.device.memory import AvailableMemory
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.engine.draft_models import required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
-from flowedge.system.compute import ComputeChoice, DeviceCompute, DeviceTrial
-from flowedge.system.memory import AvailableMemory
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.open.model_request import OpenedModel
+from flowedge.weights.model_request import OpenedModel
 
 GPU = DeviceTrial("cuda:0", "a GPU", integrated=True)  # whose memory is read without CUDA
 BOARD = DeviceCompute("auto", ComputeChoice("cpu", "a CPU", ("float32",)), GPU)

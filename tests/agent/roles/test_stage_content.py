@@ -9,9 +9,9 @@ import pytest
 
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.device.memory import MemorySettings
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
-from flowedge.system.memory import MemorySettings
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.v1 import agent_pb2 as pb
 from tests.support.truncated import first_layers
 

@@ -12,7 +12,7 @@ from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.agent.roles.tap_choice import choose_kept_taps
 from flowedge.core.errors import DeviceLostError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.net.link_settings import LinkSettings
+from flowedge.network.link_settings import LinkSettings
 from tests.support.processes import AgentProcess
 
 TAPS = (2, 4, 5)  # of the bundled model

@@ -20,7 +20,7 @@ from flowedge import Client
 from flowedge.client.sync import Generation
 from flowedge.core.errors import CapacityError, FlowEdgeError
 from flowedge.v1 import generation_pb2
-from tests.security.raw_caller import raw_caller
+from tests.cluster.raw_caller import raw_caller
 from tests.support.processes import AgentProcess, FlowEdgeProcess, become_pipeline, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -6,7 +6,8 @@ import grpc
 import pytest
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_messages, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.tokenizer import encode_messages
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.generation_pb2_grpc import GenerationStub
 

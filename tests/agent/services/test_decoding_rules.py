@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from flowedge.core.rules.grammar_source import GrammarSource
-from flowedge.core.rules.logit_rules import LogitRules
+from flowedge.core.grammar_source import GrammarSource
+from flowedge.core.logit_rules import LogitRules
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids, load_tokenizer
-from flowedge.models.grammar.token_bytes import TokenBytes
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
+from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.generation_pb2_grpc import GenerationStub
 from tests.support.ruled_reference import llguidance_matcher, ruled_answer

@@ -15,7 +15,7 @@ from flowedge import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.request import GenerateOptions
 from flowedge.v1 import generation_pb2
-from tests.security.raw_caller import raw_caller
+from tests.cluster.raw_caller import raw_caller
 from tests.support.processes import AgentProcess, FlowEdgeProcess, agents
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

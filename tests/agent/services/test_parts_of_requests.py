@@ -8,9 +8,10 @@ import pytest
 
 from flowedge.client import ChatMessage, Client, Grammar, ToolCall
 from flowedge.core.errors import BadRequestError, CapacityError, GrammarError
-from flowedge.models.chat_template.tools import described_tools
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_messages, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.template_tools import described_tools
+from flowedge.text.tokenizer import encode_messages
 from flowedge.v1 import generation_pb2 as pb
 
 WEATHER: dict[str, Any] = {

@@ -11,8 +11,8 @@ from flowedge.cli.preflight.demands import check_layers, check_recall, check_roo
 from flowedge.cli.preflight.model_header import ModelHeader, header_of_config, read_header
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.config_support import max_positions
 from flowedge.models.checkpoint.model_source import FoundModel
+from flowedge.models.files.config_support import max_positions
 from tests.models.tiny_families import TINY, make_tiny
 
 HEADER = ModelHeader("m", 8, 100, 4, 16)

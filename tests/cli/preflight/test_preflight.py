@@ -69,7 +69,8 @@ def test_a_prompt_is_counted_as_the_draft_node_counts_it(capsys: pytest.CaptureF
     prompt = "one two three " * 700
     error = refused(capsys, "--stages", "2", "--prompt", prompt, code=1)
     from flowedge.models.checkpoint.checkpoint import Checkpoint
-    from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
+    from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+    from flowedge.text.tokenizer import encode_chat
 
     count = len(encode_chat(load_tokenizer(Checkpoint.open("bundled")), prompt))
     assert f"{count} tokens of the prompt and 256 new ones make {count + 256}" in error

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.rules.gumbel_noise import gumbel_noise
+from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.memory import AvailableMemory
 from flowedge.models.check.judging import gap_behind
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.sampling.token_sampler import TokenSampler
-from flowedge.system.memory import AvailableMemory
 from tests.models.conftest import VOCAB, Make
 from tests.models.pipeline import Pipeline
 

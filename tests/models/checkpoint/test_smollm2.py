@@ -9,7 +9,7 @@ import torch
 
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import eos_token_ids
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
 from tests.models.pipeline import Pipeline
 from tests.support.smollm2 import make_smollm2
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.models.checkpoint.families import FAMILIES
+from flowedge.models.files.families import FAMILIES
 
 DENSE = [name for name, family in FAMILIES.items() if family.dense]
 

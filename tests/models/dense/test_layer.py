@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from flowedge.models.checkpoint.families import FAMILIES
 from flowedge.models.dense.layer import DenseLayer
 from flowedge.models.dense.rotary import DenseRotary
+from flowedge.models.files.families import FAMILIES
 from flowedge.models.layers.attention import MASKED, register_in_transformers
 
 ROWS = 5

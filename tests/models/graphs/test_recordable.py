@@ -13,7 +13,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import TargetModel, drafter_directory, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch, static_slots
 from flowedge.models.graphs.static_decoding import unsuited

@@ -13,7 +13,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.weight_file import WeightFile
+from flowedge.models.files.weight_file import WeightFile
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.experts import ExpertLinears, split_experts
 from flowedge.models.quant.quant_cache import QuantCache

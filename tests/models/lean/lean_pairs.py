@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from flowedge.models.checkpoint.config_support import layer_windows
-from flowedge.models.checkpoint.families import FAMILIES, Family
 from flowedge.models.exact.aligned_activation import align_activations
 from flowedge.models.exact.attention_test import AttentionSizes, attention_sizes
+from flowedge.models.files.config_support import layer_windows
+from flowedge.models.files.families import FAMILIES, Family
 from flowedge.models.kv.store import head_size
 from flowedge.models.layers import attention
 from flowedge.models.layers.cache import SessionCache

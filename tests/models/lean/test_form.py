@@ -12,9 +12,9 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
-from flowedge.models.checkpoint.families import FAMILIES
 from flowedge.models.dense.layer import DenseLayer
 from flowedge.models.exact.aligned_activation import align_activations
+from flowedge.models.files.families import FAMILIES
 from flowedge.models.layers.experts import split_experts
 from flowedge.models.lean.form import LayerForm, layer_form
 from flowedge.models.quant.quantize import quantize_block

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.models.checkpoint.config_support import layer_windows
+from flowedge.models.files.config_support import layer_windows
 from flowedge.models.kv.store import new_store, store_shape
 from flowedge.models.layers.rotary import Rotary
 from flowedge.models.native import native_block

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.core.rules.gumbel_noise import gumbel_noise, noise_streams
+from flowedge.core.gumbel_noise import gumbel_noise, noise_streams
 from flowedge.core.sampling import MAX_SEED, SamplingParams
 from flowedge.models.sampling.device_noise import NOISE_ERROR, near_noise, noise_hash
 from flowedge.models.sampling.draw_candidates import UNDECIDED, find_candidates

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
+from flowedge.device.compute import DeviceTrial
 from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.layers.block import LayerBlock
@@ -25,7 +26,6 @@ from flowedge.profiling.measured_profiles import FittedDevice, device_profile
 from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.profiling.rehearsal import added_times
 from flowedge.profiling.run import Profiled
-from flowedge.system.compute import DeviceTrial
 from flowedge_testbed.costs.roofline import product_s
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 

@@ -12,7 +12,8 @@ from openai import APIError, OpenAI
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer import encode_chat, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.tokenizer import encode_chat
 from tests.serving.application import GatewayHere
 from tests.serving.asking import await_sessions, device_at
 from tests.support.gateways import GatewayProcess, gateway_before

@@ -16,18 +16,18 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.statistics import typed_statistics
+from flowedge.cluster.credentials.certificate_role import CertificateRole
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
-from flowedge.core.pipeline_id import pipeline_label
+from flowedge.core.ids import pipeline_label
 from flowedge.live.timeline import TimelineEvent
-from flowedge.security.credentials.certificate_role import CertificateRole
 from flowedge_testbed.live.live_run import trace_of
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.live.timelines import DeviceTimeline
 from flowedge_testbed.plan import Task
 from flowedge_testbed.trace import Interval, PruneMark
 from flowedge_testbed.workers import read_record, read_trace
-from tests.security.clusters import Cluster as SecureCluster
-from tests.security.clusters import members
+from tests.cluster.clusters import Cluster as SecureCluster
+from tests.cluster.clusters import members
 from tests.support.processes import AgentProcess, agents
 from tests.support.seams import set_own_security
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowedge.strategies.autoregressive import Autoregressive
-from flowedge.strategies.levels.specpipe_db import SpecPipeDB
+from flowedge.strategies.published.specpipe_db import SpecPipeDB
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_groups import load_places, point_label
 from flowedge_testbed.report.markdown import table, times

@@ -1,0 +1,66 @@
+"""Loading of a checkpoint's tokenizer, and the tokens that end its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.model_source import TOKENIZER_FILES
+from flowedge.models.files.config_numbers import check_token_ids
+from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.template_renderer import RENDERER
+from flowedge.text.tokenizer import UNUSABLE, chat_template
+
+_MAX_FILE = 256 << 20  # bytes of a tokenizer's file; those of 300,000 tokens have about 35 MiB
+_PROBE = "Hi"  # a text that every tokenizer can encode
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer and try its chat template.
+
+    Raises:
+        CheckpointError: when there is no usable tokenizer, or its chat template exceeds a limit.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (a stage needs no tokenizer)
+
+    directory = checkpoint.tokenizer_directory()
+    with reading(directory, UNUSABLE):
+        _check_files(directory)
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, config=_config_of(checkpoint), local_files_only=True, trust_remote_code=False
+        )
+        template = chat_template(tokenizer)
+        tokenizer.decode(tokenizer.encode(_PROBE))
+    if template:
+        RENDERER.check(template, str(directory))
+    return tokenizer
+
+
+def _config_of(checkpoint: Checkpoint) -> Any | None:
+    """The config that tells transformers the class of a tokenizer; None for a tokenizer of another model.
+
+    Given the config, transformers does not make one of its own, whose import takes 140 MiB.
+    """
+    return checkpoint.config if checkpoint.family.dense and checkpoint.tokenizer is None else None
+
+
+def _check_files(directory: Path) -> None:
+    """Check the sizes of a tokenizer's files, which are read whole."""
+    for name in TOKENIZER_FILES:
+        for path in directory.glob(name):
+            if path.is_file() and path.stat().st_size > _MAX_FILE:
+                raise CheckpointError(f"{path}: has more than {_MAX_FILE >> 20} MiB")
+
+
+def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:
+    """The token ids that end an answer, from the generation config, the model's config and the tokenizer."""
+    found = [checkpoint.config.eos_token_id, getattr(tokenizer, "eos_token_id", None)]
+    path = checkpoint.directory / "generation_config.json"
+    if path.is_file():
+        found.append(read_json_object(path).get("eos_token_id"))
+    ids: set[int] = set()
+    for entry in found:
+        ids.update(check_token_ids(entry, "eos_token_id", path))
+    return frozenset(ids)

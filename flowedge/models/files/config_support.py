@@ -1,0 +1,118 @@
+"""The windows, rotary parameters and positions that a model's config asks for, and which are supported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.files.families import Family
+
+SLIDING = "sliding_attention"
+FULL = "full_attention"
+# RoPE types whose angles are a function of a row's own position.
+_FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+# RoPE types whose frequencies change with the longest position of a forward, from `fixed_rope_length` on.
+_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+def layer_windows(family: Family, config: Any) -> list[int | None]:
+    """The number of positions that a row of each layer sees, its own included; None for all positions."""
+    window: int | None = getattr(config, "sliding_window", None)
+    if family.windows == "every layer":
+        return [window] * int(config.num_hidden_layers)
+    if family.windows == "by layer type":
+        return [window if kind == SLIDING else None for kind in config.layer_types]
+    return [None] * int(config.num_hidden_layers)
+
+
+def rope_by_layer_type(config: Any) -> dict[str | None, dict[str, Any]]:
+    """The rotary parameters by layer type; under the key None where all layers share them."""
+    parameters = config.rope_parameters or {"rope_type": "default"}
+    if SLIDING in parameters or FULL in parameters:
+        return dict(parameters)
+    return {None: parameters}
+
+
+def fixed_rope_length(config: Any) -> int | None:
+    """The number of positions below which the rotary frequencies do not depend on the text's length.
+
+    None where they never do.
+    """
+    lengths: list[int] = []
+    for rope in rope_by_layer_type(config).values():
+        if rope["rope_type"] == "longrope":
+            lengths.append(int(rope["original_max_position_embeddings"]))
+        elif rope["rope_type"] == "dynamic":
+            lengths.append(int(config.max_position_embeddings))
+    return min(lengths, default=None)
+
+
+def max_positions(config: Any) -> int:
+    """The longest sequence that the model takes, in tokens.
+
+    It ends at `fixed_rope_length`: beyond, a model's results depend on the length of its prompt.
+    """
+    fixed = fixed_rope_length(config)
+    longest = int(config.max_position_embeddings)
+    return longest if fixed is None else min(longest, fixed)
+
+
+def check_config(family: Family, config: Any) -> None:
+    """Check that FlowEdge supports what a config asks for."""
+    _check_heads(config)
+    _check_experts(config)
+    for rope in rope_by_layer_type(config).values():
+        kind = rope.get("rope_type", "default")
+        if kind not in _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE:
+            known = ", ".join(sorted(_FIXED_ROPE | _LENGTH_DEPENDENT_ROPE))
+            raise CheckpointError(f"RoPE scaling {kind!r} is not supported; supported types: {known}")
+    if getattr(config, "use_bidirectional_attention", None):
+        raise CheckpointError("bidirectional attention (use_bidirectional_attention) is not supported")
+    if family.prefix != "Gemma2" and getattr(config, "attn_logit_softcapping", None) is not None:
+        raise CheckpointError(
+            f"attn_logit_softcapping is set, which transformers' {family.prefix} layers do not apply"
+        )
+    if family.multimodal and family.logits_softcap(config) is not None:
+        raise CheckpointError(
+            f"final_logit_softcapping is set, which transformers' multimodal {family.prefix} does not apply"
+        )
+    _check_windows(family, config)
+
+
+def _check_heads(config: Any) -> None:
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
+        raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
+
+
+def _check_experts(config: Any) -> None:
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    chosen = getattr(config, "num_experts_per_tok", None)
+    if experts and chosen and chosen > experts:
+        raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {experts} experts")
+
+
+def _check_windows(family: Family, config: Any) -> None:
+    window = getattr(config, "sliding_window", None)
+    if window is not None and window < 1:
+        raise CheckpointError(f"sliding_window is {window}; it has to be 1 or more")
+    kinds = getattr(config, "layer_types", None) or []
+    if family.windows != "by layer type":
+        if family.windows == "none" and window is not None:
+            raise CheckpointError(
+                f"sliding_window is set, which transformers' {family.prefix} layers do not apply"
+            )
+        if unlike := set(kinds) - {SLIDING if window else FULL}:
+            raise CheckpointError(
+                f"layer types {', '.join(sorted(unlike))} are set, which transformers' {family.prefix} "
+                "layers ignore"
+            )
+        return
+    if len(kinds) != config.num_hidden_layers:
+        raise CheckpointError(f"layer_types has {len(kinds)} entries for {config.num_hidden_layers} layers")
+    if unknown := set(kinds) - {SLIDING, FULL}:
+        raise CheckpointError(
+            f"layer types {', '.join(sorted(unknown))} are not supported; supported: {SLIDING}, {FULL}"
+        )
+    if SLIDING in kinds and window is None:
+        raise CheckpointError(f"layer_types has {SLIDING} layers and sliding_window is not set")

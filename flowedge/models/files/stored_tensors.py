@@ -1,0 +1,97 @@
+"""The place of a model's tensor in a checkpoint: a stored tensor, or a part of a stack of experts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flowedge.models.files.config_numbers import MAX_EXPERTS
+from flowedge.models.files.weight_file import StoredSlice
+
+_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A stored tensor, or some rows of one expert in a stored stack of experts.
+
+    Attributes:
+        name: the stored tensor's name in its file.
+        expert: the expert's index on the first axis of a stack; None for a whole stored tensor.
+        rows: [start, stop) of the expert's rows.
+        paired_heads: the number of heads among the rows, if the two rows that a rotary angle turns are stored
+            side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
+        added: the value that was added to each element before it was stored.
+    """
+
+    name: str
+    expert: int | None = None
+    rows: tuple[int, int] = (0, 0)
+    paired_heads: int = 0
+    added: float = 0.0
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of this part of a stored tensor of shape `whole`."""
+        return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
+
+    def take(self, whole: StoredSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+        """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
+        if self.expert is not None:
+            span = range(*self.rows)[rows or slice(None)]
+            index: Any = self.expert, slice(span.start, span.stop)
+        else:
+            index = ... if rows is None else rows
+        if self.paired_heads:
+            return self._heads(whole, range(whole.shape[0])[rows or slice(None)])
+        taken = whole[index]
+        return taken - self.added if self.added else taken
+
+    def _heads(self, whole: StoredSlice | torch.Tensor, rows: range) -> torch.Tensor:
+        """The rows in the order of transformers; all rows of their heads are read."""
+        size = whole.shape[0] // self.paired_heads
+        first, last = rows.start // size, -(-rows.stop // size)
+        stored = whole[first * size : last * size]
+        pairs = stored.view(last - first, size // 2, 2, *stored.shape[1:])
+        ordered = pairs.transpose(1, 2).reshape(stored.shape)
+        return ordered[rows.start - first * size : rows.stop - first * size]
+
+    @property
+    def form(self) -> str:
+        """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
+        paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
+        return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "")))
+
+    def __str__(self) -> str:
+        """A text that is unique among the parts of all tensors of a file."""
+        if self.expert is None:
+            return f"{self.name} {self.form}".strip()
+        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
+
+
+def is_stack(name: str) -> bool:
+    """Return whether a tensor of this name holds the weights of all experts of a layer, stacked."""
+    return _STACK.fullmatch(name) is not None
+
+
+def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
+    """The tensors of single experts, by name, in the stack `name` that is stored as `stored`.
+
+    `shape` is [experts, rows, columns]. The rows of gate_up_proj are the gate's, then the up projection's.
+    """
+    match = _STACK.fullmatch(name)
+    if match is None or len(shape) != 3 or shape[0] > MAX_EXPERTS:
+        return {name: StoredTensor(stored)}
+    experts, part = match.groups()
+    rows = shape[1]
+    parts = {"down_proj": (0, rows)}
+    if part == "gate_up_proj":
+        parts = {"gate_proj": (0, rows // 2), "up_proj": (rows // 2, rows)}
+    return {
+        f"{experts}.{expert}.{projection}.weight": StoredTensor(stored, expert, span)
+        for expert in range(shape[0])
+        for projection, span in parts.items()
+    }

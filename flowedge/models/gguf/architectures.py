@@ -1,0 +1,182 @@
+"""The architectures of GGUF that FlowEdge reads, and how each names and stores its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.files.config_numbers import MAX_EXPERTS
+from flowedge.models.files.families import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
+from flowedge.models.files.stored_tensors import StoredTensor
+
+TOKEN_EMBEDDING = "token_embd.weight"
+OUTPUT = "output.weight"
+ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+
+_MODEL = {TOKEN_EMBEDDING: EMBEDDING, "output_norm.weight": FINAL_NORM, OUTPUT: LM_HEAD}
+# They are part of the config, not of the weights.
+_FACTORS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
+# Rotary frequencies that the first converters copied for each layer; they follow from the config.
+_COPIED_FREQUENCIES = re.compile(r"blk\.\d{1,5}\.attn_rot_embd(\.weight)?")
+_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias)")
+_STACKED = {
+    "ffn_gate_exps": ("gate_proj",),
+    "ffn_up_exps": ("up_proj",),
+    "ffn_down_exps": ("down_proj",),
+    "ffn_gate_up_exps": ("gate_proj", "up_proj"),
+}
+_SINGLE_EXPERT = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+
+_ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+_MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_DENSE = _ATTENTION | _MLP | {"ffn_norm": "post_attention_layernorm"}
+_HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_ROUTER = {"ffn_gate_inp": "mlp.gate"}
+_FOUR_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How files of one `general.architecture` store a model.
+
+    Attributes:
+        modules: the path of a module in its decoder layer, by its name in the file.
+        paired: whether the rows of q and k are stored as llama.cpp's interleaved rotation needs them.
+        norm_offset: the value that the file adds to the weights of norms.
+    """
+
+    name: str
+    modules: Mapping[str, str] = field(default_factory=lambda: _DENSE)
+    paired: bool = False
+    norm_offset: float = 0.0
+
+
+ARCHITECTURES = {
+    entry.name: entry
+    for entry in (
+        Architecture("llama", _DENSE | _ROUTER, paired=True),
+        Architecture("granite", paired=True),
+        Architecture("smollm3", paired=True),
+        Architecture("qwen2"),
+        Architecture("qwen3", _DENSE | _HEAD_NORMS),
+        Architecture("qwen3moe", _DENSE | _HEAD_NORMS | _ROUTER),
+        Architecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
+        Architecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
+        Architecture(
+            "phi3",
+            {
+                "attn_norm": "input_layernorm",
+                "attn_qkv": "self_attn.qkv_proj",
+                "attn_output": "self_attn.o_proj",
+                "ffn_norm": "post_attention_layernorm",
+                "ffn_up": "mlp.gate_up_proj",
+                "ffn_down": "mlp.down_proj",
+            },
+        ),
+    )
+}
+
+
+def architecture_of(name: object) -> Architecture:
+    """The architecture of a name.
+
+    Raises:
+        CheckpointError: when it is not supported.
+    """
+    found = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if found is None:
+        supported = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(
+            f"GGUF architecture {name!r} is not supported; supported architectures: {supported}"
+        )
+    return found
+
+
+def module_tensors(
+    architecture: Architecture, shapes: Mapping[str, tuple[int, ...]], heads: int, kv_heads: int
+) -> dict[str, StoredTensor]:
+    """The places of a model's tensors, by the names that transformers' modules have for them.
+
+    Args:
+        shapes: the shape of each stored tensor, by its name in the file.
+        heads, kv_heads: the numbers of query heads and of key heads.
+
+    Raises:
+        CheckpointError: when the architecture has no tensor of a stored name, or its shape is impossible.
+    """
+    found: dict[str, StoredTensor] = {}
+    for stored, shape in shapes.items():
+        if stored in _FACTORS or _COPIED_FREQUENCIES.fullmatch(stored):
+            continue
+        for name, place in _places(architecture, stored, shape, heads, kv_heads).items():
+            if name in found:
+                raise CheckpointError(f"the tensors {found[name].name} and {stored} are both {name}")
+            found[name] = place
+    return found
+
+
+def _places(
+    architecture: Architecture, stored: str, shape: tuple[int, ...], heads: int, kv_heads: int
+) -> dict[str, StoredTensor]:
+    added = architecture.norm_offset if stored.endswith("_norm.weight") else 0.0
+    if stored in _MODEL:
+        return {_MODEL[stored]: StoredTensor(stored, added=added)}
+    match = _LAYER.fullmatch(stored)
+    if match is None:
+        raise _unknown(architecture, stored)
+    index, part, expert, suffix = match.groups()
+    layer = layer_prefix(int(index))
+    has_experts = "ffn_gate_inp" in architecture.modules
+    if part in _STACKED and has_experts and suffix == "weight" and expert is None:
+        return _experts(f"{layer}mlp.experts.", stored, shape, _STACKED[part])
+    if part in _SINGLE_EXPERT and has_experts and expert is not None and suffix == "weight":
+        name = f"{layer}mlp.experts.{int(expert)}.{_SINGLE_EXPERT[part]}.weight"
+        return {name: StoredTensor(stored)}
+    if part not in architecture.modules or expert is not None:
+        raise _unknown(architecture, stored)
+    paired = {"attn_q": heads, "attn_k": kv_heads}.get(part, 0) if architecture.paired else 0
+    if paired and shape[0] % (2 * paired):
+        raise CheckpointError(f"the {shape[0]} rows of tensor {stored} are not pairs in {paired} heads")
+    return {
+        f"{layer}{architecture.modules[part]}.{suffix}": StoredTensor(stored, None, (0, 0), paired, added)
+    }
+
+
+def _experts(
+    prefix: str, stored: str, shape: tuple[int, ...], projections: tuple[str, ...]
+) -> dict[str, StoredTensor]:
+    if len(shape) != 3 or shape[0] > MAX_EXPERTS or shape[1] % len(projections):
+        raise CheckpointError(f"tensor {stored} of shape {list(shape)} is not a stack of experts' weights")
+    rows = shape[1] // len(projections)
+    return {
+        f"{prefix}{expert}.{projection}.weight": StoredTensor(
+            stored, expert, (rows * part, rows * (part + 1))
+        )
+        for expert in range(shape[0])
+        for part, projection in enumerate(projections)
+    }
+
+
+def _unknown(architecture: Architecture, stored: str) -> CheckpointError:
+    return CheckpointError(
+        f"tensor {stored} is no part of the architecture {architecture.name} as FlowEdge knows it, so the "
+        "model would be another one without it"
+    )
+
+
+def has_bias(names: Collection[str], part: str) -> bool:
+    """Return whether the first layer's module `part` has a bias."""
+    return f"blk.0.{part}.bias" in names

@@ -1,0 +1,325 @@
+"""The config of a GGUF model, as the config.json of a Hugging Face checkpoint would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.files.config_numbers import MAX_LAYERS
+from flowedge.models.gguf.architectures import (
+    LONG_FACTORS,
+    OUTPUT,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    TOKEN_EMBEDDING,
+    has_bias,
+)
+from flowedge.models.gguf.metadata import Metadata
+from flowedge.models.gguf.refusals import check_computation
+from flowedge.models.gguf.rope import longrope_parameters, rope_parameters
+
+_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+# llama.cpp ends an answer at a token of such a text, and so do the generation configs of the models that have
+# the token. Converters store one end token only: that of the text, not that of a turn of the conversation.
+_TEXTS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        "<EOT>",
+    }
+)
+
+
+def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
+    """The ids of the tokens that end an answer; those of the file's keys come first.
+
+    Raises:
+        CheckpointError: when a key names no token.
+    """
+    found = [metadata.token(f"tokenizer.ggml.{key}", vocab_size) for key in _KEYS]
+    tokens = metadata.values.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        found += [index for index, text in enumerate(tokens[:vocab_size]) if text in _TEXTS]
+    return [token for token in dict.fromkeys(found) if token is not None]
+
+
+ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+_GEMMA3_LOCAL_BASE = 10000.0
+# The context and the window of the Phi 3 models whose first files do not store the window.
+_PHI3_CONTEXT, _PHI3_WINDOW = 4096, 2047
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Everything that a config is made from.
+
+    Attributes:
+        shapes: the shape of each stored tensor, by its name in the file.
+        factors: (name of a tensor of rotary factors) -> its values; None if there is no tensor of the name.
+    """
+
+    metadata: Metadata
+    shapes: Mapping[str, tuple[int, ...]]
+    factors: Callable[[str], Sequence[float] | None]
+
+    @property
+    def head_size(self) -> int:
+        metadata = self.metadata
+        heads = metadata.count(".attention.head_count")
+        default = metadata.count(".embedding_length") // heads
+        if metadata.architecture in ("llama", "smollm3") and not metadata.has(".attention.key_length"):
+            default = metadata.count(".rope.dimension_count", default)
+        return metadata.count(".attention.key_length", default)
+
+    @property
+    def vocab_size(self) -> int:
+        shape = self.shapes.get(TOKEN_EMBEDDING)
+        if shape is None or len(shape) != 2:
+            raise CheckpointError(f"tensor {TOKEN_EMBEDDING} is missing or no matrix")
+        return shape[0]
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        return rope_parameters(self.metadata, self.factors(ROPE_FACTORS), self.head_size)
+
+
+def make_config(facts: ModelFacts) -> dict[str, Any]:
+    """The content of config.json.
+
+    Raises:
+        CheckpointError: when metadata are missing, impossible or not supported.
+    """
+    metadata, vocab_size = facts.metadata, facts.vocab_size
+    check_computation(metadata)
+    _check_rotation(facts)
+    common: dict[str, Any] = {
+        ARCHITECTURE_KEY: metadata.architecture,
+        "vocab_size": vocab_size,
+        "hidden_size": metadata.count(".embedding_length"),
+        "num_hidden_layers": metadata.count(".block_count", most=MAX_LAYERS),
+        "num_attention_heads": metadata.count(".attention.head_count"),
+        "num_key_value_heads": metadata.count(
+            ".attention.head_count_kv", metadata.count(".attention.head_count")
+        ),
+        "max_position_embeddings": metadata.count(".context_length"),
+        "rms_norm_eps": metadata.number(".attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": OUTPUT not in facts.shapes,
+        "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
+        "eos_token_id": metadata.token("tokenizer.ggml.eos_token_id", vocab_size),
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
+    }
+    if metadata.has(".feed_forward_length"):
+        common["intermediate_size"] = metadata.count(".feed_forward_length")
+    return common | _SPECIAL[metadata.architecture](facts)
+
+
+def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
+    """The content of generation_config.json: the tokens that begin and end a text."""
+    metadata, vocab_size = facts.metadata, facts.vocab_size
+    return {
+        "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
+        "eos_token_id": end_tokens(metadata, vocab_size) or None,
+        "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
+    }
+
+
+def _check_rotation(facts: ModelFacts) -> None:
+    """Check that whole heads are rotated, as the layers of all architectures but Phi 3 do."""
+    metadata, size = facts.metadata, facts.head_size
+    rotated = metadata.count(".rope.dimension_count", size)
+    if metadata.architecture != "phi3" and rotated != size:
+        raise CheckpointError(
+            f"{metadata.architecture}.rope.dimension_count is {rotated} of the {size} values of a head; "
+            "partial rotation is not supported in this architecture"
+        )
+
+
+def _biases(facts: ModelFacts) -> dict[str, Any]:
+    return {
+        "attention_bias": has_bias(facts.shapes, "attn_q"),
+        "mlp_bias": has_bias(facts.shapes, "ffn_up"),
+    }
+
+
+def _window(metadata: Metadata) -> int | None:
+    """The sliding window in positions; None if there is none, which some files say by 0."""
+    return metadata.count(".attention.sliding_window", 0, least=0) or None
+
+
+def _llama(facts: ModelFacts) -> dict[str, Any]:
+    """Llama, Mistral or Mixtral, which share an architecture."""
+    metadata, window = facts.metadata, _window(facts.metadata)
+    shared = {"head_dim": facts.head_size, "rope_parameters": facts.rope}
+    if metadata.count(".expert_count", 0, least=0):
+        return shared | {
+            "model_type": "mixtral",
+            "num_local_experts": metadata.count(".expert_count"),
+            "num_experts_per_tok": metadata.count(".expert_used_count"),
+            "sliding_window": window,
+        }
+    if window is not None:
+        return shared | {"model_type": "mistral", "sliding_window": window}
+    return shared | {"model_type": "llama"} | _biases(facts)
+
+
+def _granite(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    _no_window(metadata)
+    multipliers = {
+        "attention_multiplier": ".attention.scale",
+        "embedding_multiplier": ".embedding_scale",
+        "residual_multiplier": ".residual_scale",
+        "logits_scaling": ".logit_scale",
+    }
+    return {
+        "model_type": "granite",
+        "rope_parameters": facts.rope,
+        **{name: metadata.number(key, 1.0) for name, key in multipliers.items()},
+        **_biases(facts),
+    }
+
+
+def _smollm3(facts: ModelFacts) -> dict[str, Any]:
+    _no_window(facts.metadata)
+    # A file does not store which layers have no rotation: every fourth, in all published models.
+    return {"model_type": "smollm3", "rope_parameters": facts.rope, **_biases(facts)}
+
+
+def _qwen2(facts: ModelFacts) -> dict[str, Any]:
+    _no_window(facts.metadata)
+    return {"model_type": "qwen2", "head_dim": facts.head_size, "rope_parameters": facts.rope}
+
+
+def _qwen3(facts: ModelFacts) -> dict[str, Any]:
+    _no_window(facts.metadata)
+    return {
+        "model_type": "qwen3",
+        "head_dim": facts.head_size,
+        "rope_parameters": facts.rope,
+        "attention_bias": has_bias(facts.shapes, "attn_q"),
+    }
+
+
+def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    layers = metadata.count(".block_count", most=MAX_LAYERS)
+    return _qwen3(facts) | {
+        "model_type": "qwen3_moe",
+        "num_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        "mlp_only_layers": [
+            index for index in range(layers) if f"blk.{index}.ffn_gate_inp.weight" not in facts.shapes
+        ],
+        # A file does not store it: true in all published models.
+        "norm_topk_prob": True,
+    }
+
+
+def _gemma2(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    return {
+        "model_type": "gemma2",
+        "head_dim": facts.head_size,
+        "rope_parameters": facts.rope,
+        "sliding_window": metadata.count(".attention.sliding_window"),
+        "query_pre_attn_scalar": _query_scalar(facts, _GEMMA2_27B_LAYERS),
+        "attn_logit_softcapping": metadata.number(".attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": metadata.number(".final_logit_softcapping", 30.0),
+    }
+
+
+def _gemma3(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    local = {
+        "rope_type": "default",
+        "rope_theta": metadata.number(".rope.freq_base_swa", _GEMMA3_LOCAL_BASE),
+    }
+    cap = ".final_logit_softcapping"
+    return {
+        "model_type": "gemma3_text",
+        "head_dim": facts.head_size,
+        "rope_parameters": {
+            "full_attention": rope_parameters(metadata, None, facts.head_size),
+            "sliding_attention": local,
+        },
+        "sliding_window": metadata.count(".attention.sliding_window"),
+        "query_pre_attn_scalar": _query_scalar(facts, _GEMMA3_27B_LAYERS),
+        "final_logit_softcapping": metadata.number(cap) if metadata.has(cap) else None,
+        **_layer_types(metadata),
+    }
+
+
+def _layer_types(metadata: Metadata) -> dict[str, Any]:
+    """The kind of each layer, where the file stores whether it has a window; otherwise the family's rule."""
+    windowed = metadata.values.get(f"{metadata.architecture}.attention.sliding_window_pattern")
+    if windowed is None:
+        return {}
+    if type(windowed) is int and windowed > 0:  # the last of so many layers has no window
+        layers = metadata.count(".block_count", most=MAX_LAYERS)
+        windowed = [bool((index + 1) % windowed) for index in range(layers)]
+    if not isinstance(windowed, list) or not all(isinstance(value, bool) for value in windowed):
+        raise CheckpointError(
+            "sliding_window_pattern is not supported unless it is a count or a bool for each layer"
+        )
+    return {"layer_types": ["sliding_attention" if value else "full_attention" for value in windowed]}
+
+
+def _query_scalar(facts: ModelFacts, layers_of_27b: int) -> int:
+    """The size that scores are scaled by. A file does not store it; the 27B models have one of their own."""
+    metadata = facts.metadata
+    if metadata.count(".block_count") == layers_of_27b:
+        return metadata.count(".embedding_length") // metadata.count(".attention.head_count")
+    return facts.head_size
+
+
+def _phi3(facts: ModelFacts) -> dict[str, Any]:
+    metadata, size = facts.metadata, facts.head_size
+    rotated = metadata.count(".rope.dimension_count", size)
+    short, long = facts.factors(SHORT_FACTORS), facts.factors(LONG_FACTORS)
+    context = original = metadata.count(".context_length")
+    if short is not None and long is not None:
+        rope, original = longrope_parameters(metadata, short, long)
+    else:
+        rope = facts.rope
+    window = _window(metadata)
+    if not metadata.has(".attention.sliding_window") and context == _PHI3_CONTEXT:
+        window = _PHI3_WINDOW
+    return {
+        "model_type": "phi3",
+        "rope_parameters": rope | {"partial_rotary_factor": rotated / size},
+        "original_max_position_embeddings": original,
+        "sliding_window": window,
+    }
+
+
+def _no_window(metadata: Metadata) -> None:
+    window = _window(metadata)
+    if window is not None and window < metadata.count(".context_length"):
+        raise CheckpointError(
+            f"{metadata.architecture}.attention.sliding_window is {window}, and the file does not say which "
+            "layers have it"
+        )
+
+
+_SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
+    "llama": _llama,
+    "granite": _granite,
+    "smollm3": _smollm3,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3moe": _qwen3_moe,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+}

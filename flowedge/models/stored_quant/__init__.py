@@ -1,1 +1,0 @@
-"""Weights that GPTQ, AWQ and compressed-tensors stored as integers: their layouts, and what is refused."""

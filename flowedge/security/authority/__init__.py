@@ -1,1 +1,0 @@
-"""The CA of a cluster, which only one machine has."""

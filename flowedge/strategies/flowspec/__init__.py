@@ -1,1 +1,0 @@
-"""FlowSpec, its ablations and Naive PP, after flowspec.txt; FlowSpec also without turns."""

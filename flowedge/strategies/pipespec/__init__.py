@@ -1,1 +1,0 @@
-"""PipeSpec, a hierarchy of models, and the synchronous decoding that it is compared with."""

@@ -1,0 +1,164 @@
+"""The algorithm that PipeDec and SpecPipe share: a speculative tree goes through the pipeline level by level.
+
+Both papers describe this algorithm (pipedec 3.1 to 3.4, specpipe 3.2 and 3.3). Both strategies run this code,
+so that at equal `width` and `children` they give the same commands.
+
+- Root (pipedec 3.3.2): a drawn token without a node begins a new tree, whose root is sent at once while its
+  children are drafted (pipedec, appendix B, rules 2 and 3).
+- Layer appending (pipedec 3.3.3, specpipe 3.2.1 and 3.3.3): while the stages compute the levels before it,
+  the drafter proposes c candidates below each node of the deepest level. The w candidates with the best
+  cumulative probabilities are the next level, and so each level has at most w nodes.
+- Subtree pruning (pipedec 3.3.4, specpipe 3.2.1): a level that returns is the root alone, because everything
+  beside it was pruned, and gives one token. If the tree has a node for the token (a hit), the tree is pruned
+  to its subtree; otherwise (a miss) everything in flight is dead.
+- Choosing after pruning (pipedec 3.3.4: "an additional update operation must be performed"; specpipe 3.3.2:
+  the first device accepts a new level after the pruning of the step): a level is chosen when it is due to be
+  sent.
+- Partial refill (specpipe 3.3.2): when a prune leaves nothing of the newest levels, the next level is built
+  below the deepest level that lives, from candidates that are known already. PipeDec says only that invalid
+  output does not flow on.
+- Cache (pipedec 3.2 and 3.4.2, specpipe 3.3.2): the engine's context and draft tail are PipeDec's "past" and
+  "predict". A hit moves the root's row from one to the other without computing it again.
+
+Deviations from both papers:
+
+- Steps follow the returning levels, without a barrier. Transfers overlap with computing, as everywhere in
+  this engine, where both papers make them a part of the step (pipedec 3.4, specpipe 3.3.2). PipeDec's central
+  scheduler of transfers (appendix A) and its graph of tasks (appendix B) have no counterpart.
+- A hit or a miss is decided at the draft node, not at the last stage, whose result has to come back first.
+- The drafter continues in its own branch on a hit, and gets the target's true features after a miss only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.commands import Command, Emit, Grow, Send
+from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
+from flowedge.strategies.proposal_tree import ProposalTree
+from flowedge.strategies.settings import LevelSettings, at_most
+from flowedge.strategies.tree_commands import send_nodes
+from flowedge.strategies.turn_gate import TurnGate
+
+
+class LevelByLevel(Strategy):
+    """The tree, whose levels are sent as they are drafted, and the turns."""
+
+    def __init__(self, settings: LevelSettings) -> None:
+        super().__init__(settings.max_draft_rows)
+        self._settings = settings
+        self._drafts = ProposalTree(settings.children)
+        self._gate = TurnGate(1, 0)
+        self._drafting = False
+
+    def handle(self, event: StrategyEvent) -> Sequence[Command]:
+        match event:
+            case Prefilled():
+                self._gate = TurnGate(event.stages, event.credits)
+                self._drafts.restart(event.token, event.context)
+                return [Emit((event.token,)), *self._proceed()]
+            case Layer():
+                self._drafting = False
+                self._drafts.take(event)
+                return self._proceed()
+            case Verified():
+                self._gate.take_back()
+                return self._advance(event)
+            case Returned():
+                return self._proceed() if self._gate.take_back() else []
+            case CreditGranted():
+                self._gate.grant()
+                return self._proceed()
+
+    def _advance(self, event: Verified) -> list[Command]:
+        drafts = self._drafts
+        if drafts.tree.node_of_row(event.accepted[-1]) in drafts.deepest():
+            self._append_level()
+        emit, accept = drafts.advance(event)
+        if accept.root is None:
+            self._gate.flush()
+        if accept.ends_round:
+            self._drafting = False
+        return [emit, accept, *self._proceed()]
+
+    def _proceed(self) -> list[Command]:
+        """Send levels while turns are free, and have the next level drafted."""
+        commands: list[Command] = []
+        while self._gate.may_send and (send := self._send_level()) is not None:
+            commands.append(send)
+        return [*commands, *self._draft()]
+
+    def _send_level(self) -> Send | None:
+        """Return the command that sends the next level, if its nodes are known and there is room for it."""
+        drafts = self._drafts
+        room = self._settings.max_draft_rows - drafts.tree.num_sent
+        level = (drafts.unsent() or self._append_level())[: max(room, 0)]
+        if not level:
+            return None
+        self._gate.send()
+        return send_nodes(drafts.tree, level)
+
+    def _draft(self) -> list[Grow]:
+        """Have the candidates below the deepest level drafted, unless they are known or being drafted."""
+        drafts = self._drafts
+        uncomputed = [node for node in drafts.deepest() if not drafts.computed[node]]
+        if not uncomputed or self._drafting:
+            return []
+        self._drafting = True
+        return [drafts.grow(uncomputed)]
+
+    def _append_level(self) -> list[int]:
+        """Add the level below the deepest level, once all its candidates are known; returns its nodes.
+
+        The level is chosen when it is due to be sent and the tree has been pruned. So it has its full width
+        within the subtree that lives.
+        """
+        drafts, frontier = self._drafts, np.array(self._drafts.deepest())
+        if not drafts.computed[frontier].all():
+            return []
+        offsets, columns = np.nonzero(drafts.proposed[frontier] >= 0)
+        parents = frontier[offsets]
+        tokens, log_probs = drafts.proposed[parents, columns], drafts.log_probs[parents, columns]
+        scores = drafts.tree.scores[parents] + log_probs
+        best = np.argsort(-scores, kind="stable")[: self._settings.width]
+        return drafts.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())
+
+
+class PipeDec(LevelByLevel):
+    """LevelByLevel with PipeDec's sizes, which are the only difference from SpecPipe here.
+
+    - Width (3.3.3, 4.3.1): the paper measures w = 32 and c = 16 as best on its testbed, which are
+      `width=32, children=16`. The default is 16 a layer as in FlowSpec's comparison ("for PipeDec, we select
+      16 tokens per layer": flowspec, appendix A.1). The FlowSpec paper does not name its c; 16 is PipeDec's.
+    - Groups (3.1): the paper may join several neighbouring nodes to a group that works on one layer. Here
+      each stage is a group, so that as many layers are in flight as there are stages.
+    """
+
+    name: ClassVar[str] = "pipedec"
+
+
+@dataclass(frozen=True)
+class SpecPipeSettings(LevelSettings):
+    """LevelSettings with the paper's width, the best on its testbed (specpipe, sections 1 and 4.1)."""
+
+    width: int = at_most(512, 64)  # w
+
+
+class SpecPipe(LevelByLevel):
+    """LevelByLevel with SpecPipe's width, which is the only difference from PipeDec here.
+
+    - Fixed width (3.3.3): `width` should minimise the time between tokens by the paper's equations 1 and 2. A
+      strategy does not know the devices' profile, so the width is an option; `flowedge bench` computes it
+      from the profile (flowedge_testbed/costs/specpipe_width.py).
+    - Children (4.1): our copy of the text has lost the number; 16 is PipeDec's choice (pipedec, 4.3.1).
+    - Token source (3.3.1): the session's drafter, in place of a large draft model on a device of its own.
+    - Several requests (4.4): they take turns ("iteration-based scheduling"); `specpipe_db` batches them.
+    - Not built: several levels a step, which the paper found slower (3.4).
+    """
+
+    name: ClassVar[str] = "specpipe"

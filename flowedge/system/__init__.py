@@ -1,1 +1,0 @@
-"""The device under the agent: memory, kind, temperatures, private files, the state directory and systemd."""

@@ -1,0 +1,1 @@
+"""Text and tokens without torch: tokenizers, chat templates, tool calls in answers, grammars."""

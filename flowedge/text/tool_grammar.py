@@ -1,0 +1,99 @@
+"""Grammars that have an answer call tools, in the Lark dialect of llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowedge.text.known_syntaxes import TAGS, THOUGHT, CallForm
+
+_ANY_OBJECT = {"type": "object"}
+
+
+def tool_grammar(
+    form: CallForm,
+    tools: Sequence[Mapping[str, Any]],
+    special: Mapping[str, int],
+    *,
+    single: bool,
+    thinks: bool,
+    in_thought: bool,
+) -> str:
+    """Return the grammar of one call or several of these tools, each with the arguments of its schema.
+
+    Args:
+        form: of the calls.
+        tools: JSON objects of the tools that may be called.
+        special: ids of the tokenizer's special tokens by text; a grammar names them by id.
+        single: whether the answer calls one tool only.
+        thinks: whether the answer may begin with a thought; in_thought: whether it begins within one.
+    """
+    lines = ["start: " + ("end_of_thought calls" if in_thought else "thought? calls" if thinks else "calls")]
+    if thinks or in_thought:
+        end = _quoted(THOUGHT[1])
+        lines += [
+            f"thought: {_quoted(THOUGHT[0])} end_of_thought",
+            "end_of_thought: thinking /\\s*/",
+            f"thinking[suffix={end}]: /(.|\\n)*/",
+        ]
+    if form is TAGS:
+        return "\n".join([*lines, *_in_tags(tools, single=single)])
+
+    def text(of: str) -> str:
+        return _with_special(of, special)
+
+    more = "" if single or not form.several else f" ({text(form.between)} call)*"
+    lines.append("calls: " + " ".join(filter(None, [text(form.begin), "call" + more, text(form.end)])))
+    lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(tools))))
+    for place, tool in enumerate(tools):
+        name = tool["function"]["name"]
+        written = json.dumps(name, ensure_ascii=False)[1:-1]
+        opening = text(form.opening.format(name=written))
+        parts = [opening, f"arguments_{place}", text(form.closing)]
+        lines.append(f"call_{place}: " + " ".join(filter(None, parts)))
+        lines.append(f"arguments_{place}: %json {json.dumps(_schema(tool), ensure_ascii=False)}")
+    return "\n".join(lines)
+
+
+def _schema(tool: Mapping[str, Any]) -> Any:
+    return tool["function"].get("parameters") or _ANY_OBJECT
+
+
+def _in_tags(tools: Sequence[Mapping[str, Any]], *, single: bool) -> list[str]:
+    """Return the rules of calls whose arguments are in tags, as text: the required ones, then others."""
+    lines = ["calls: call" if single else 'calls: call ("\\n" call)*']
+    lines.append("call: " + " | ".join(f"call_{place}" for place in range(len(tools))))
+    lines.append('value[suffix="\\n</parameter>\\n"]: /(.|\\n)*/')
+    for place, tool in enumerate(tools):
+        schema = _schema(tool)
+        properties, required = list(schema.get("properties", {})), schema.get("required", [])
+        needed = [_parameter(name) for name in properties if name in required]
+        others = [_parameter(name) for name in properties if name not in required]
+        optional = [f"({' | '.join(others)})*"] if others else []
+        opening = _quoted(f"<tool_call>\n<function={tool['function']['name']}>\n")
+        parts = [opening, *needed, *optional, _quoted("</function>\n</tool_call>")]
+        lines.append(f"call_{place}: " + " ".join(parts))
+    return lines
+
+
+def _parameter(name: str) -> str:
+    return f"({_quoted(f'<parameter={name}>' + chr(10))} value)"
+
+
+def _with_special(text: str, special: Mapping[str, int]) -> str:
+    """Return the terms of a text; special tokens in it are named by their ids."""
+    terms: list[str] = []
+    while text:
+        found = [(text.find(token), -len(token), token) for token in special if token in text]
+        at, _, token = min(found, default=(len(text), 0, ""))
+        if at:
+            terms.append(_quoted(text[:at]))
+        if token:
+            terms.append(f"<[{special[token]}]>")
+        text = text[at + len(token) :]
+    return " ".join(terms)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

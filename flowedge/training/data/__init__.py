@@ -1,1 +1,0 @@
-"""Training texts: examples on disk, the target's own answers, tokens and batches."""

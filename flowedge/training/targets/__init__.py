@@ -1,1 +1,0 @@
-"""The frozen target in this process or on the agents of a pipeline."""

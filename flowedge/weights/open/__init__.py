@@ -1,1 +1,0 @@
-"""Opening the part of a model that a role needs."""

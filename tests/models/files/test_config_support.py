@@ -1,0 +1,207 @@
+"""Features of a config: windows, lengths, and refusals by name; rotary angles row by row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DynamicCache
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.check.reference import ReferenceModel
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.files.config_support import check_config, layer_windows, max_positions
+from flowedge.models.files.families import family_of
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.head import LMHead
+from tests.models.pipeline import Pipeline
+from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
+from tests.support.breadth import dealt
+
+WINDOWS: list[tuple[str, list[int | None]]] = [
+    ("llama", [None] * 4),
+    ("mistral", [WINDOW] * 4),
+    ("mixtral", [WINDOW] * 4),
+    ("qwen2", [None] * 4),
+    ("qwen2-windows", [None, None, WINDOW, WINDOW]),
+    ("gemma2", [WINDOW, None] * 2),
+    ("gemma3", [WINDOW, WINDOW, None, WINDOW]),
+    ("qwen3_moe", [None] * 4),
+]
+
+
+def test_windows_of_the_layers(tmp_path: Path) -> None:
+    for name, expected in WINDOWS:
+        checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
+        assert layer_windows(checkpoint.family, checkpoint.config) == expected
+
+
+UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "llama",
+        {"sliding_window": 8},
+        "sliding_window is set, which transformers' Llama layers do not apply",
+    ),
+    ("mistral", {"sliding_window": 0}, "sliding_window is 0, not an integer from 1"),
+    ("mistral", {"layer_types": ["full_attention"] * 4}, "layer types full_attention are set"),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "sliding_window is not set"),
+    (
+        "qwen3",
+        {"layer_types": ["chunked_attention"] * 4},
+        "layer types chunked_attention are not supported",
+    ),
+    ("gemma2", {"use_bidirectional_attention": True}, "bidirectional attention"),
+    ("gemma3", {"use_bidirectional_attention": True}, "bidirectional attention"),
+    ("gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is set"),
+    (
+        "gemma3",
+        {"rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4}}},
+        "RoPE scaling 'proportional' is not supported",
+    ),
+    ("llama", {"model_type": "gpt_oss"}, "'gpt_oss' is not supported; supported types: gemma2, gemma3, "),
+    ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
+]
+
+
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
+    for name, changes, message in UNSUPPORTED:
+        path = make_tiny(tmp_path, name) / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        with pytest.raises(CheckpointError, match=message):
+            Checkpoint.open(str(tmp_path))
+
+
+def test_a_cap_that_a_multimodal_model_does_not_apply_is_refused(tmp_path: Path) -> None:
+    make_multimodal(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["final_logit_softcapping"] = 30.0
+    path.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="final_logit_softcapping is set"):
+        Checkpoint.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.bias", "lm_head.bias"])
+def test_a_bias_that_nobody_would_read_is_refused(tmp_path: Path, name: str) -> None:
+    directory = make_tiny(tmp_path, "qwen3_moe")
+    tensors = load_file(directory / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(64)}, directory / "model.safetensors")
+    checkpoint = Checkpoint.open(str(directory))
+    assert name in checkpoint.names
+    with pytest.raises(CheckpointError, match=f"tensor {name} is a bias"):
+        LMHead.load(checkpoint) if name == "lm_head.bias" else LayerBlock.load(checkpoint, 1, 2)
+
+
+DYNAMIC = {**rope("dynamic", factor=4.0), "max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    dealt(
+        [("llama", "dynamic"), ("llama", "longrope"), ("phi3", "longrope")], lambda case: case[0] == "llama"
+    ),
+)
+def test_length_dependent_scalings_are_chosen_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, kind: str
+) -> None:
+    """Whatever shares its segment, a row has the angles that decoding one token at a time gives it."""
+    monkeypatch.setitem(TINY, "scaled", (model_type, DYNAMIC if kind == "dynamic" else LONGROPE))
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "scaled")))
+    assert max_positions(checkpoint.config) == 64
+    model = ReferenceModel.load(checkpoint).model
+    text = np.random.default_rng(1).integers(3, VOCAB, 80).tolist()
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        rows = [
+            model(torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0] for token in text
+        ]
+    expected = torch.cat(rows)
+    pipeline = Pipeline(checkpoint, 2)
+    got = torch.cat([pipeline.commit(text[a:b]) for a, b in [(0, 50), (50, 70), (70, 71), (71, 80)]])
+    torch.testing.assert_close(got, expected, atol=3e-5, rtol=1e-4)
+    whole = ReferenceModel.load(checkpoint).model
+    with torch.inference_mode():
+        at_once = whole(torch.tensor([text])).logits[0]
+    assert (at_once - expected).abs().max() > 1e-3, "the scaling does not depend on the length here"
+
+
+# The keys of published config.json files that matter here, as they were written for earlier transformers.
+PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
+    (
+        "llama",  # 3.1
+        {
+            "max_position_embeddings": 131072,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+            "pretraining_tp": 1,
+        },
+        {None},
+        131072,
+    ),
+    (
+        "llama",
+        {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {None},
+        4096,
+    ),
+    ("mistral", {"sliding_window": 4096, "max_position_embeddings": 32768}, {4096}, 32768),
+    (
+        "qwen2",  # 2.5
+        {
+            "use_sliding_window": False,
+            "sliding_window": 131072,
+            "max_window_layers": 70,
+            "max_position_embeddings": 32768,
+        },
+        {None},
+        32768,
+    ),
+    ("gemma2", {"sliding_window": 4096, "cache_implementation": "hybrid"}, {4096, None}, 8192),
+    (
+        "gemma3_text",  # 3 1B
+        {
+            "sliding_window": 512,
+            "sliding_window_pattern": 6,
+            "rope_local_base_freq": 10000,
+            "rope_theta": 1000000,
+            "rope_scaling": None,
+            "attn_logit_softcapping": None,
+            "max_position_embeddings": 32768,
+        },
+        {512, None},
+        32768,
+    ),
+    (
+        "phi3",  # 3 mini, 128k
+        {
+            "sliding_window": 262144,
+            "max_position_embeddings": 131072,
+            "original_max_position_embeddings": 4096,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+        },
+        {262144},
+        4096,
+    ),
+    ("mixtral", {"sliding_window": None, "max_position_embeddings": 32768}, {None}, 32768),
+    ("smollm3", {"use_sliding_window": False, "sliding_window": None, "no_rope_layers": None}, {None}, 32768),
+]
+
+
+def test_published_configs_are_understood() -> None:
+    for model_type, published, windows, longest in PUBLISHED:
+        family = family_of(model_type)
+        config = family.config.from_dict({"model_type": model_type, **published})
+        check_config(family, config)
+        assert set(layer_windows(family, config)) == windows
+        assert max_positions(config) == longest

@@ -1,0 +1,49 @@
+"""Every text of a request has a bound."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import Message
+
+from flowedge.core.errors import BadRequestError
+from flowedge.network.calls.text_fields import LIMITS, MAX_TEXT, MAX_TEXTS, check_texts
+from flowedge.v1 import agent_pb2, cluster_pb2, generation_pb2, measure_pb2, weights_pb2
+
+LONG = "x" * (1 << 16)
+BAD: list[Message] = [
+    agent_pb2.StageRole(model=LONG),
+    agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=["a", LONG])),
+    agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=[""] * (MAX_TEXTS + 1))),
+    agent_pb2.DraftNodeRole(middles=[agent_pb2.Middle(address=LONG)]),
+    agent_pb2.DraftNodeRole(stages=[LONG]),
+    agent_pb2.ReleaseRequest(pipeline="x" * (MAX_TEXT + 1)),
+    cluster_pb2.JoinRequest(name=LONG),
+    generation_pb2.GenerateRequest(strategy_options={LONG: 1.0}),
+    generation_pb2.GenerateRequest(strategy_options={str(n): 1.0 for n in range(MAX_TEXTS + 1)}),
+    generation_pb2.GenerateRequest(stop=[""] * (MAX_TEXTS + 1)),
+    measure_pb2.MeasureLinkRequest(peer_id=LONG),
+    weights_pb2.LookRequest(model=LONG),
+]
+
+
+@pytest.mark.parametrize("message", BAD, ids=lambda message: type(message).__name__)
+def test_long_texts_are_refused(message: Message) -> None:
+    with pytest.raises(BadRequestError, match="at most") as caught:
+        check_texts(message)
+    assert len(str(caught.value)) < 200
+
+
+def test_usual_texts_and_long_prompts_are_taken() -> None:
+    check_texts(generation_pb2.GenerateRequest(prompt=LONG, stop=["a"], strategy_options={"a": 1.0}))
+    check_texts(agent_pb2.StageRole(model="/models/llama", downstream="127.0.0.1:7070"))
+
+
+def test_the_listed_fields_exist() -> None:
+    files = [agent_pb2, generation_pb2, measure_pb2, weights_pb2]
+    known = {
+        field.full_name
+        for file in files
+        for message in file.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+    }
+    assert LIMITS.keys() <= known

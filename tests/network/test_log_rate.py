@@ -1,0 +1,28 @@
+"""The bound on log lines that others cause."""
+
+from __future__ import annotations
+
+from flowedge.network.log_rate import MAX_KINDS, MINUTE_S, LogRate
+
+
+def test_a_kind_is_logged_at_once_and_then_once_a_minute_with_the_number_left_out() -> None:
+    now = [0.0]
+    rate = LogRate(clock=lambda: now[0])
+    assert rate.due("garage") == 0
+    assert [rate.due("garage") for _ in range(99)] == [None] * 99
+    assert rate.due("cellar") == 0
+    now[0] = MINUTE_S
+    assert rate.due("garage") == 99
+    assert rate.due("garage") is None
+
+
+def test_several_lines_of_a_kind() -> None:
+    rate = LogRate(most=3, clock=lambda: 0.0)
+    assert [rate.due("a") for _ in range(5)] == [0, 0, 0, None, None]
+
+
+def test_many_kinds_take_no_memory_and_few_lines() -> None:
+    rate = LogRate(clock=lambda: 0.0)
+    lines = sum(rate.due(number) is not None for number in range(10 * MAX_KINDS))
+    assert lines <= MAX_KINDS + 1
+    assert rate.kinds <= MAX_KINDS + 1

@@ -1,0 +1,72 @@
+"""Grammars that force tool calls, by llguidance itself with the bundled tokenizer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import llguidance
+import llguidance.hf
+import pytest
+
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.text.known_syntaxes import CALL_FORMS, HERMES, TAGS, CallForm
+from flowedge.text.tool_grammar import tool_grammar
+from tests.text.test_answer_parser import TEMPLATES, rendered
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer(Checkpoint.open("bundled"))
+
+
+def accepts(tokenizer: Any, grammar: str, text: str) -> bool:
+    vocabulary = llguidance.hf.from_tokenizer(tokenizer)
+    assert not llguidance.LLMatcher.validate_grammar(grammar, vocabulary)
+    matcher = llguidance.LLMatcher(vocabulary, grammar, log_level=0)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def grammar(form: CallForm, special: dict[str, int] | None = None, **options: bool) -> str:
+    chosen = {"single": False, "thinks": False, "in_thought": False, **options}
+    return tool_grammar(form, TOOLS, special or {}, **chosen)
+
+
+@pytest.mark.parametrize("form", [form for form in CALL_FORMS if "c.id" not in TEMPLATES[form.name]])
+def test_only_calls_in_the_form_of_the_family_are_accepted(tokenizer: Any, form: CallForm) -> None:
+    answer = rendered(form.name).removesuffix("<|/tool_call|>")
+    assert accepts(tokenizer, grammar(form), answer)
+    if form.several:
+        assert not accepts(tokenizer, grammar(form, single=True), answer)
+    for wrong in ("Hi", answer.replace("weather", "climate"), answer.replace("city", "town"), answer[:-1]):
+        assert not accepts(tokenizer, grammar(form), wrong)
+    if form is not TAGS:
+        assert not accepts(tokenizer, grammar(form), answer.replace("3", '"three"'))
+
+
+def test_a_thought_may_come_first(tokenizer: Any) -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    assert accepts(tokenizer, grammar(HERMES, thinks=True), f"<think>\nWell.\n</think>\n\n{call}")
+    assert accepts(tokenizer, grammar(HERMES, thinks=True), call)
+    assert accepts(tokenizer, grammar(HERMES, in_thought=True), f"Well.\n</think>\n\n{call}")
+    assert not accepts(tokenizer, grammar(HERMES), f"<think>\nWell.\n</think>\n\n{call}")
+
+
+def test_markers_that_are_special_tokens_are_these_tokens(tokenizer: Any) -> None:
+    special = {"<tool_call>": 2, "</tool_call>": 3}  # of the bundled tokenizer: <|user|> and <|assistant|>
+    written = '<|user|>\n{"name": "now", "arguments": {}}\n<|assistant|>'
+    assert accepts(tokenizer, grammar(HERMES, special), written)
+    assert not accepts(tokenizer, grammar(HERMES, special), json.dumps(written))
