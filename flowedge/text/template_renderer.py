@@ -29,7 +29,7 @@ _MAX_TEMPLATE = 1 << 20  # characters
 _MAX_REPLY = 1 << 30  # bytes; the worker keeps its text within the limit of the request
 _END_S = 5.0  # between the end of the link and that of the process
 _PIECE = 1 << 16  # bytes
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("template_worker.py")
 # Named to the worker, because an isolated process does not search a user's own packages.
 _PACKAGES = sorted({str(Path(str(package.__file__)).parents[1]) for package in (jinja2, markupsafe)})
 _RUN = "import runpy, sys; sys.path += sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"

@@ -11,7 +11,7 @@ import pytest
 from flowedge.agent.config.agent_config import DeadlineSettings
 from flowedge.cli.main import EXIT_USAGE
 from flowedge.cluster.tls.renewable_server import MAX_CONNECTIONS
-from flowedge.serving.config import GatewayDeadlines, GatewayLimits
+from flowedge.gateway.config import GatewayDeadlines, GatewayLimits
 
 UNITS = sorted((Path(__file__).parents[2] / "device_agents" / "systemd").glob("*.service"))
 AGENTS = [unit for unit in UNITS if unit.stem in ("flowedge-agent", "flowedge-draft-node")]

@@ -14,7 +14,7 @@ PRELOADED = [
     "flowedge.agent.main",
     "flowedge.agent.roles.compute_side",
     "flowedge.cli.main",
-    "flowedge.serving.process",
+    "flowedge.gateway.process",
     "flowedge.discovery.discovery",
     "flowedge.models.check.reference",
 ]

@@ -36,7 +36,7 @@ COMMANDS = [
     "flowedge.client",
     "flowedge.discovery",
     "flowedge.agent.main",
-    "flowedge.serving.process",
+    "flowedge.gateway.process",
 ]
 COMPUTES = {  # modules that import torch
     "flowedge.cli.check",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.commands.demo import NEXT
-from tests.serving.page.talking import ask, await_answer
+from tests.gateway.page.talking import ask, await_answer
 from tests.support.browser import browsing
 from tests.support.free_ports import free_port
 from tests.support.terminal import Terminal

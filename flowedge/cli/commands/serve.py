@@ -38,8 +38,8 @@ from flowedge.cli.screens.layout import Column, Form
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.serving.access.keys import KeyFile, KeyLimits
-from flowedge.serving.config import GATEWAY_FORM, GatewaySettings
+from flowedge.gateway.access.keys import KeyFile, KeyLimits
+from flowedge.gateway.config import GATEWAY_FORM, GatewaySettings
 
 if TYPE_CHECKING:
     from flowedge.cli.pipelines.request import PipelineRequest
@@ -183,7 +183,7 @@ def _serve(
     from flowedge.cli.gateway.entries import open_declared, open_entry
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
-    from flowedge.serving.process import check_settings, serve
+    from flowedge.gateway.process import check_settings, serve
 
     check_settings(settings)  # before anything is started
     choose_credentials(

@@ -18,8 +18,8 @@ from flowedge.client.request import GenerateOptions
 from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.serving.pipelines.file import DeclaredPipeline, read_pipelines
-from flowedge.serving.pipelines.served import PipelineEntry
+from flowedge.gateway.pipelines.file import DeclaredPipeline, read_pipelines
+from flowedge.gateway.pipelines.served import PipelineEntry
 
 Names = tuple[str, tuple[str, ...]]
 """The name of the model for clients, "" for its own, and further names."""

@@ -1,8 +1,8 @@
 """How AWQ, GPTQ and compressed-tensors lay out a weight of small integers in a checkpoint.
 
-AWQ's GEMM kernel packs eight output features in a word, the even ones before the odd ones. GPTQ's `qweight` has
-output features as columns, packed along the input features. compressed-tensors has `pack-quantized`, packed
-along the input features, and plain int8.
+AWQ's GEMM kernel packs eight output features in a word, the even ones before the odd ones. GPTQ's
+`qweight` has output features as columns, packed along the input features. compressed-tensors has
+`pack-quantized`, packed along the input features, and plain int8.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from selenium.webdriver.common.keys import Keys
 import flowedge_testbed
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, DeadlineError
-from flowedge.serving.config import GatewaySettings
-from flowedge.serving.pipelines.served import PipelineEntry
-from flowedge.serving.process import run_gateway
-from flowedge.serving.state import Gateway
+from flowedge.gateway.config import GatewaySettings
+from flowedge.gateway.pipelines.served import PipelineEntry
+from flowedge.gateway.process import run_gateway
+from flowedge.gateway.state import Gateway
 from flowedge_testbed.paced.cluster import PacedCluster
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario

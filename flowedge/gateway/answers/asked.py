@@ -1,0 +1,140 @@
+"""What a request asks of the pipelines of a model: the answers run on the first that can begin them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from fastapi import Depends, Request
+
+from flowedge.core.errors import FlowEdgeError, GrammarError
+from flowedge.gateway.access.caller import ApiCaller, authorised
+from flowedge.gateway.answers.planned import PlannedAnswer
+from flowedge.gateway.answers.running import AnswerDeadline, RunningAnswers
+from flowedge.gateway.errors import ApiError
+from flowedge.gateway.pipelines.member import PipelineClient
+from flowedge.gateway.pipelines.pool import may_go_elsewhere
+from flowedge.gateway.state import Gateway, gateway_of
+
+_SUBJECT = re.compile(r"grammar \(\w+\)")  # of messages: see GrammarSource.parameter
+AskedBy: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
+"""The parameter of an endpoint that asks for answers."""
+
+
+def of_parameter(error: GrammarError, name: str) -> ApiError:
+    """Return an error of a pipeline with the name of the request's parameter that the grammar was made of."""
+    text = str(error)
+    subject = _SUBJECT.match(text)
+    message = f"{name}: {text}" if subject is None else f"{name}{text[subject.end() :]}"
+    return ApiError(400, message, param=name)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The answers that a request asks of a model.
+
+    Attributes:
+        model: name or alias.
+        form: the request's parameter that says what the answers' text must be.
+        deadline: of the answers, with the time that they wait for a pipeline.
+    """
+
+    gateway: Gateway
+    caller: ApiCaller
+    model: str
+    planned: Sequence[PlannedAnswer]
+    request_id: str
+    form: str
+    deadline: AnswerDeadline
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        caller: ApiCaller,
+        model: str,
+        planned: Sequence[PlannedAnswer],
+        form: str = "response_format",
+    ) -> Asked:
+        """Return what a request asks for.
+
+        Raises:
+            UnknownModelError: when there is no such model.
+        """
+        gateway = gateway_of(request)
+        name = gateway.pipelines.model(model).name
+        deadline = AnswerDeadline(gateway.settings.deadlines.answer_s)
+        return cls(gateway, caller, name, planned, request.state.request_id, form, deadline)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[RunningAnswers]:
+        """Yield the answers when the first chunk is there; what is not complete at the end is cancelled.
+
+        A pipeline that fails before the first chunk is replaced by another.
+
+        Raises:
+            ApiError: when no pipeline can answer, the key may not ask now, or the time is over.
+            FlowEdgeError: the first error of the answers.
+        """
+        with self.caller.one_request():
+            try:
+                async with self._on_a_pipeline() as answers:
+                    yield answers
+            except GrammarError as error:
+                asked = any(each.options.grammar is not None for each in self.planned)
+                raise of_parameter(error, self.form if asked else "tools") from error
+
+    @asynccontextmanager
+    async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:
+        failed: dict[str, FlowEdgeError] = {}
+        while True:
+            client, begun = None, False
+            try:
+                async with AsyncExitStack() as stack:
+                    client = await self._leased(stack, failed)
+                    answers = RunningAnswers(client, self.planned, self.request_id, self.deadline)
+                    stack.push_async_callback(self._end, answers)
+                    self.gateway.note_asker(answers.names, self.caller.name)
+                    await answers.begin()
+                    begun = True
+                    yield answers
+                return
+            except FlowEdgeError as error:
+                if client is None or begun or not may_go_elsewhere(error):
+                    raise
+                failed[client.pipeline] = error
+
+    async def _leased(self, stack: AsyncExitStack, failed: Mapping[str, FlowEdgeError]) -> PipelineClient:
+        """Return the client of a pipeline that has not failed, leased while the stack lasts.
+
+        Raises:
+            ApiError: when there is none, or the time is over.
+            FlowEdgeError: the last failure, when there is none any more.
+        """
+        pool = self.gateway.pipelines
+        try:
+            lease = pool.lease(
+                self.model,
+                self.caller,
+                exclude=failed,
+                answers=len(self.planned),
+                wait_s=self.deadline.left_s,
+            )
+            return await stack.enter_async_context(lease)
+        except ApiError as error:
+            if not self.deadline.left_s:
+                raise self.deadline.error() from error
+            if failed:
+                raise list(failed.values())[-1] from error
+            raise
+
+    async def _end(self, answers: RunningAnswers) -> None:
+        """End the answers, and count their tokens for metrics and the key."""
+        await answers.close()
+        for answer in answers.generations:
+            self.gateway.metrics.answered(self.model, answers.pipeline, answer.statistics)
+        usage = answers.usage()
+        self.caller.used(usage.prompt_tokens + usage.new_tokens)

@@ -1,0 +1,186 @@
+"""Bodies of requests: a parameter that is unknown or not supported is refused by its name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import from_json
+
+from flowedge.core.request import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from flowedge.gateway.errors import ApiError
+
+BodyT = TypeVar("BodyT", bound="RequestBody")
+ItemT = TypeVar("ItemT")
+MAX_FIELDS = 256  # of an object in a body; far more than any has
+_CONTAINERS = (dict, list)
+_MOST_SHOWN = 100  # characters of a value in an error
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Stop: TypeAlias = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
+    Field(max_length=MAX_STOP_STRINGS),
+    BeforeValidator(_as_list),
+]
+"""Strings at which an answer ends; one may stand alone."""
+
+
+CheckedList: TypeAlias = Annotated[list[ItemT], FailFast()]
+"""A list of any length. Only its first wrong item is looked at: a body has room for a million."""
+
+
+class BodyPart(BaseModel):
+    """A JSON object in a body. A field that is null counts as left out."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        if len(content) > MAX_FIELDS:
+            raise ValueError(f"it has {len(content)} fields; at most {MAX_FIELDS} are taken")
+        return without_nulls(content)
+
+
+class RequestBody(BodyPart):
+    """The body of a request.
+
+    Attributes:
+        ignored: parameters that change nothing here, with any value.
+        unsupported: parameters that are not served, with the values by which a client says that it does not
+            want them. They are accepted.
+    """
+
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+
+def read_body(model: type[BodyT], text: bytes) -> BodyT:
+    """Return the body of a request.
+
+    Raises:
+        ApiError: 400 with the parameter's name, when the text is not a JSON object, when a number anywhere
+            is too large, or when a parameter is unknown, not supported, missing or wrong.
+    """
+    try:
+        content = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+    if not isinstance(content, dict):
+        raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+    infinite = _infinite_at(content)
+    if infinite is not None:
+        param = _path(infinite)
+        raise refused_value(param, f"{param} is not a finite number; give one below {sys.float_info.max:.1e}")
+    given = without_nulls(content)
+    for name, value in content.items():
+        if name in model.ignored:
+            given.pop(name, None)
+        elif name in model.unsupported:
+            if given.pop(name, None) is not None and value not in model.unsupported[name]:
+                raise not_supported(name, model.unsupported[name])
+        elif name not in _names(model):
+            raise _unknown(name, model)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def without_nulls(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def not_supported(param: str, accepted: tuple[object, ...] = ()) -> ApiError:
+    """Build the refusal of a parameter; `accepted` are the values that it may have nevertheless."""
+    known = [_shown(value) for value in accepted if value is not None]
+    rest = f"it may be {' or '.join(known)}" if known else "leave it out"
+    return ApiError(400, f"{param} is not supported; {rest}", param=param, code="unsupported_parameter")
+
+
+def refused_value(param: str, problem: str) -> ApiError:
+    """Build the refusal of a parameter's value; `problem` says what is wrong and what to do."""
+    return ApiError(400, problem, param=param, code="invalid_value")
+
+
+def _names(model: type[RequestBody]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _unknown(name: str, model: type[RequestBody]) -> ApiError:
+    close = difflib.get_close_matches(name[:100], _names(model), n=1)
+    hint = f"did you mean {close[0]}?" if close else "leave it out"
+    return ApiError(
+        400, f"there is no parameter {name[:100]}; {hint}", param=name[:100], code="unknown_parameter"
+    )
+
+
+def _refusal(error: ValidationError) -> ApiError:
+    """Build the refusal of a body from its first problem."""
+    problem = error.errors(include_url=False)[0]
+    param = _path(problem["loc"])
+    kind = problem["type"]
+    if kind == "missing":
+        return ApiError(400, f"{param} is missing", param=param, code="missing_required_parameter")
+    if kind == "extra_forbidden":
+        return ApiError(
+            400, f"there is no parameter {param}; leave it out", param=param, code="unknown_parameter"
+        )
+    expected = problem["msg"].removeprefix("Value error, ")
+    return refused_value(
+        param, f"{param} is {_shown(problem['input'])}: {expected[:1].lower()}{expected[1:]}"
+    )
+
+
+def _shown(value: object) -> str:
+    """Return a value as the client has written it, shortened; only what is shown is encoded."""
+    shown = ""
+    for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(_beginning(value)):
+        shown += piece
+        if len(shown) >= _MOST_SHOWN:
+            break
+    return shown[:_MOST_SHOWN]
+
+
+def _beginning(value: object) -> object:
+    return value[:_MOST_SHOWN] if isinstance(value, str) else value
+
+
+def _infinite_at(content: dict[str, Any] | list[Any]) -> tuple[int | str, ...] | None:
+    """Return the place of a number that is not finite, such as 1e999; None if there is none."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return (key,)
+        elif value and isinstance(value, _CONTAINERS):
+            rest = _infinite_at(value)
+            if rest is not None:
+                return (key, *rest)
+    return None
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return a place in the body as OpenAI writes it, such as messages[0].content."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text[:200]

@@ -1,0 +1,124 @@
+"""Answers that a request asks for, in the client's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from flowedge.client import AsyncClient, AsyncGeneration, ChatMessage
+from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
+from flowedge.core.sampling import MAX_SEED
+from flowedge.gateway.access.caller import ApiCaller
+from flowedge.gateway.answers.closed_schema import closed_schema
+
+DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit, fewer if the context is full
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools of an answer.
+
+    Attributes:
+        tools: in OpenAI's form.
+        choice: "auto", "none", "required", or the name of the tool that is called.
+        parallel: whether the answer may call several.
+    """
+
+    tools: tuple[dict[str, Any], ...] = ()
+    choice: str = "auto"
+    parallel: bool = True
+
+    @property
+    def calls(self) -> bool:
+        """Whether the answer may have tool calls."""
+        return bool(self.tools) and self.choice != "none"
+
+    def offered(self) -> Sequence[dict[str, Any]]:
+        """Return the tools; where a call is certain, it has the listed arguments only."""
+        if self.choice in ("auto", "none"):
+            return self.tools
+        return [{**tool, "function": _with_closed_parameters(tool["function"])} for tool in self.tools]
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation, with further values for the model's chat template."""
+
+    messages: Sequence[ChatMessage]
+    tool_use: ToolUse = ToolUse()
+    template_values: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt: TypeAlias = ChatPrompt | str | Sequence[int]
+"""A conversation, a text that the model continues, or token ids."""
+
+
+@dataclass(frozen=True)
+class PlannedAnswer:
+    """One answer that a request asks for.
+
+    Attributes:
+        place: of its prompt in the request; answers of the same prompt share its tokens.
+    """
+
+    prompt: Prompt
+    options: GenerateOptions
+    place: int = 0
+
+    def start(self, client: AsyncClient, request_id: str, timeout_s: float) -> AsyncGeneration:
+        """Ask a pipeline for the answer.
+
+        Raises:
+            BadRequestError: when the prompt is empty or makes no sense.
+        """
+        if isinstance(self.prompt, ChatPrompt):
+            use = self.prompt.tool_use
+            return client.chat(
+                self.prompt.messages,
+                tools=use.offered(),
+                tool_choice=use.choice,
+                parallel_tool_calls=use.parallel,
+                template_values=self.prompt.template_values or None,
+                options=self.options,
+                request_id=request_id,
+                timeout_s=timeout_s,
+            )
+        text, ids = (self.prompt, None) if isinstance(self.prompt, str) else (None, self.prompt)
+        return client.generate(
+            text=text, prompt_ids=ids, options=self.options, request_id=request_id, timeout_s=timeout_s
+        )
+
+
+def _with_closed_parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {**function, "parameters": closed_schema(function["parameters"])}
+
+
+def with_tool_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return messages in which tools have their names, which some templates write: those of the calls."""
+    names: dict[str, str] = {}
+    found = []
+    for message in messages:
+        names.update((call.id, call.name) for call in message.tool_calls)
+        unnamed = message.role == "tool" and not message.name
+        found.append(replace(message, name=names.get(message.tool_call_id, "")) if unnamed else message)
+    return found
+
+
+def choice_options(
+    arguments: GenerateArguments, seed: int | None, caller: ApiCaller, choices: int = 1
+) -> list[GenerateOptions]:
+    """Return the options of several answers of one prompt, whose seeds follow each other.
+
+    Args:
+        seed: of the first answer; None lets all be drawn.
+
+    Raises:
+        BadRequestError: when an option is out of range.
+    """
+    unlimited = {"max_new_tokens": DEFAULT_NEW_TOKENS, "fit_context": True}
+    limit = {} if "max_new_tokens" in arguments else unlimited
+    base = chosen_options(None, {**limit, **arguments, "priority": caller.priority})
+    if seed is None:
+        return [base] * choices
+    return [replace(base, seed=(seed + choice) % (MAX_SEED + 1)) for choice in range(choices)]

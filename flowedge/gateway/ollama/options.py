@@ -1,0 +1,125 @@
+"""Parameters that chat and generate have in common, with Ollama's defaults."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from flowedge.client import Grammar
+from flowedge.client.request import GenerateArguments
+from flowedge.gateway.answers.body import BodyPart, RequestBody, Stop, not_supported
+from flowedge.gateway.answers.closed_schema import schema_grammar
+
+MAX_LOGPROBS = 20
+_WITHOUT_EFFECT = frozenset(
+    {
+        "f16_kv",
+        "low_vram",
+        "main_gpu",
+        "num_batch",
+        "num_ctx",
+        "num_gpu",
+        "num_keep",
+        "num_thread",
+        "numa",
+        "repeat_last_n",
+        "use_mlock",
+        "use_mmap",
+    }
+)
+"""Options of how a model is loaded, which the pipeline has settled."""
+_OFF = {"min_p": 0, "mirostat": 0, "repeat_penalty": 1, "tfs_z": 1, "typical_p": 1}
+"""Options of sampling that are not supported, with the value that turns each off."""
+
+
+class ModelOptions(BodyPart):
+    """`options`: how tokens are drawn.
+
+    Attributes:
+        num_predict: the number of tokens at most; 0 and less for no number.
+    """
+
+    temperature: float = Field(default=0.8, ge=0)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    top_k: int = Field(default=40, ge=0)
+    seed: int | None = None
+    num_predict: int = 0
+    stop: Stop = Field(default_factory=list)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _supported(cls, content: Any) -> Any:
+        if not isinstance(content, dict):
+            return content
+        given = {name: value for name, value in content.items() if name not in _WITHOUT_EFFECT}
+        for name, off in _OFF.items():
+            if given.pop(name, off) not in (off, None):
+                raise not_supported(f"options.{name}", (off,))
+        return given
+
+
+class AnswerBody(RequestBody):
+    """What chat and generate have in common.
+
+    Attributes:
+        format: "json", a JSON schema, or "" for any text.
+        think: whether the model thinks before it answers, or how much.
+    """
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"keep_alive", "truncate", "shift"})
+
+    model: str = Field(min_length=1)
+    stream: bool = True
+    options: ModelOptions = ModelOptions()
+    format: Any = ""
+    think: Any = None
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, given: Any) -> Any:
+        if not (given in ("", "json") or isinstance(given, dict)):
+            raise ValueError('it must be "json" or a JSON schema')
+        return given
+
+    @field_validator("think")
+    @classmethod
+    def _known_thinking(cls, given: Any) -> Any:
+        if not (isinstance(given, bool) or given in ("low", "medium", "high", "max")):
+            raise ValueError("it must be true, false, low, medium or high")
+        return given
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer must be; None for any text."""
+        if isinstance(self.format, dict):
+            return schema_grammar(self.format)
+        return Grammar.json_object() if self.format else None
+
+    def template_values(self) -> dict[str, Any]:
+        """Return the values for the chat template that say how much the model thinks."""
+        if self.think is None:
+            return {}
+        effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
+        return {"enable_thinking": bool(self.think), **effort}
+
+    def answer_arguments(self) -> GenerateArguments:
+        """Return the client's arguments of the answer, without the seed."""
+        options = self.options
+        arguments = GenerateArguments(
+            temperature=options.temperature,
+            top_p=options.top_p,
+            top_k=options.top_k,
+            stop=tuple(options.stop),
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            grammar=self.grammar,
+            logprobs=self.top_logprobs if self.logprobs else None,
+        )
+        if options.num_predict > 0:
+            arguments["max_new_tokens"] = options.num_predict
+        return arguments

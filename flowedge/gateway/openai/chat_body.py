@@ -1,0 +1,167 @@
+"""The body of a request to /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from flowedge.client import Grammar
+from flowedge.client.request import GenerateArguments
+from flowedge.gateway.answers.body import BodyPart, refused_value
+from flowedge.gateway.answers.closed_schema import schema_grammar
+from flowedge.gateway.answers.planned import ToolUse
+from flowedge.gateway.errors import ApiError
+from flowedge.gateway.openai.messages import MessageBody
+from flowedge.gateway.openai.sampling import (
+    MAX_LOGPROBS,
+    ReasoningEffort,
+    SamplingBody,
+    TokenLimit,
+    template_values,
+)
+from flowedge.gateway.openai.tools import MAX_TOOLS, ToolBody, ToolChoiceBody, tool_use
+
+
+class SchemaFormat(BodyPart):
+    """A JSON schema; without `schema`, any JSON object.
+
+    Attributes:
+        strict: answers follow the schema in any case.
+    """
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BodyPart):
+    """`response_format` of a chat completion."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+    def grammar(self) -> Grammar | None:
+        """Return what the answer must be; None for any text.
+
+        Raises:
+            ApiError: when the schema is missing.
+        """
+        if self.type == "json_schema" and self.json_schema is None:
+            name = "response_format.json_schema"
+            raise ApiError(400, f"{name} is missing", param=name, code="missing_required_parameter")
+        return grammar_of(self.type, self.json_schema.schema_ if self.json_schema else None)
+
+
+def grammar_of(kind: str, schema: dict[str, Any] | None) -> Grammar | None:
+    """Return what an answer of a format must be; None for any text."""
+    if kind == "text":
+        return None
+    return Grammar.json_object() if schema is None else schema_grammar(schema)
+
+
+MAX_MESSAGES = 1024
+
+
+class ChatCompletionBody(SamplingBody):
+    """What a client asks of /v1/chat/completions.
+
+    Attributes:
+        chat_template_kwargs: an extension: further values for the model's chat template.
+    """
+
+    unsupported: ClassVar = {
+        "audio": (),
+        "function_call": ("none", "auto"),
+        "functions": ([],),
+        "metadata": ({},),
+        "modalities": (["text"],),
+        "moderation": (),
+        "prediction": (),
+        "prompt_cache_options": ({}, {"mode": "implicit"}),
+        "prompt_cache_retention": ("in_memory",),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+    }
+
+    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: TokenLimit | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    tools: list[ToolBody] = Field(default_factory=list, max_length=MAX_TOOLS)
+    tool_choice: ToolChoiceBody | None = None
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def token_limit(self) -> int | None:
+        """The number of tokens that an answer has at most; None if the request does not say it.
+
+        Raises:
+            ApiError: when the two parameters for it differ.
+        """
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            raise refused_value(
+                "max_completion_tokens",
+                f"max_tokens is {self.max_tokens} and max_completion_tokens is {self.max_completion_tokens}; "
+                "give one of them",
+            )
+        return limits.pop() if limits else None
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many likeliest tokens are listed for each token; None without log-probabilities.
+
+        Raises:
+            ApiError: when `top_logprobs` comes without `logprobs`.
+        """
+        if self.top_logprobs and not self.logprobs:
+            raise refused_value("top_logprobs", "top_logprobs needs logprobs; set logprobs to true")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def tool_use(self) -> ToolUse:
+        """Return the tools of the answer, and which it must call.
+
+        Raises:
+            ApiError: when tools and choice do not fit together.
+        """
+        functions = [tool.function for tool in self.tools]
+        mode, names = self.tool_choice.mode_and_names() if self.tool_choice else ("auto", None)
+        return tool_use(functions, mode, names, parallel=self.parallel_tool_calls)
+
+    def grammar(self) -> Grammar | None:
+        """Return what the answer's text must be; None for any text.
+
+        Raises:
+            ApiError: when the answer may call tools as well, or the schema is missing.
+        """
+        grammar = self.response_format.grammar() if self.response_format else None
+        if grammar is not None and self.tool_use().calls:
+            raise refused_value(
+                "response_format",
+                "response_format does not go with tools; leave it out, or set tool_choice to none",
+            )
+        return grammar
+
+    def template_values(self) -> dict[str, Any]:
+        """Return the values that the chat template is given beside messages and tools."""
+        return {**template_values(self.reasoning_effort), **self.chat_template_kwargs}
+
+    def answer_arguments(self) -> GenerateArguments:
+        """Return the client's arguments of every answer, without the seed.
+
+        Raises:
+            ApiError: when parameters do not fit together.
+        """
+        arguments = self.sampling_arguments()
+        arguments["logprobs"] = self.likeliest
+        arguments["grammar"] = self.grammar()
+        if self.token_limit is not None:
+            arguments["max_new_tokens"] = self.token_limit
+        return arguments

@@ -1,0 +1,118 @@
+"""Parameters that several of OpenAI's endpoints have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from flowedge.client.request import GenerateArguments
+from flowedge.core.logit_rules import MAX_BIASES
+from flowedge.gateway.answers.body import BodyPart, RequestBody, Stop, refused_value
+
+ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+def template_values(effort: ReasoningEffort | None) -> dict[str, Any]:
+    """Return the values for an effort: templates read one of the two, or neither.
+
+    Templates of Qwen3 and SmolLM3 read `enable_thinking`, those of gpt-oss `reasoning_effort`.
+    """
+    if effort is None:
+        return {}
+    return {"enable_thinking": effort != "none", "reasoning_effort": effort}
+
+
+MAX_CHOICES = 64  # answers of one request
+MAX_LOGPROBS = 20
+MAX_TOKENS = 2**31 - 1
+
+
+def _few_biases(given: Any) -> Any:
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"it has {len(given)} tokens; at most {MAX_BIASES} are taken")
+    return given
+
+
+TokenLimit = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_few_biases)]
+
+
+class StreamOptions(BodyPart):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # nothing is obfuscated
+
+
+class DrawingBody(RequestBody):
+    """What all requests for answers have: how tokens are drawn.
+
+    Attributes:
+        top_k: an extension; 0 and -1 keep all tokens.
+        ignore_eos: an extension; the answer goes on behind the model's end token.
+    """
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"user", "safety_identifier", "prompt_cache_key"})
+
+    model: str = Field(min_length=1)
+    stream: bool = False
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    top_k: int = Field(0, ge=-1, le=MAX_TOKENS)
+    seed: int | None = None
+    ignore_eos: bool = False
+
+    def drawing_arguments(self) -> GenerateArguments:
+        """Return the arguments of the client that say how tokens are drawn, without the seed."""
+        return GenerateArguments(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(self.top_k, 0),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class SamplingBody(DrawingBody):
+    """What chat completions and completions have in common."""
+
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: TokenLimit | None = None
+    stop: Stop = Field(default_factory=list)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Biases = Field(default_factory=dict)
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling_arguments(self) -> GenerateArguments:
+        """Return the arguments of the client that do not depend on the endpoint, without the seed.
+
+        Raises:
+            ApiError: when `stream_options` comes without `stream`, or a key of `logit_bias` is no token id.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise refused_value("stream_options", "stream_options is for streams; set stream to true")
+        arguments = self.drawing_arguments()
+        arguments["stop"] = tuple(self.stop)
+        arguments["presence_penalty"] = self.presence_penalty
+        arguments["frequency_penalty"] = self.frequency_penalty
+        arguments["logit_bias"] = token_biases(self.logit_bias)
+        return arguments
+
+
+def token_biases(given: dict[str, float]) -> dict[int, float]:
+    """Return the biases of token ids, which JSON writes as texts.
+
+    Raises:
+        ApiError: when a key is no token id.
+    """
+    for key in given:
+        if not (key.isascii() and key.isdigit()) or int(key[:11]) > MAX_TOKENS:
+            raise refused_value("logit_bias", f"logit_bias has the key {key[:40]!r}; keys are token ids")
+    return {int(key): float(bias) for key, bias in given.items()}

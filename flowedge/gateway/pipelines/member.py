@@ -1,0 +1,216 @@
+"""One pipeline of the pool: asked again and again how it is, and set up again when its agents came back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from flowedge.client.aio import AsyncClient
+from flowedge.client.assembly import assemble
+from flowedge.client.device import IDLE, Device
+from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.log_fields import about
+from flowedge.gateway.config import PoolSettings
+from flowedge.gateway.pipelines.served import PipelineEntry, name_of
+from flowedge.network.deadline import set_within, within
+from flowedge.version import PROTOCOL_VERSION
+from flowedge.weights.fetch.progress import FetchProgress
+
+_FIRST_WAIT_S = 0.5
+_NOT_ASKED = "it has not answered yet"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class PipelineClient(AsyncClient):
+    """A client of the draft node of a pipeline.
+
+    Attributes:
+        pipeline: name of the pipeline, for metrics.
+        model: name of its model, as clients know it.
+    """
+
+    pipeline: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class SetUpProgress:
+    """What a device does while its pipeline is set up.
+
+    Attributes:
+        transfer: of weights; None while none are fetched.
+    """
+
+    message: str
+    transfer: FetchProgress | None = None
+
+
+class PoolMember(AbstractAsyncContextManager["PoolMember"]):
+    """A pipeline, watched while the context lasts.
+
+    Attributes:
+        leases: requests of this gateway that it answers or queues.
+        problem: why it cannot answer; "" if it can.
+        device: its draft node, as it answered last; None before.
+        progress: what each device does while the pipeline is set up, by the device's name.
+    """
+
+    def __init__(self, entry: PipelineEntry, settings: PoolSettings) -> None:
+        self._entry, self._settings = entry, settings
+        self.leases = 0
+        self.problem = _NOT_ASKED
+        self.device: Device | None = None
+        self.progress: dict[str, SetUpProgress] = {}
+        self.client = PipelineClient(
+            entry.draft_node,
+            name=entry.certificate or None,
+            pipeline=entry.label,
+            model=entry.model,
+        )
+        self._leases_when_asked = 0
+        self._wait_s = _FIRST_WAIT_S
+        self._next_at = time.monotonic()
+        self._wake = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def label(self) -> str:
+        return self._entry.label
+
+    @property
+    def address(self) -> str:
+        return self._entry.draft_node
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self._entry.aliases
+
+    @property
+    def model(self) -> str:
+        """Name of the model; "" if that is the draft node's to tell and it has not answered yet."""
+        return self.client.model
+
+    @property
+    def ready(self) -> bool:
+        return not self.problem
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a prompt with its answer; None where the draft node does not tell."""
+        return (self.device.context_tokens or None) if self.device is not None else None
+
+    @property
+    def asked_in_s(self) -> float:
+        """Seconds after which the pipeline is asked again."""
+        return max(0.0, self._next_at - time.monotonic())
+
+    @property
+    def load(self) -> float:
+        """Requests that it answers or queues, of this gateway now and of others when it was last asked."""
+        if self.device is None:
+            return self.leases
+        others = self.device.sessions + self.device.waiting - self._leases_when_asked
+        return self.leases + max(others, 0)
+
+    def reading(self) -> dict[str, float]:
+        """Return its gauges."""
+        known = {"ready": float(self.ready), "running": self.leases}
+        if self.device is None or not self.ready:
+            return known
+        return {**known, "sessions": self.device.sessions, "waiting": self.device.waiting}
+
+    def failed(self, error: Exception) -> None:
+        """Take the pipeline out of the choice until it has been asked how it is."""
+        self._become(str(error))
+        self._wake.set()
+
+    async def __aenter__(self) -> PoolMember:
+        """Ask for the first time; that it does not answer is no error."""
+        await self._ask()
+        self._watch = asyncio.create_task(self._keep_asking())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.client.close()
+
+    async def _keep_asking(self) -> None:
+        while True:
+            self._wait_s = (
+                self._settings.ask_s if self.ready else min(self._wait_s * 2, self._settings.most_ask_s)
+            )
+            self._next_at = time.monotonic() + self._wait_s
+            if await set_within(self._wait_s, self._wake):
+                self._wake.clear()
+                self._wait_s = _FIRST_WAIT_S
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """Ask the draft node how it is; have it set up its pipeline if it is idle and the spec is known."""
+        try:
+            device = await self._describe()
+            if device.protocol_version != PROTOCOL_VERSION:
+                raise ProtocolError(
+                    f"{device.name} speaks version {device.protocol_version} of the protocol, this gateway "
+                    f"{PROTOCOL_VERSION}; install the same version of FlowEdge on both"
+                )
+            if device.role == IDLE and self._entry.spec is not None:
+                await self._set_up()
+                device = await self._describe()
+            self._take(device)
+        except (FlowEdgeError, ValueError) as error:
+            self._become(str(error))
+
+    async def _describe(self) -> Device:
+        return await within(self._settings.ask_limit_s, self.client.describe(), "no answer")
+
+    async def _set_up(self) -> None:
+        spec = self._entry.spec
+        assert spec is not None
+        self._become("it is being set up")
+        try:
+            await asyncio.to_thread(assemble, spec, self._report, on_transfer=self._transferred)
+        finally:
+            self.progress = {}
+
+    def _report(self, device: str, message: str) -> None:
+        self.progress = {**self.progress, device: SetUpProgress(message)}
+        _log.info("%s: %s", device, message, extra=about(event="setting_up", peer=device))
+
+    def _transferred(self, device: str, transfer: FetchProgress) -> None:
+        before = self.progress.get(device, SetUpProgress(""))
+        self.progress = {**self.progress, device: SetUpProgress(before.message, transfer)}
+
+    def _take(self, device: Device) -> None:
+        """Take over what the draft node answered.
+
+        Raises:
+            DeviceError: when it has no pipeline, or that of another model.
+        """
+        self.device = device
+        spec = self._entry.spec
+        if not device.stage_addresses:
+            raise DeviceError(device.name, f"it is {device.role} and no draft node")
+        if spec is not None and not spec.is_served_by(device):
+            raise DeviceError(device.name, f"it serves another pipeline, of {device.model}")
+        if not self._entry.model:
+            self.client.model = name_of(device.model)
+        self._leases_when_asked = self.leases
+        self._become("")
+
+    def _become(self, problem: str) -> None:
+        if problem and not self.problem:
+            fields = about(event="pipeline_gone", peer=self.label, reason=problem)
+            _log.warning("pipeline %s is left out: %s", self.label, problem, extra=fields)
+        elif not problem and self.problem:
+            _log.info(
+                "pipeline %s is ready", self.label, extra=about(event="pipeline_ready", peer=self.label)
+            )
+        self.problem = problem

@@ -1,0 +1,276 @@
+"""The pipelines of a gateway, and the choice of one for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import math
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from flowedge.core.errors import (
+    AccessError,
+    CapacityError,
+    DeviceError,
+    FlowEdgeError,
+    PrefixLostError,
+    ProtocolError,
+)
+from flowedge.core.request import PRIORITIES
+from flowedge.gateway.access.caller import ApiCaller
+from flowedge.gateway.config import PoolSettings
+from flowedge.gateway.errors import SERVER, ApiError, UnknownModelError
+from flowedge.gateway.metrics import PipelineReading
+from flowedge.gateway.pipelines.member import PipelineClient, PoolMember
+from flowedge.gateway.pipelines.served import PipelineEntry, ServedModel
+from flowedge.gateway.record import CURRENT
+from flowedge.network.deadline import set_within
+
+
+class SlotQueue:
+    """The most urgent request goes first; of equally urgent ones the first that came."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, asyncio.Event]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def goes_before(self, rank: int) -> bool:
+        """Return whether a waiting request goes before a new one; rank: of the new one, 0 the most urgent."""
+        return bool(self._waiting) and self._waiting[0][0] <= rank
+
+    def enter(self, rank: int) -> asyncio.Event:
+        """Have a request wait; return the event that is set when there may be room."""
+        event = asyncio.Event()
+        self._number += 1
+        bisect.insort(self._waiting, (rank, self._number, event))
+        return event
+
+    def leave(self, event: asyncio.Event) -> None:
+        """Take out a request, which has its turn or waits no longer."""
+        self._waiting = [entry for entry in self._waiting if entry[2] is not event]
+
+    def is_first(self, event: asyncio.Event) -> bool:
+        """Return whether it is the turn of the request with this event."""
+        return bool(self._waiting) and self._waiting[0][2] is event
+
+    def wake(self) -> None:
+        """Tell the first request that there may be room."""
+        if self._waiting:
+            self._waiting[0][2].set()
+
+
+_LOOK_S = 1.0  # between two looks of a waiting request at the pipelines
+
+_OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
+"""Errors after which another pipeline may answer, and this one is asked how it is."""
+
+
+class PipelinePool:
+    """An async context in which pipelines are watched, and requests find one that answers."""
+
+    def __init__(self, entries: Sequence[PipelineEntry], settings: PoolSettings) -> None:
+        self._settings = settings
+        self._members = [PoolMember(entry, settings) for entry in entries]
+        self._queues: dict[str, SlotQueue] = {}  # by model
+        self._created = int(time.time())
+        self._turn = 0
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> PipelinePool:
+        async with AsyncExitStack() as stack:
+            await asyncio.gather(*(stack.enter_async_context(member) for member in self._members))
+            self._running = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._running.aclose()
+
+    @property
+    def problem(self) -> str:
+        """Why no pipeline can answer now; "" if one can."""
+        if any(member.ready for member in self._members):
+            return ""
+        reasons = "; ".join(f"{member.label}: {member.problem}" for member in self._members)
+        return f"no pipeline is ready: {reasons}"
+
+    def models(self) -> list[ServedModel]:
+        """Return the models, also those whose pipelines are all gone, in the order of the pipelines."""
+        by_name: dict[str, list[PoolMember]] = {}
+        for member in self._members:
+            if member.model:
+                by_name.setdefault(member.model, []).append(member)
+        return [self._model(name, members) for name, members in by_name.items()]
+
+    def model(self, name: str) -> ServedModel:
+        """Return the model of this name or alias.
+
+        Raises:
+            UnknownModelError: when there is none.
+        """
+        models = self.models()
+        for model in models:
+            if name == model.name or name in model.aliases:
+                return model
+        raise UnknownModelError(name, [model.name for model in models])
+
+    @property
+    def members(self) -> tuple[PoolMember, ...]:
+        """The pipelines, in the order of the settings."""
+        return tuple(self._members)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait in the gateway, because their pipelines have as many as they take."""
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Address of the draft node of each pipeline, by the pipeline's name."""
+        return {member.label: member.address for member in self._members}
+
+    def client(self, pipeline: str) -> PipelineClient:
+        """Return the client of a pipeline by its name, ready or not, for questions beside requests.
+
+        Raises:
+            ApiError: with status 404, when there is no such pipeline.
+        """
+        for member in self._members:
+            if member.label == pipeline:
+                return member.client
+        raise ApiError(404, f"there is no pipeline {pipeline[:200]!r} here", kind="not_found_error")
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        model: str,
+        caller: ApiCaller,
+        *,
+        exclude: Collection[str] = (),
+        answers: int = 1,
+        wait_s: float = math.inf,
+    ) -> AsyncIterator[PipelineClient]:
+        """Yield a client of the least loaded pipeline that can answer; the context counts as its load.
+
+        An error of the pipeline that leaves the context has the pipeline asked how it is, before it gets
+        another request.
+
+        Args:
+            model: name or alias.
+            exclude: names of pipelines that have failed the request already.
+            answers: number of answers that the request asks for at once.
+            wait_s: seconds that the request may wait, if they are fewer than the settings allow.
+
+        Raises:
+            UnknownModelError: when there is no such model.
+            ApiError: with status 429 when the key has no tokens left or there is no room in time, 503 when
+                no pipeline can answer.
+        """
+        caller.check()
+        served = self.model(model)
+        queue = self._queues.setdefault(served.name, SlotQueue())
+        wait_s = min(wait_s, self._settings.queue_s)
+        member = await self._take(served, caller, exclude, queue, answers, wait_s)
+        record = CURRENT.get()
+        if record is not None:
+            record.model, record.pipeline = member.model, member.label
+        try:
+            yield member.client
+        except _OF_PIPELINE as error:
+            member.failed(error)
+            raise
+        finally:
+            member.leases -= answers
+            queue.wake()
+
+    def readings(self) -> Iterator[PipelineReading]:
+        """Yield the gauges of each pipeline."""
+        for member in self._members:
+            yield member.model, member.label, member.reading()
+
+    async def _take(
+        self,
+        model: ServedModel,
+        caller: ApiCaller,
+        exclude: Collection[str],
+        queue: SlotQueue,
+        answers: int,
+        wait_s: float,
+    ) -> PoolMember:
+        """Return a pipeline that has room, with the request among its leases.
+
+        Raises what `lease` does.
+        """
+        rank, until = PRIORITIES.index(caller.priority), time.monotonic() + wait_s
+        turn: asyncio.Event | None = None
+        try:
+            while True:
+                ready = self._ready(model, exclude)
+                room = max(self._settings.requests_each - answers, 0)
+                free = [member for member in ready if member.leases <= room]
+                is_first = not queue.goes_before(rank) if turn is None else queue.is_first(turn)
+                if free and is_first:
+                    member = self._least_loaded(free)
+                    member.leases += answers
+                    return member
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise _queue_full(model, len(queue), wait_s)
+                turn = turn or queue.enter(rank)
+                turn.clear()
+                await set_within(min(left, _LOOK_S), turn)
+        finally:
+            if turn is not None:
+                queue.leave(turn)
+            queue.wake()
+
+    def _ready(self, model: ServedModel, exclude: Collection[str]) -> list[PoolMember]:
+        members = [member for member in self._members if member.model == model.name]
+        ready = [member for member in members if member.ready and member.label not in exclude]
+        if not ready:
+            reasons = "; ".join(f"{member.label}: {member.problem or 'it failed'}" for member in members)
+            raise ApiError(
+                503,
+                f"no pipeline of {model.name} can answer now: {reasons}",
+                kind=SERVER,
+                code="no_pipeline",
+                retry_after_s=min(member.asked_in_s for member in members),
+            )
+        return ready
+
+    def _least_loaded(self, ready: list[PoolMember]) -> PoolMember:
+        self._turn += 1  # pipelines of equal load take turns
+        start = self._turn % len(ready)
+        return min((*ready[start:], *ready[:start]), key=lambda member: member.load)
+
+    def _model(self, name: str, members: list[PoolMember]) -> ServedModel:
+        contexts = [member.context for member in members if member.context]
+        return ServedModel(
+            name,
+            tuple(dict.fromkeys(alias for member in members for alias in member.aliases)),
+            tuple(member.label for member in members),
+            tuple(member.label for member in members if member.ready),
+            self._created,
+            min(contexts, default=None),
+        )
+
+
+def _queue_full(model: ServedModel, waiting: int, seconds: float) -> ApiError:
+    return ApiError(
+        429,
+        f"all pipelines of {model.name} have as many requests as they take, and {waiting} wait; there was no "
+        f"room within {seconds:g} s",
+        kind="rate_limit_error",
+        code="queue_full",
+        retry_after_s=seconds / 4,
+    )
+
+
+def may_go_elsewhere(error: Exception) -> bool:
+    """Return whether another pipeline may answer a request that failed with an error before any output."""
+    if isinstance(error, CapacityError):
+        return error.retry_after_s is not None
+    return isinstance(error, _OF_PIPELINE) and isinstance(error, FlowEdgeError)

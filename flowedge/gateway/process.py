@@ -1,0 +1,286 @@
+"""The process of a gateway: it listens, tells systemd, and drains when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import platform
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+
+import uvicorn
+
+from flowedge.agent.operations.signals import Signals
+from flowedge.cluster.credentials.certificates import utc_now
+from flowedge.cluster.credentials.enrolment import refresh_credentials
+from flowedge.cluster.process import current
+from flowedge.core.errors import BadRequestError
+from flowedge.core.log_fields import about
+from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.gateway.access.gatekeeper import Gatekeeper
+from flowedge.gateway.access.keys import KeyFile
+from flowedge.gateway.app import Gateway, make_app
+from flowedge.gateway.config import GatewaySettings, ListenSettings
+from flowedge.gateway.http.protocol import SEND_BUFFER, ConnectionRules, limited_by
+from flowedge.gateway.metrics import GatewayMetrics
+from flowedge.gateway.pipelines.pool import PipelinePool
+from flowedge.gateway.pipelines.served import PipelineEntry
+from flowedge.network.address import join_address
+from flowedge.network.listening import OTHER_PORT, listening_error
+from flowedge.network.supervision import supervise
+from flowedge.version import VERSION
+
+_LOOK_S = 1.0  # between two signs of life to systemd, at most
+_STOP_S = 2  # for each further step of stopping, after drain_s
+_BACKLOG = 2048
+EXIT_OF_SIGNAL = 128  # added to the number of the signal that ended answers before their time
+
+OnServing = Callable[[str, Gateway], None]
+"""Called with the URL when the gateway serves."""
+
+_log = logging.getLogger(__name__)
+
+
+def serve(settings: GatewaySettings, entries: Sequence[PipelineEntry], on_serving: OnServing) -> int:
+    """Serve until SIGTERM or SIGINT, upon which the gateway drains; a second signal ends it at once.
+
+    Returns:
+        The exit code: 0 after a drain, else 128 and the number of the second signal.
+
+    Raises:
+        BadRequestError: when a key is needed and there is none, or the files of TLS cannot be used.
+        AccessError: when the file of the keys cannot be used.
+        DeviceError: when the gateway cannot listen where the settings say.
+    """
+    return asyncio.run(run_gateway(settings, entries, on_serving))
+
+
+async def run_gateway(
+    settings: GatewaySettings, entries: Sequence[PipelineEntry], on_serving: OnServing
+) -> int:
+    """Do what `serve` does, on a running event loop."""
+    signals = Signals()
+    metrics = GatewayMetrics()
+    pool = PipelinePool(entries, settings.pipelines)
+    gateway = Gateway(settings, pool, metrics)
+    metrics.watch_pipelines(pool.readings)
+    metrics.waiting.set_function(lambda: pool.waiting)
+    server = GatewayServer(gateway)
+    notifier = Notifier()
+    with listening_socket(settings.http) as listener:
+        async with pool, _refreshing_credentials(settings.security.refresh_s), server.running(listener):
+            url = url_of(settings.http, listener)
+            fields = about(event="started", address=url, version=VERSION)
+            _log.info("the gateway serves", extra=fields)
+            notifier.tell(READY)
+            on_serving(url, gateway)
+            watch = supervise("the watch over the gateway", partial(_watch, notifier, gateway, url))
+            watching = asyncio.create_task(watch)
+            try:
+                await server.until(signals.stop)
+                notifier.tell(STOPPING)
+                await _drain(gateway, signals)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+    _log.info("the gateway stops", extra=about(event="stopping"))
+    return EXIT_OF_SIGNAL + signals.last if signals.hurry.is_set() else 0
+
+
+class GatewayServer:
+    """uvicorn, with connections that keep to the gateway's limits."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        """Raises BadRequestError when the files of TLS cannot be used."""
+        settings = gateway.settings
+        http = settings.http
+        rules = ConnectionRules(settings.limits, settings.deadlines)
+        config = uvicorn.Config(
+            make_app(gateway),
+            http=limited_by(rules),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(http.trusted_proxies),
+            forwarded_allow_ips=list(http.trusted_proxies),
+            root_path=http.root_path,
+            backlog=_BACKLOG,
+            timeout_keep_alive=math.ceil(settings.deadlines.idle_s),
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # clients' mistakes are no news
+        config.load()
+        config.ssl = tls_context(http)
+        self._server = _UnsignalledServer(config, settings.deadlines.headers_s)
+        gateway.metrics.connections.set_function(lambda: len(self._server.server_state.connections))
+        self._serving: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Serve on a listening socket while the context lasts."""
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        await self.until(self._server.has_started)
+        try:
+            yield
+        finally:
+            self._server.should_exit = True
+            await self._serving
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Return when `stop` is set, or the server has ended by itself."""
+        assert self._serving is not None, "it runs"
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({stopping, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+
+
+class _UnsignalledServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
+        super().__init__(config)
+        self._handshake_s = handshake_s
+        self.has_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, but with a limit for TLS handshakes, for which it has no setting."""
+        await self.lifespan.startup()
+        config = self.config
+        protocol = partial(
+            config.http_protocol_class,
+            config=config,  # type: ignore[call-arg]
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
+                backlog=config.backlog,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+        self.has_started.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the gateway."""
+        yield
+
+
+@contextlib.contextmanager
+def listening_socket(http: ListenSettings) -> Iterator[socket.socket]:
+    """Yield the socket that listens where the settings say.
+
+    Raises:
+        DeviceError: when that is not possible.
+    """
+    family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+    # Without the protocol's name asyncio does not switch Nagle's algorithm off, which costs 40 ms an answer.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections have it, too
+        try:
+            listener.bind((http.host, http.port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            name = platform.node()
+            raise listening_error(error, http.host, http.port, name, f"{OTHER_PORT} with --listen") from error
+        listener.setblocking(False)
+        yield listener
+
+
+def tls_context(http: ListenSettings) -> ssl.SSLContext | None:
+    """Return the settings of TLS; None for plain HTTP.
+
+    Raises:
+        BadRequestError: when only one of the two files is given, or they cannot be used.
+    """
+    if http.tls_cert is None and http.tls_key is None:
+        return None
+    if http.tls_cert is None or http.tls_key is None:
+        raise BadRequestError("HTTPS needs both --tls-cert and --tls-key; give both, or neither")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(http.tls_cert, http.tls_key, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise BadRequestError(
+            f"{http.tls_cert} and {http.tls_key} cannot be used for HTTPS: {error}; both must be PEM files, "
+            "the key without a password"
+        ) from error
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def url_of(http: ListenSettings, listener: socket.socket) -> str:
+    """Return the URL at which a browser of this machine finds the gateway."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{'http' if http.tls_cert is None else 'https'}://{join_address(shown, port)}{http.root_path}/"
+
+
+async def _watch(notifier: Notifier, gateway: Gateway, url: str) -> None:
+    """Give systemd signs of life, and the line of `systemctl status`."""
+    pause_s = _LOOK_S if notifier.watchdog_s is None else min(_LOOK_S, notifier.watchdog_s / 2)
+    while True:
+        notifier.status(f"{url}; {gateway.problem or 'ready'}; {gateway.running} requests")
+        if notifier.watchdog_s is not None:
+            notifier.tell(WATCHDOG)
+        await asyncio.sleep(pause_s)
+
+
+async def _drain(gateway: Gateway, signals: Signals) -> None:
+    """Refuse new requests, and wait for those that run; then have them end with an error."""
+    gateway.draining.set()
+    drain_s = gateway.settings.deadlines.drain_s
+    fields = about(event="draining", number=gateway.running, seconds=drain_s)
+    _log.info("the gateway is draining: what runs has this long to end", extra=fields)
+    waits = [asyncio.create_task(event.wait()) for event in (gateway.idle, signals.hurry)]
+    await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if gateway.running:
+        fields = about(event="cut", number=gateway.running)
+        _log.warning("what still runs ends with an error", extra=fields)
+        gateway.cut.set()
+
+
+@contextlib.asynccontextmanager
+async def _refreshing_credentials(refresh_s: float) -> AsyncIterator[None]:
+    """Renew this machine's certificate when that is due, and fetch the revocation list, meanwhile."""
+    store = current().store
+
+    async def refresh() -> None:
+        while store is not None:
+            await asyncio.sleep(refresh_s)
+            await asyncio.to_thread(refresh_credentials, store, utc_now())
+
+    task = asyncio.create_task(supervise("the renewal of credentials", refresh))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def check_settings(settings: GatewaySettings) -> None:
+    """Check all that can be wrong with the settings of a gateway before it is started.
+
+    Raises:
+        BadRequestError, AccessError, DeviceError: as `serve`.
+    """
+    tls_context(settings.http)
+    access = settings.access
+    Gatekeeper(access.keys, KeyFile(access.keys_path), local=settings.http.is_local)
+    with listening_socket(settings.http):
+        pass  # the port is free

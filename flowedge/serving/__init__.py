@@ -1,1 +1,0 @@
-"""The HTTP gateway: OpenAI's and Ollama's endpoints and a page to watch it on, in front of pipelines."""

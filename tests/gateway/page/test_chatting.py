@@ -1,0 +1,72 @@
+"""Chatting on the page: answers come, are stopped, made again and kept."""
+
+from __future__ import annotations
+
+from selenium.webdriver.common.keys import Keys
+
+from tests.gateway.page.talking import ask, await_answer, settings
+from tests.support.browser import Browser
+
+LONG = "Tell me about bees."
+
+
+def test_an_answer_comes_with_its_statistics_and_is_kept(browser: Browser) -> None:
+    settings(browser, max_tokens="24", temperature="0")
+    ask(browser, LONG)
+    first = await_answer(browser)
+    assert len(first.split()) > 5
+    assert "tokens/s" in browser.text(".statistics")
+    assert "tokens a segment" in browser.text(".statistics")
+    assert "24 tokens" in browser.text(".statistics")
+    browser.button("Regenerate").click()
+    browser.wait(lambda: browser.one("#stop") or browser.one("#send"))
+    assert await_answer(browser) == first, "temperature 0 gives the same answer again"
+    browser.driver.refresh()
+    browser.wait(lambda: first in browser.text(".message .markdown"), "the conversation was kept")
+    assert browser.text(".conversations .title") == LONG
+
+
+def test_an_answer_can_be_stopped(browser: Browser) -> None:
+    ask(browser, LONG)
+    browser.wait(lambda: browser.text(".message.assistant .markdown"), "the answer has begun")
+    stop = browser.one("#stop")
+    if stop is not None:  # else it was complete already
+        stop.click()
+    await_answer(browser)
+    assert "stopped" in browser.text(".statistics") or "tokens/s" in browser.text(".statistics")
+    assert browser.text(".message.assistant .markdown")
+
+
+def test_the_last_question_can_be_edited(browser: Browser) -> None:
+    settings(browser, max_tokens="8")
+    ask(browser, "One")
+    await_answer(browser)
+    browser.button("Edit").click()
+    field = browser.one("#question")
+    assert field.get_attribute("value") == "One"
+    field.send_keys(" and two", Keys.ENTER)
+    await_answer(browser)
+    assert browser.text(".message.user .bubble") == "One and two"
+
+
+def test_conversations_are_listed_renamed_and_deleted(browser: Browser) -> None:
+    for question in ("First thing", "Second thing"):
+        browser.button("New conversation").click()
+        settings(browser, max_tokens="4")
+        ask(browser, question)
+        await_answer(browser)
+    assert browser.text(".conversations .title").splitlines()[:2] == ["Second thing", "First thing"]
+    browser.one("[aria-label='Rename Second thing']").click()
+    browser.wait(lambda: browser.one(".rename")).send_keys(Keys.CONTROL, "a", Keys.NULL, "Other", Keys.ENTER)
+    browser.wait(lambda: browser.text(".conversations .title").startswith("Other"), "it was renamed")
+    browser.one("[aria-label='Delete First thing']").click()
+    browser.wait(lambda: "First thing" not in browser.text(".conversations"), "it was deleted")
+
+
+def test_errors_are_told_in_words_with_a_retry(browser: Browser) -> None:
+    settings(browser, max_tokens="999999")
+    ask(browser, LONG)
+    browser.wait(lambda: browser.text(".message .error"), "the error is told")
+    assert "999999" in browser.text(".message .error")
+    assert browser.button("Try again").is_enabled()
+    browser.complaints()  # the browser tells of the status 400 itself

@@ -1,0 +1,95 @@
+"""Several pipelines of one model, and several gateways in front of them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from tests.gateway.asking import COMPLETIONS, await_sessions, body
+from tests.support.gateways import GatewayProcess
+from tests.support.processes import AgentProcess, agents, become_pipeline, running, start_all
+
+WAIT_S = 120.0
+POOL = {"pipelines": {"ask_s": 0.2, "most_ask_s": 0.5}}
+
+
+def pipelines_file(folder: Path, *entries: str) -> str:
+    """Write a file of pipelines, each given by its lines; return its path."""
+    file = folder / "pipelines.toml"
+    file.write_text("\n".join(f"[[pipelines]]\n{entry}" for entry in entries))
+    return str(file)
+
+
+def pipelines_used(gateway: GatewayProcess, number: int) -> list[str]:
+    """Return the pipelines that answer so many requests, one after another."""
+    with gateway.client() as client:
+        answers = [client.post(COMPLETIONS, json=body(2, model="tiny")) for _ in range(number)]
+    assert {answer.status_code for answer in answers} == {200}, answers[-1].text
+    return [answer.json()["usage"]["flowedge"]["pipeline"] for answer in answers]
+
+
+def await_used(gateway: GatewayProcess, labels: set[str]) -> None:
+    """Wait until these pipelines answer, and no others.
+
+    A gateway that asked a pipeline while it answered another's request takes it for loaded for a while.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while (used := set(pipelines_used(gateway, 4))) != labels:
+        assert time.monotonic() < deadline, used
+
+
+def await_ready(gateway: GatewayProcess, number: int) -> None:
+    """Wait until so many pipelines are ready."""
+    deadline = time.monotonic() + WAIT_S
+    with gateway.client() as client:
+        while (models := client.get("/health").json()["models"]) and sum(
+            len(model["ready"]) for model in models.values()
+        ) != number:
+            assert time.monotonic() < deadline, models
+            time.sleep(0.05)
+
+
+def check_that_the_least_loaded_is_taken(
+    gateway: GatewayProcess, draft_nodes: dict[str, AgentProcess]
+) -> None:
+    long = body(1500, model="tiny", stream=True)
+    with gateway.client() as client, client.stream("POST", COMPLETIONS, json=long) as held:
+        arriving = held.iter_raw()
+        next(arriving)
+        busy = next(name for name, agent in draft_nodes.items() if agent.describe().sessions)
+        await_used(gateway, {*draft_nodes} - {busy})
+    await_sessions(draft_nodes[busy].address, 0)
+
+
+def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProcess], tmp_path: Path) -> None:
+    first = idle_agents[:2]
+    with agents(["mortal-d0", "mortal-v1"]) as mortal:
+        become_pipeline(first)
+        file = pipelines_file(
+            tmp_path,
+            f'name = "tiny"\naliases = ["gpt"]\ndraft_node = "{first[0].address}"\nlabel = "first"',
+            f'name = "tiny"\nagents = ["{mortal[0].address}", "{mortal[1].address}"]\nlabel = "second"',
+        )
+        gateways = [GatewayProcess("--pipelines", file, settings=POOL) for _ in range(2)]
+        with running(*gateways):
+            for gateway in gateways:
+                await_ready(gateway, 2)
+                await_used(gateway, {"first", "second"})
+            one, other = gateways
+            with one.client() as client:
+                listed = client.get("/v1/models").json()["data"]
+                assert [model["id"] for model in listed] == ["tiny", "gpt"]
+                assert client.post(COMPLETIONS, json=body(1, model="gpt")).json()["model"] == "tiny"
+            check_that_the_least_loaded_is_taken(one, {"first": first[0], "second": mortal[0]})
+            mortal[0].signal(signal.SIGKILL)
+            assert set(pipelines_used(one, 4)) == {"first"}, "what has got nothing goes to the other"
+            await_ready(one, 1)
+            mortal[0].kill()
+            mortal[1].stop()
+            start_all(mortal)  # idle, at the same addresses
+            await_ready(one, 2)
+            await_used(one, {"first", "second"})
+            one.stop()
+            await_ready(other, 2)
+            await_used(other, {"first", "second"})
