@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from flowedge.cluster.command_secret import VARIABLE, own_secret
-from flowedge.cluster.process import forget_own_agents, speak_plaintext_to
+from flowedge.cluster.command_secret import VARIABLE, process_secret
+from flowedge.cluster.process import forget_started_agents, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.device.python_command import module_command
 
@@ -164,7 +164,7 @@ class LocalCluster:
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         for agent in self.agents:
             _reap(agent.process, deadline)
-        forget_own_agents(agent.address for agent in self.agents)
+        forget_started_agents(agent.address for agent in self.agents)
         self.agents = []
         if self._logs is not None:
             self._logs.cleanup()
@@ -194,7 +194,7 @@ def _launch(name: str, command: list[str], logs: Path, group: str) -> LocalAgent
                 # Its own, so that the agents belong to no cluster.
                 "FLOWEDGE_STATE_DIR": str(logs / "state"),
                 # Nobody else is to find them or to use them.
-                VARIABLE: own_secret(),
+                VARIABLE: process_secret(),
                 "FLOWEDGE_METRICS__ENABLED": "false",
                 "FLOWEDGE_AGENT__ADVERTISE": str(bool(group)).lower(),
                 "FLOWEDGE_DISCOVERY__GROUP": group,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flowedge.cli.asking import Asking
-from flowedge.cli.concurrent_asking import ConcurrentAsking
+from flowedge.cli.asking import Questioner
+from flowedge.cli.concurrent_asking import ConcurrentQuestions
 from flowedge.cli.output import warn, write_answer
 from flowedge.cli.pipelines.opening import open_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest
@@ -60,10 +60,10 @@ def answer_all(
             if check:
                 _check_is_served(request, device)
         checker = _load_checker(request, device.dtype, screen) if check else None
-        askings = [Asking(client, prompt, options, timeout_s) for prompt in prompts]
+        askings = [Questioner(client, prompt, options, timeout_s) for prompt in prompts]
         several = concurrency > 1
         try:
-            with ConcurrentAsking(askings if several else [], concurrency) as concurrent:
+            with ConcurrentQuestions(askings if several else [], concurrency) as concurrent:
                 for index, asking in enumerate(askings):
                     if index:
                         write_answer("\n")  # sets the answers apart
@@ -110,7 +110,7 @@ def _show(texts: Iterable[str]) -> None:
     write_answer("\n")
 
 
-def _judge(asking: Asking, checker: Checker | None) -> Verdict | None:
+def _judge(asking: Questioner, checker: Checker | None) -> Verdict | None:
     generation, options = asking.generation, asking.options
     if checker is None or generation is None:
         return None

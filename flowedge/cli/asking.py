@@ -18,7 +18,7 @@ LEAST_S = 0.01  # of the time for an answer that a pause has used up; the error 
 
 
 @dataclass(eq=False)
-class Asking:
+class Questioner:
     """A prompt that is asked of a draft node.
 
     Attributes:

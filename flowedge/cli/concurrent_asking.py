@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from flowedge.cli.asking import Asking
+from flowedge.cli.asking import Questioner
 from flowedge.core.errors import DeadlineError
 
 JOIN_S = 5.0  # for a thread to end whose request was cancelled
@@ -18,10 +18,10 @@ Piece = str | BaseException | None
 """A part of the text, the error that ended the answer, or None at its end."""
 
 
-class ConcurrentAsking(AbstractContextManager["ConcurrentAsking"]):
+class ConcurrentQuestions(AbstractContextManager["ConcurrentQuestions"]):
     """Asks prompts in threads, so many at once; what still runs at the end of the context is cancelled."""
 
-    def __init__(self, askings: Sequence[Asking], at_once: int) -> None:
+    def __init__(self, askings: Sequence[Questioner], at_once: int) -> None:
         self._askings = list(askings)
         self._pieces: list[queue.SimpleQueue[Piece]] = [queue.SimpleQueue() for _ in askings]
         self._left = deque(range(len(askings)))
@@ -30,7 +30,7 @@ class ConcurrentAsking(AbstractContextManager["ConcurrentAsking"]):
             for _ in range(min(at_once, len(askings)))
         ]
 
-    def __enter__(self) -> ConcurrentAsking:
+    def __enter__(self) -> ConcurrentQuestions:
         for thread in self._threads:
             thread.start()
         return self

@@ -16,7 +16,7 @@ from flowedge.device.home_directory import expand_home
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftQuant
-from flowedge.models.gguf.parts import SUFFIX
+from flowedge.models.gguf.split_files import SUFFIX
 from flowedge.network.address import checked_address
 from flowedge.profiling.documents.model import Quantisation
 from flowedge.strategies.choice import AUTOREGRESSIVE, WITHOUT_DRAFTER, checked_strategy

@@ -54,19 +54,19 @@ def ask_announced(
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         asked = {
             device: pool.submit(_ask_first, device, ask, device_of, deadline)
-            for device in asking_order(devices, known)
+            for device in query_order(devices, known)
         }
     return {device: asked[device].result() for device in devices}
 
 
-def asking_order(devices: Sequence[AdvertisedDevice], known: Collection[str]) -> list[AdvertisedDevice]:
+def query_order(devices: Sequence[AdvertisedDevice], known: Collection[str]) -> list[AdvertisedDevice]:
     """Return devices in the order in which they are asked: known ids first, the others by chance."""
     shuffled = random.sample(devices, len(devices))
     return sorted(shuffled, key=lambda device: device.id not in known)
 
 
 @contextmanager
-def reading_answer(address: str) -> Iterator[None]:
+def errors_of_answer(address: str) -> Iterator[None]:
     """Turn any error about the answer of the agent at an address into a FlowEdgeError, so others are asked.
 
     Raises:
@@ -94,7 +94,7 @@ def _ask_first(
             problems.append(DeviceError(advertised.name, reason))
             break
         try:
-            with reading_answer(address):
+            with errors_of_answer(address):
                 reply = ask(address, advertised.name)
         except FlowEdgeError as error:
             _log.info("%s is not reached at %s: %s", advertised.name, address, error)

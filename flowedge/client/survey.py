@@ -13,12 +13,12 @@ from flowedge.client.announced import (
     LIMIT_S,
     AnnouncedReply,
     ask_announced,
-    reading_answer,
+    errors_of_answer,
 )
 from flowedge.client.clock_offset import ClockOffset
 from flowedge.client.device import Device
 from flowedge.client.sync import Client
-from flowedge.cluster.process import current, own_agents
+from flowedge.cluster.process import current, started_agents
 from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, PeerRefusedError
 from flowedge.discovery.advertised_device import AdvertisedDevice, mismatch
 from flowedge.network.address import join_address, split_address
@@ -177,7 +177,7 @@ def _not_asked(device: AdvertisedDevice, stale: bool) -> SurveyedAgent | None:
         foreign = current().foreign(device.name, device.cluster)
     except FlowEdgeError as error:
         foreign = str(error)
-    if foreign is None or device.address in own_agents():
+    if foreign is None or device.address in started_agents():
         return None
     return SurveyedAgent(device.addresses, device, problem=foreign, stale=stale, refusal=Refusal.FOREIGN)
 
@@ -195,7 +195,7 @@ def _announced(
 
 def _ask_peer(peer: str, ask: Ask) -> SurveyedAgent:
     try:
-        with reading_answer(peer):
+        with errors_of_answer(peer):
             resolved, answer = _resolved(peer), ask(peer, None)
     except FlowEdgeError as error:
         return SurveyedAgent((peer,), problem=str(error), refusal=Refusal.of(error))

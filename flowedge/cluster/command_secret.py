@@ -21,7 +21,7 @@ METADATA_KEY = "flowedge-command-secret"
 
 
 @cache
-def own_secret() -> str:
+def process_secret() -> str:
     """Return the secret of this process, drawn at the first call."""
     return secrets.token_urlsafe(32)
 

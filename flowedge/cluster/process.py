@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from flowedge.cluster.command_secret import given_secret, own_secret
+from flowedge.cluster.command_secret import given_secret, process_secret
 from flowedge.cluster.credentials.certificate_role import LEADERS, CertificateRole, Roles, text_of
 from flowedge.cluster.credentials.certificates import check_time
 from flowedge.cluster.credentials.credentials import CredentialStore
@@ -175,12 +175,12 @@ def speak_plaintext_to(addresses: Iterable[str]) -> None:
     _own_agents.update(addresses)
 
 
-def forget_own_agents(addresses: Iterable[str]) -> None:
+def forget_started_agents(addresses: Iterable[str]) -> None:
     """Keep the secret from whoever listens at the addresses of agents that have ended."""
     _own_agents.difference_update(addresses)
 
 
-def own_agents() -> frozenset[str]:
+def started_agents() -> frozenset[str]:
     """The addresses of agents that this process has started itself."""
     return frozenset(_own_agents)
 
@@ -188,5 +188,5 @@ def own_agents() -> frozenset[str]:
 def security_for(address: str, chosen: Security | None) -> Security:
     """Return the security towards an address: the secret to own agents, or else `chosen` or the current."""
     if chosen is None and address in _own_agents:
-        return Security(None, insecure=True, secret=own_secret())
+        return Security(None, insecure=True, secret=process_secret())
     return chosen or current()

@@ -25,7 +25,7 @@ AUTO, CPU = "auto", "cpu"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 PREFERENCE = (BFLOAT16, FLOAT16, FLOAT32)
 TRIAL_S = 60.0  # a board needs 10 to 20 s, most of it for the import of torch
-TRIAL_PROGRAM = "flowedge.models.compute_trial"
+TRIAL_PROGRAM = "flowedge.models.compute_probe"
 NOT_TRIED = "not tried"
 
 NO_CUDA_REMEDY = (
@@ -60,7 +60,7 @@ def checked_device(setting: str) -> str:
 
 
 @dataclass(frozen=True)
-class DeviceTrial:
+class DeviceProbe:
     """What ran on one compute device when it was tried.
 
     Attributes:
@@ -86,18 +86,18 @@ class DeviceTrial:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> DeviceTrial:
+    def from_json(cls, text: str) -> DeviceProbe:
         """Read the object that the program of the trial prints."""
         values = json.loads(text)
         return cls(**{**values, "dtypes": tuple(values["dtypes"])})
 
-    def stopped(self, reason: str) -> DeviceTrial:
+    def stopped(self, reason: str) -> DeviceProbe:
         """Return a trial in which `reason` is the problem of every quantisation that was not tried."""
         problems = self.quant_problems.items()
         return replace(self, quant_problems={q: reason if p == NOT_TRIED else p for q, p in problems})
 
 
-def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceTrial:
+def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceProbe:
     """Compute something on a device, in a process of its own; `problem` says why that failed.
 
     When the process crashes or hangs while it tries a quantisation, that quantisation and the quantisations
@@ -115,7 +115,7 @@ def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceTrial:
     lines = printed.decode(errors="replace").split("\n")[:-1]
     trials = [line for line in lines if line.startswith("{")]
     return (
-        DeviceTrial.from_json(trials[-1]).stopped(reason) if trials else DeviceTrial(device, problem=reason)
+        DeviceProbe.from_json(trials[-1]).stopped(reason) if trials else DeviceProbe(device, problem=reason)
     )
 
 
@@ -147,7 +147,7 @@ class DeviceCompute:
 
     setting: str
     cpu: ComputeChoice
-    gpu: DeviceTrial | None = None
+    gpu: DeviceProbe | None = None
 
     def choose(self, quant: str = "") -> ComputeChoice:
         """Return the compute device of a role whose layers have a quantisation; "" for none.

@@ -91,18 +91,18 @@ def become_owner(path: Path) -> None:
         ) from error
 
 
-def is_own(path: Path) -> bool:
+def is_trusted_owner(path: Path) -> bool:
     """Return False if this process is root's, and a part of the path belongs to another user."""
     return os.geteuid() != 0 or owner_of(path).uid == 0
 
 
-def check_own(path: Path) -> None:
+def check_owner(path: Path) -> None:
     """Check that root is not about to write where another user decides where a path leads.
 
     Raises:
         AccessError: when this process is root's, and a part of the path belongs to another user.
     """
-    if not is_own(path):
+    if not is_trusted_owner(path):
         raise AccessError(
             f"{path} belongs to user {owner_of(path).uid}, and root does not write there; run the command as "
             "that user"

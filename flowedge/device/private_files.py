@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from flowedge.core.errors import AccessError
-from flowedge.device.owner import check_own
+from flowedge.device.owner import check_owner
 
 
 def make_directory(directory: Path) -> None:
@@ -23,7 +23,7 @@ def make_directory(directory: Path) -> None:
         FileExistsError: when it exists.
         AccessError: when this process is root's, and the directory would be another user's.
     """
-    check_own(directory)
+    check_owner(directory)
     if not directory.parent.is_dir():
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700)
@@ -35,7 +35,7 @@ def write(path: Path, content: bytes) -> None:
     Raises:
         AccessError: when this process is root's, and the directory is another user's.
     """
-    check_own(path.parent)
+    check_owner(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -55,7 +55,7 @@ def remove_directory(directory: Path) -> None:
     Raises:
         AccessError: when this process is root's, and the directory is another user's.
     """
-    check_own(directory)
+    check_owner(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -20,8 +20,8 @@ from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface, choose, local_interfaces
+from flowedge.discovery.parsing import IgnoredAnnouncement, RawAnnouncement, read_announcement
 from flowedge.discovery.presence import Presence, PresenceEvent, Sighting
-from flowedge.discovery.reading import IgnoredAnnouncement, RawAnnouncement, read_announcement
 from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
@@ -118,7 +118,7 @@ class AgentWatcher:
         device = read_announcement(raw, self._interfaces, self._settings.service_type)
         if isinstance(device, IgnoredAnnouncement):
             self._ignored.add(str(device))
-        elif self._presence.has_room_for(raw.name, device):
+        elif self._presence.accepts(raw.name, device):
             self._tell(self._presence.heard(raw.name, device, ttl_s, time.monotonic()))
         else:
             self._ignored.add(f"device {device.name} ({device.address}) is ignored: too many are announced")

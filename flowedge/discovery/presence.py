@@ -58,7 +58,7 @@ class Presence:
     def knows(self, instance: str) -> bool:
         return instance in self._sightings
 
-    def has_room_for(self, instance: str, device: AdvertisedDevice) -> bool:
+    def accepts(self, instance: str, device: AdvertisedDevice) -> bool:
         """Return whether an announcement can be taken in: it is known, replaces another, or there is room."""
         known = instance in self._sightings or bool(self._replaced(instance, device))
         return known or len(self._sightings) < MAX_INSTANCES

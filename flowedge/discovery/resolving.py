@@ -9,7 +9,7 @@ from zeroconf import DNSQuestionType, IPVersion, Zeroconf
 from zeroconf.asyncio import AsyncServiceInfo
 from zeroconf.const import _CLASS_IN, _TYPE_SRV
 
-from flowedge.discovery.reading import RawAnnouncement, name_fault, shown_name
+from flowedge.discovery.parsing import RawAnnouncement, name_fault, shown_name
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.network.limited_log import LimitedLog
 

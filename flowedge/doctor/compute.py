@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.device.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceTrial, has_gpu, try_device
+from flowedge.device.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceProbe, has_gpu, try_device
 from flowedge.doctor.finding import ERROR, WARNING, Finding
 
 TORCH_BROKEN = ERROR(
@@ -36,8 +36,8 @@ TRIAL_S = 120.0
 class ComputeFacts:
     """What was tried on this device; `gpu` is None where there is no NVIDIA GPU."""
 
-    cpu: DeviceTrial
-    gpu: DeviceTrial | None = None
+    cpu: DeviceProbe
+    gpu: DeviceProbe | None = None
 
 
 def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
@@ -64,5 +64,5 @@ def judge_choices(devices: Sequence[tuple[str, str]]) -> list[Finding]:
     return [Finding(NO_CUDA, name, reason) for name, reason in devices if reason]
 
 
-def _listed(trial: DeviceTrial) -> str:
+def _listed(trial: DeviceProbe) -> str:
     return "; ".join(f"{quant}: {problem}" for quant, problem in sorted(trial.quant_problems.items()))

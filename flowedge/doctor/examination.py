@@ -65,7 +65,7 @@ class Examination:
     rates: bool = True
     cache_dir: str | None = None
     cache_gib: float | None = None
-    certificates: tuple[membership.OwnCertificate, ...] = ()
+    certificates: tuple[membership.HeldCertificate, ...] = ()
     damaged: tuple[str, ...] = ()
     device: str = field(default_factory=lambda: platform.node() or "this device")
 

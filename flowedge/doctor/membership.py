@@ -52,7 +52,7 @@ _MOST_NAMED = 5  # agents of other clusters
 
 
 @dataclass(frozen=True)
-class OwnCertificate:
+class HeldCertificate:
     """A certificate of this device or of its user.
 
     Attributes:
@@ -82,7 +82,7 @@ class RefusalFacts:
 
 
 def judge_membership(
-    own: Sequence[OwnCertificate], refusals: Sequence[RefusalFacts], device: str
+    own: Sequence[HeldCertificate], refusals: Sequence[RefusalFacts], device: str
 ) -> list[Finding]:
     """Judge the own certificates and the refusals.
 

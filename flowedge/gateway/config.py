@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flowedge.agent.config.agent_config import LogSettings
-from flowedge.agent.config.loading import SERVE_PREFIX, ConfigForm
+from flowedge.agent.config.loading import SERVE_PREFIX, ConfigDeclaration
 from flowedge.agent.config.rendering import ConfigDocuments
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
@@ -162,7 +162,9 @@ class GatewaySettings(BaseModel):
     log: LogSettings = LogSettings()
 
 
-GATEWAY_FORM = ConfigForm(GatewaySettings, "flowedge serve", Path("/etc/flowedge/serve.toml"), SERVE_PREFIX)
+GATEWAY_FORM = ConfigDeclaration(
+    GatewaySettings, "flowedge serve", Path("/etc/flowedge/serve.toml"), SERVE_PREFIX
+)
 GATEWAY_DOCUMENTS = ConfigDocuments(
     GATEWAY_FORM,
     "How this machine's FlowEdge gateway runs",

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 
-from flowedge.text.answer_syntax import TOOL_CALLS, AnswerForm
+from flowedge.text.answer_syntax import TOOL_CALLS, AnswerSyntax
 
 
 class LocatedParser(ResponseParser):
@@ -74,7 +74,7 @@ class FoundCall:
 
 
 @dataclass(frozen=True)
-class AnswerPart:
+class AnswerDelta:
     """What a piece of an answer has added."""
 
     text: str = ""
@@ -94,7 +94,7 @@ class AnswerParser:
 
     def __init__(
         self,
-        form: AnswerForm,
+        form: AnswerSyntax,
         prompt: str,
         tools: Sequence[Mapping[str, Any]] = (),
         *,
@@ -119,35 +119,35 @@ class AnswerParser:
         self._read(self._parser.initial_events)  # of the prompt: its parts are not the answer's
         self.calls = 0
 
-    def feed(self, text: str) -> AnswerPart:
+    def feed(self, text: str) -> AnswerDelta:
         """Return what a piece of the text adds."""
         if self._parser is None:
-            return AnswerPart(self._texts[_CONTENT].push(text))
+            return AnswerDelta(self._texts[_CONTENT].push(text))
         try:
             return self._read(self._parser.feed(text))
         except _UNREADABLE:
             return self._give_up(self._parser)
 
-    def finish(self) -> AnswerPart:
+    def finish(self) -> AnswerDelta:
         """Return what was held back, at the end of the answer."""
-        part = AnswerPart()
+        part = AnswerDelta()
         if self._parser is not None:
             try:
                 part = self._read(self._parser.finalize()[1])
             except _UNREADABLE:
                 part = self._give_up(self._parser)
-        return AnswerPart(part.text + self._texts[_CONTENT].rest(), part.reasoning, part.calls)
+        return AnswerDelta(part.text + self._texts[_CONTENT].rest(), part.reasoning, part.calls)
 
-    def _give_up(self, parser: LocatedParser) -> AnswerPart:
+    def _give_up(self, parser: LocatedParser) -> AnswerDelta:
         """Return what a parser that has failed could read, and the rest as text; what follows is text too."""
         part = self._read(parser.events)
         self._parser = None
         rest = parser.unread(from_region=self._holds_text)
         content = self._texts[_CONTENT]
         text = content.push_untrimmed(rest) if self._holds_text else content.push(rest)
-        return AnswerPart(part.text + text, part.reasoning, part.calls)
+        return AnswerDelta(part.text + text, part.reasoning, part.calls)
 
-    def _read(self, events: Sequence[Mapping[str, Any]]) -> AnswerPart:
+    def _read(self, events: Sequence[Mapping[str, Any]]) -> AnswerDelta:
         text, reasoning, calls = "", "", []
         for event in events:
             field = _REASONING[0] if event["field"] in _REASONING else event["field"]
@@ -167,7 +167,7 @@ class AnswerParser:
                         text += self._texts[_CONTENT].push_untrimmed(event["raw"])
                     else:
                         calls += found
-        return AnswerPart(text, reasoning, tuple(calls))
+        return AnswerDelta(text, reasoning, tuple(calls))
 
     def _new_calls(self, value: Any) -> list[FoundCall] | None:
         """Return the calls of a field that are the answer's; None if the field holds no calls."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.text.known_syntaxes import CONTENT, REASONING, THOUGHT, CallForm
+from flowedge.text.known_syntaxes import CONTENT, REASONING, THOUGHT, ToolCallFormat
 
 _SEARCH_S = 0.2
 
@@ -53,7 +53,7 @@ _WHOLE_PREFIX = {"start_anchor_pattern": r"\A"}
 
 
 @dataclass(frozen=True, eq=False)
-class AnswerForm:
+class AnswerSyntax:
     """What transformers' response parser reads an answer by.
 
     Attributes:
@@ -84,7 +84,7 @@ def opens_thought(prompt: str) -> bool:
     return bool(opened) and THOUGHT[1] not in rest and not rest.strip()
 
 
-def answer_form(template: str, own: Any, calls: CallForm | None, place: str) -> AnswerForm | None:
+def answer_syntax(template: str, own: Any, calls: ToolCallFormat | None, place: str) -> AnswerSyntax | None:
     """Return the form of the answers of a model; None where all of an answer is its text.
 
     Args:
@@ -109,15 +109,15 @@ def answer_form(template: str, own: Any, calls: CallForm | None, place: str) -> 
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(text: str) -> AnswerForm:
-    return AnswerForm(json.loads(text), needs_prompt=False, parsed=_load(json.loads(text)))
+def _compiled(text: str) -> AnswerSyntax:
+    return AnswerSyntax(json.loads(text), needs_prompt=False, parsed=_load(json.loads(text)))
 
 
 @functools.lru_cache(maxsize=8)
-def _own_form(text: str, place: str) -> AnswerForm:
+def _own_form(text: str, place: str) -> AnswerSyntax:
     spec = json.loads(text)
     try:
-        return AnswerForm(spec, needs_prompt=True, parsed=with_time_limit(_load(spec)))
+        return AnswerSyntax(spec, needs_prompt=True, parsed=with_time_limit(_load(spec)))
     # The template is data of the checkpoint, and of any shape.
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CheckpointError(

@@ -13,7 +13,7 @@ CONTENT: dict[str, Any] = {"content": "text", "content_args": {"strip": False}}
 
 
 @dataclass(frozen=True)
-class CallForm:
+class ToolCallFormat:
     """How a family of models writes tool calls.
 
     Attributes:
@@ -39,7 +39,7 @@ class CallForm:
         return all(part in template for part in self.parts)
 
 
-HERMES = CallForm(
+HERMES = ToolCallFormat(
     "hermes",
     ("<tool_call>",),
     {"open": "<tool_call>", "close": "</tool_call>", **_JSON},
@@ -50,8 +50,8 @@ HERMES = CallForm(
     end="\n</tool_call>",
 )
 # In the order in which they are tried.
-CALL_FORMS = (
-    CallForm(
+TOOL_CALL_FORMATS = (
+    ToolCallFormat(
         "functions in tags",
         ("<tool_call>", "<function="),
         {
@@ -69,7 +69,7 @@ CALL_FORMS = (
         closing="",
     ),
     HERMES,
-    CallForm(
+    ToolCallFormat(
         "names before arguments",
         ("[TOOL_CALLS]", "[ARGS]"),
         {
@@ -83,7 +83,7 @@ CALL_FORMS = (
         closing="",
         between="[TOOL_CALLS]",
     ),
-    CallForm(
+    ToolCallFormat(
         "list of calls",
         ("[TOOL_CALLS]",),
         {"open": "[TOOL_CALLS]", **_JSON},
@@ -93,7 +93,7 @@ CALL_FORMS = (
         between=", ",
         end="]",
     ),
-    CallForm(
+    ToolCallFormat(
         "tagged list of calls",
         ("<|tool_call|>",),
         {"open": "<|tool_call|>", "close": "<|/tool_call|>", **_JSON},
@@ -103,7 +103,7 @@ CALL_FORMS = (
         between=", ",
         end="]",
     ),
-    CallForm(
+    ToolCallFormat(
         "JSON object",
         ('{"name": ', '"parameters": '),
         {"open_pattern": r'\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*"(?:name|type)"\s*:)', **_JSON},
@@ -113,9 +113,9 @@ CALL_FORMS = (
         several=False,
     ),
 )
-TAGS = CALL_FORMS[0]
+TAGS = TOOL_CALL_FORMATS[0]
 
 
-def call_form(template: str) -> CallForm | None:
+def tool_call_format(template: str) -> ToolCallFormat | None:
     """Return the form of the calls of a model with this chat template; None if it is not a known one."""
-    return next((form for form in CALL_FORMS if form.fits(template)), None)
+    return next((form for form in TOOL_CALL_FORMATS if form.fits(template)), None)

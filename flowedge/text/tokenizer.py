@@ -26,13 +26,13 @@ def chat_template(tokenizer: Any) -> str:
         return ""
     if not isinstance(found, str):
         raise CheckpointError(
-            f"the chat template of {place_of(tokenizer)} is no text but a {type(found).__name__} without a "
-            "default"
+            f"the chat template of {directory_of(tokenizer)} is no text but a {type(found).__name__} "
+            "without a default"
         )
     return found
 
 
-def place_of(tokenizer: Any) -> str:
+def directory_of(tokenizer: Any) -> str:
     """The directory of a tokenizer, to name in errors."""
     return str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
 
@@ -78,7 +78,7 @@ def render_messages(
         BadRequestError: when the template refuses the messages.
         CheckpointError: when the template exceeds a limit of time, memory or size.
     """
-    template, place = chat_template(tokenizer), place_of(tokenizer)
+    template, place = chat_template(tokenizer), directory_of(tokenizer)
     if not template:
         return "\n".join(message["content"] for message in messages)
     with reading(place, UNUSABLE):
@@ -103,7 +103,7 @@ def encode_text(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
     Raises:
         BadRequestError: when the text has no tokens.
     """
-    with reading(place_of(tokenizer), UNUSABLE):
+    with reading(directory_of(tokenizer), UNUSABLE):
         ids = tokenizer(text, add_special_tokens=not (chat and chat_template(tokenizer)))["input_ids"]
     if not ids:
         raise BadRequestError("the prompt has no tokens")

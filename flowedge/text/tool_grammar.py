@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowedge.text.known_syntaxes import TAGS, THOUGHT, CallForm
+from flowedge.text.known_syntaxes import TAGS, THOUGHT, ToolCallFormat
 
 _ANY_OBJECT = {"type": "object"}
 
 
 def tool_grammar(
-    form: CallForm,
+    form: ToolCallFormat,
     tools: Sequence[Mapping[str, Any]],
     special: Mapping[str, int],
     *,

@@ -55,7 +55,7 @@ class HeldModel:
         )
 
 
-def own_models(local_weights: LocalWeights) -> list[HeldModel]:
+def local_models(local_weights: LocalWeights) -> list[HeldModel]:
     return [HeldModel.from_proto(THIS_DEVICE, model) for model in catalogue(local_weights).models]
 
 

@@ -68,7 +68,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
     """
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
     yield GpuStep("facts", ["testbed.tools.gpu.facts", "--device", device])
-    yield GpuStep("trial", ["flowedge.models.compute_trial", device])
+    yield GpuStep("trial", ["flowedge.models.compute_probe", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(
         "kernels",

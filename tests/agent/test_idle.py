@@ -72,5 +72,5 @@ def test_agents_import_torch_in_two_places() -> None:
     ]
     assert [(name, line.split("  #")[0]) for name, line in marked] == [
         ("agent.py", "from flowedge.agent.roles.compute_side import ComputeSide"),
-        ("generation_service.py", "from flowedge.agent.services.prompt_reading import read_prompt"),
+        ("generation_service.py", "from flowedge.agent.services.prompt_preparation import read_prompt"),
     ]

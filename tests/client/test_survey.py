@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flowedge.cli.screens.device_table import device_rows
 from flowedge.client import Device
-from flowedge.client.announced import asking_order
+from flowedge.client.announced import query_order
 from flowedge.client.clock_offset import ClockOffset, Exchange
 from flowedge.client.survey import AgentReply, SurveyedAgent, survey
 from flowedge.core.errors import DeviceError, DeviceLostError
@@ -176,9 +176,9 @@ def test_agents_that_answered_before_are_asked_first_and_the_time_is_limited() -
         raise DeviceLostError(address, "it is silent")
 
     many = [record(number, f"10.0.0.{number}:1") for number in range(1, 101)]
-    assert asking_order(many, ["id-77"])[0].id == "id-77"
-    assert sorted(asking_order(many, [])) == sorted(many)
-    assert asking_order(many, []) != asking_order(many, [])
+    assert query_order(many, ["id-77"])[0].id == "id-77"
+    assert sorted(query_order(many, [])) == sorted(many)
+    assert query_order(many, []) != query_order(many, [])
     found = survey(many, limit_s=-1.0, ask=ask)
     assert asked == []
     assert all("too many others did not answer" in str(agent.problem) for agent in found)

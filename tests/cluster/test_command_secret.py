@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.cluster.command_secret import VARIABLE, SecretCheck, own_secret
-from flowedge.cluster.process import Security, forget_own_agents, security_for, speak_plaintext_to
+from flowedge.cluster.command_secret import VARIABLE, SecretCheck, process_secret
+from flowedge.cluster.process import Security, forget_started_agents, security_for, speak_plaintext_to
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.cluster.tls.serving import check_of, guard_of
 from tests.support.seams import set_own_security
@@ -33,10 +33,10 @@ def test_the_secret_goes_to_own_agents_only_while_they_run(monkeypatch: pytest.M
     assert security_for(AGENT, None).secret == ""
     speak_plaintext_to([AGENT])
     try:
-        assert security_for(AGENT, None).secret == own_secret()
-        assert len(own_secret()) >= 32
+        assert security_for(AGENT, None).secret == process_secret()
+        assert len(process_secret()) >= 32
         chosen = Security(None)
         assert security_for(AGENT, chosen) is chosen
     finally:
-        forget_own_agents([AGENT])
+        forget_started_agents([AGENT])
     assert security_for(AGENT, None).secret == ""

@@ -13,7 +13,7 @@ from flowedge.device.compute import (
     NOT_TRIED,
     ComputeChoice,
     DeviceCompute,
-    DeviceTrial,
+    DeviceProbe,
     checked_device,
     cpu_dtypes,
     default_threads,
@@ -25,7 +25,7 @@ from flowedge.device.compute import (
 from flowedge.native.library import missing_reason
 from tests.support.kernels import without_kernels
 
-GPU = DeviceTrial("cuda:0", "Orin", ("bfloat16", "float16", "float32"))
+GPU = DeviceProbe("cuda:0", "Orin", ("bfloat16", "float16", "float32"))
 PI = ComputeChoice("cpu", "Cortex-A76", ("float32",))
 
 
@@ -125,7 +125,7 @@ def test_a_trial_that_stops_at_a_quantisation_leaves_the_gpu_to_the_others(
 
 def test_a_trial_crosses_a_pipe() -> None:
     trial = replace(GPU, quant_problems={"nf4": "no kernel image"}, memory_total=8 << 30)
-    assert DeviceTrial.from_json(trial.to_json()) == trial
+    assert DeviceProbe.from_json(trial.to_json()) == trial
 
 
 def test_a_quantisation_that_fails_on_the_gpu_is_computed_on_the_cpu() -> None:

@@ -90,13 +90,13 @@ def test_a_flood_of_announcements_takes_bounded_memory_and_drops_nobody_who_is_k
     presence.heard("kitchen", KITCHEN, TTL, 0.0)
     for number in range(2 * MAX_INSTANCES):
         fake = replace(KITCHEN, id=f"fake{number}", address=f"10.0.1.1:{number + 1}")
-        if presence.has_room_for(f"fake{number}", fake):
+        if presence.accepts(f"fake{number}", fake):
             presence.heard(f"fake{number}", fake, TTL, 0.0)
     assert len(presence.sightings) == MAX_INSTANCES
     assert presence.knows("kitchen")
-    assert presence.has_room_for("kitchen", KITCHEN)
-    assert presence.has_room_for("restarted", KITCHEN), "it replaces the kitchen's earlier start"
+    assert presence.accepts("kitchen", KITCHEN)
+    assert presence.accepts("restarted", KITCHEN), "it replaces the kitchen's earlier start"
     assert changes(presence.heard("restarted", KITCHEN, TTL, 1.0)) == [Change.RESTARTED]
     assert not presence.knows("kitchen")
     presence.goodbye("fake0")
-    assert presence.has_room_for("new", replace(KITCHEN, id="new", address="10.0.2.1:1"))
+    assert presence.accepts("new", replace(KITCHEN, id="new", address="10.0.2.1:1"))

@@ -12,7 +12,7 @@ import pytest
 from flowedge.client.duplicates import Duplicate
 from flowedge.client.survey import AgentReply, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.device.compute import DeviceTrial
+from flowedge.device.compute import DeviceProbe
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import (
@@ -187,7 +187,7 @@ def test_membership() -> None:
     refusing = membership.RefusalFacts("cellar", Refusal.BY_CALLER, "cellar has been revoked")
 
     def judge(*own: bool) -> list[tuple[FindingKind, str]]:
-        certificates = [membership.OwnCertificate("shed (agent)", valid, revoked) for revoked in own]
+        certificates = [membership.HeldCertificate("shed (agent)", valid, revoked) for revoked in own]
         found = membership.judge_membership(certificates, [refused, refusing], HERE)
         return [(finding.kind, finding.device) for finding in found]
 
@@ -197,7 +197,7 @@ def test_membership() -> None:
     assert judge() == [(membership.NOT_JOINED, HERE)]
     assert membership.judge_membership([], [], HERE) == []
     foreign = membership.RefusalFacts("garage", Refusal.FOREIGN, "garage has joined no cluster")
-    own = membership.OwnCertificate("shed (agent)", valid, revoked=False)
+    own = membership.HeldCertificate("shed (agent)", valid, revoked=False)
     (found,) = membership.judge_membership([own], [foreign] * 7, HERE)
     assert found.kind is membership.OTHER_CLUSTER
     assert found.detail == "garage, garage, garage, garage, garage and 2 more on this network"
@@ -236,10 +236,10 @@ def test_memory_and_disk() -> None:
 
 
 def test_compute_devices() -> None:
-    def judge(cpu: DeviceTrial, gpu: DeviceTrial | None = None) -> list[FindingKind]:
+    def judge(cpu: DeviceProbe, gpu: DeviceProbe | None = None) -> list[FindingKind]:
         return kinds(compute.judge_compute(compute.ComputeFacts(cpu, gpu), HERE))
 
-    cpu, gpu = DeviceTrial("cpu"), DeviceTrial("cuda:0")
+    cpu, gpu = DeviceProbe("cpu"), DeviceProbe("cuda:0")
     no_nf4 = {"nf4": "no kernel image is available"}
     assert judge(cpu) == judge(cpu, gpu) == []
     assert judge(cpu, replace(gpu, problem="no driver")) == [compute.NO_CUDA]

@@ -59,7 +59,7 @@ ELSEWHERE = {
     "flowedge.drafting.draft_quant": "names formats",
     "flowedge.drafting.drafter_memory": "counts bytes",
     "flowedge.drafting.heads.native_eagle": "serves CPUs",
-    "flowedge.models.compute_trial": "tries a real device",
+    "flowedge.models.compute_probe": "tries a real device",
     "flowedge.models.exact.aligned_activation": "serves CPUs",
     "flowedge.models.exact.attention_test": "compares the bits of a real device",
     "flowedge.models.exact.product_test": "compares the bits of a real device",

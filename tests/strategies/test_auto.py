@@ -13,7 +13,7 @@ from flowedge.core.tree import UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.auto.trial import Mode
+from flowedge.strategies.auto.probation import Mode
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import (
-    RowPlan,
+    RowChoice,
+    choose_rows,
     nodes_beside,
     nodes_of_forward,
-    plan_rows,
     root_goes_alone,
 )
+from flowedge.strategies.auto.probation import DraftingProbation, Mode
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
-from flowedge.strategies.auto.trial import DecodingTrial, Mode
 from flowedge.strategies.events import Layer
 
 HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))
@@ -103,10 +103,10 @@ def test_nodes_join_a_forward_while_they_bring_more_than_they_lengthen_it():
 
 
 def test_a_row_that_was_not_worth_a_place_is_not_worth_a_segment_of_its_own():
-    plan = RowPlan(2, 1.0, np.array([0.0, 0.2, 0.3]))
+    plan = RowChoice(2, 1.0, np.array([0.0, 0.2, 0.3]))
     assert plan.thresholds_behind(np.zeros(3, dtype=bool)).tolist() == [0.2, 0.2, 0.3]
     assert plan.thresholds_behind(np.array([True, False, True])).tolist() == [0.0, 0.2, 0.3]
-    alone = RowPlan(1, 1.0, np.array([0.0, 0.2]))
+    alone = RowChoice(1, 1.0, np.array([0.0, 0.2]))
     assert alone.thresholds_behind(np.ones(2, dtype=bool)).tolist() == [0.0, 0.2]
 
 
@@ -129,40 +129,40 @@ def test_a_narrow_link_sets_the_interval():
 
 
 def test_rows_that_cost_nothing_are_all_worth_it():
-    plan = plan_rows(HALVING, 2, np.ones(16), np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, 2, np.ones(16), np.zeros(16), 1.0, 1.0)
     assert plan.rows == 16
     assert plan.thresholds.tolist() == [0.0] * 16
 
 
 def test_rows_that_cost_as_much_as_a_segment_go_alone():
-    plan = plan_rows(HALVING, 2, ROWS, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, 2, ROWS, np.zeros(16), 1.0, 1.0)
     assert plan.rows == 1
     assert plan.tokens_per_s == pytest.approx(1.5), "the root and a child in flight, a second a trip"
 
 
 def test_a_jump_after_the_first_row_is_weighed_against_what_more_rows_reveal():
     jump = np.where(ROWS > 1, 3.0, 1.0)
-    assert plan_rows(np.append(1.0, np.full(199, 0.01)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 1
-    assert plan_rows(np.append(1.0, np.full(199, 0.9)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 16
+    assert choose_rows(np.append(1.0, np.full(199, 0.01)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 1
+    assert choose_rows(np.append(1.0, np.full(199, 0.9)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 16
 
 
 def test_a_row_has_to_add_as_much_to_the_tokens_as_to_the_time():
     segments, seconds = 2, 10.0 + ROWS
-    plan = plan_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 1.0)
     tokens = np.cumsum(HALVING)[plan.rows * segments - 1]
     worth = segments * plan.thresholds[1] / tokens
     assert worth == pytest.approx(1 / seconds[plan.rows - 1]), "the slope of T over T"
-    assert plan_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 3.0).thresholds == pytest.approx(
+    assert choose_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 3.0).thresholds == pytest.approx(
         3 * plan.thresholds
     )
 
 
 def test_a_slow_draft_node_keeps_fewer_segments_in_flight():
-    quick = plan_rows(HALVING, 4, np.ones(16), np.full(16, 0.1), 1.0, 1.0)
-    slow = plan_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 1.0, 1.0)
+    quick = choose_rows(HALVING, 4, np.ones(16), np.full(16, 0.1), 1.0, 1.0)
+    slow = choose_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 1.0, 1.0)
     assert quick.tokens_per_s == pytest.approx(2.0, rel=0.01), "the whole tree, every second"
     assert slow.tokens_per_s == pytest.approx(2.0, rel=0.01), "in a single segment of two levels"
-    assert plan_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 0.5, 1.0).tokens_per_s == pytest.approx(1.5)
+    assert choose_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 0.5, 1.0).tokens_per_s == pytest.approx(1.5)
 
 
 @given(seed=st.integers(0, 2**32), segments=st.integers(1, 6))
@@ -171,7 +171,7 @@ def test_the_planned_rows_are_the_best_of_all(seed, segments):
     rng = np.random.default_rng(seed)
     probabilities = np.append(1.0, np.sort(rng.random(16 * segments - 1))[::-1])
     seconds = 0.1 + np.cumsum(rng.random(16))
-    plan = plan_rows(probabilities, segments, seconds, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(probabilities, segments, seconds, np.zeros(16), 1.0, 1.0)
     rates = [probabilities[: rows * segments].sum() / seconds[rows - 1] for rows in range(1, 17)]
     assert rates[plan.rows - 1] == max(rates)
 
@@ -233,7 +233,7 @@ def test_the_speed_follows_what_comes_out():
 
 
 def test_drafting_that_is_slower_stops_and_is_tried_rarely():
-    trial, drafted = DecodingTrial(), []
+    trial, drafted = DraftingProbation(), []
     for _ in range(1000):
         trial.decide(1, predicted=9.0, measured=1.0 if trial.drafts else 2.0, plain=2.0)
         drafted.append(trial.drafts)
@@ -242,28 +242,28 @@ def test_drafting_that_is_slower_stops_and_is_tried_rarely():
 
 
 def test_plain_decoding_that_is_slower_than_was_predicted_gives_way():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     for _ in range(80):
         trial.decide(1, predicted=9.0, measured=1.5 if trial.drafts else 1.0, plain=2.0)
     assert trial.drafts
 
 
 def test_drafting_that_cannot_pay_is_not_tried():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     for _ in range(100):
         trial.decide(1, predicted=1.0, measured=2.0, plain=2.0)
         assert not trial.drafts
 
 
 def test_drafting_is_judged_by_its_speed_and_not_by_the_prediction_once_it_has_one():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     for step in range(100):
         trial.decide(1, predicted=9.0 if step < 8 else 1.0, measured=3.0, plain=2.0)
     assert trial.drafts
 
 
 def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     trial.begin(1)
     for _ in range(20):
         trial.decide(1, predicted=9.0, measured=3.0, plain=2.0)
@@ -278,7 +278,7 @@ def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
 
 
 def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     for _ in range(3):
         trial.begin(1)
         for _step in range(20):
@@ -289,12 +289,12 @@ def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
 
 
 def test_drafting_that_pays_goes_on():
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     assert not any(trial.decide(1, predicted=9.0, measured=3.0, plain=2.0) for _ in range(100))
     assert trial.drafts
 
 
-def speeds_of(trial: DecodingTrial, speeds: dict[Mode, float], tokens: int) -> list[Mode]:
+def speeds_of(trial: DraftingProbation, speeds: dict[Mode, float], tokens: int) -> list[Mode]:
     """Decode so many tokens, each mode with its speed; returns the mode of each."""
     modes = []
     for _ in range(tokens):
@@ -315,7 +315,7 @@ def speeds_of(trial: DecodingTrial, speeds: dict[Mode, float], tokens: int) -> l
 def test_the_third_session_shows_what_a_single_segment_in_flight_brings(
     speeds: dict[Mode, float], last: Mode
 ) -> None:
-    trial = DecodingTrial()
+    trial = DraftingProbation()
     trial.begin(4)
     assert Mode.ONE not in speeds_of(trial, speeds, 40)
     trial.begin(4)
@@ -329,7 +329,7 @@ def test_the_third_session_shows_what_a_single_segment_in_flight_brings(
 
 
 def test_a_single_segment_gives_way_when_several_have_become_faster() -> None:
-    trial, speeds = DecodingTrial(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    trial, speeds = DraftingProbation(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
     for _ in range(3):
         trial.begin(4)
         speeds_of(trial, speeds, 40)
@@ -339,14 +339,14 @@ def test_a_single_segment_gives_way_when_several_have_become_faster() -> None:
 
 
 def test_a_pipeline_of_one_stage_has_one_segment_in_flight_in_any_case() -> None:
-    trial, speeds = DecodingTrial(), {Mode.PLAIN: 2.0, Mode.ALL: 3.0}
+    trial, speeds = DraftingProbation(), {Mode.PLAIN: 2.0, Mode.ALL: 3.0}
     for _ in range(5):
         trial.begin(1)
         assert Mode.ONE not in speeds_of(trial, speeds, 40)
 
 
 def test_a_trial_that_a_short_answer_cuts_off_goes_on_with_the_next() -> None:
-    trial, speeds = DecodingTrial(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    trial, speeds = DraftingProbation(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
     for tokens in (40, 40, 10):
         trial.begin(4)
         speeds_of(trial, speeds, tokens)

@@ -7,13 +7,13 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned
+from flowedge.strategies.in_flight_limit import InFlightLimit
 from flowedge.strategies.published.flowspec_paper import FlowSpecNoSBD, FlowSpecPaper
 from flowedge.strategies.published.pipeinfer import PipeInfer
 from flowedge.strategies.published.pruned_pp import PrunedPP
 from flowedge.strategies.published.stepwise import PipeDec, SpecPipe, SpecPipeSettings
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
-from flowedge.strategies.turn_gate import TurnGate
 from flowedge_testbed.costs.specpipe_width import best_width, time_between_tokens
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND, small
@@ -29,7 +29,7 @@ def grow_first_tree(script: Script) -> None:
 
 
 def test_a_turn_is_free_for_each_segment_that_has_come_back():
-    gate = TurnGate(2, granted=3)
+    gate = InFlightLimit(2, granted=3)
     gate.send()
     assert gate.may_send
     gate.send()
@@ -43,7 +43,7 @@ def test_a_turn_is_free_for_each_segment_that_has_come_back():
 
 
 def test_segments_of_an_earlier_round_hold_no_turn():
-    gate = TurnGate(2, granted=4)
+    gate = InFlightLimit(2, granted=4)
     gate.send()
     gate.send()
     gate.flush()

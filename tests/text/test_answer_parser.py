@@ -9,8 +9,8 @@ import pytest
 
 from flowedge.core.errors import CheckpointError
 from flowedge.text.answer_parser import AnswerParser
-from flowedge.text.answer_syntax import AnswerForm, answer_form, opens_thought
-from flowedge.text.known_syntaxes import CALL_FORMS, HERMES, call_form
+from flowedge.text.answer_syntax import AnswerSyntax, answer_syntax, opens_thought
+from flowedge.text.known_syntaxes import HERMES, TOOL_CALL_FORMATS, tool_call_format
 from flowedge.text.template_renderer import RENDERER
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -60,7 +60,7 @@ def rendered(name: str) -> str:
 
 
 def read(
-    form: AnswerForm | None, answer: str, step: int, prompt: str = "", **options: Any
+    form: AnswerSyntax | None, answer: str, step: int, prompt: str = "", **options: Any
 ) -> tuple[Any, ...]:
     """Return text, reasoning and calls of an answer that comes in pieces."""
     assert form is not None
@@ -77,9 +77,9 @@ def read(
 def test_calls_are_read_in_the_form_of_each_family(name: str) -> None:
     for step in (1, 5, 1000):
         template = TEMPLATES[name] + "</think>"
-        calls = call_form(template)
+        calls = tool_call_format(template)
         assert calls is not None and calls.name == name
-        form, answer = answer_form(template, None, calls, "x"), rendered(name)
+        form, answer = answer_syntax(template, None, calls, "x"), rendered(name)
         expected = [BONN, NOW] if calls.several else [BONN]
         assert read(form, answer, step) == ("", "", expected)
         assert read(form, answer, step, single=True) == ("", "", [BONN])
@@ -90,12 +90,12 @@ def test_calls_are_read_in_the_form_of_each_family(name: str) -> None:
 
 
 def test_each_form_is_tested() -> None:
-    assert [form.name for form in CALL_FORMS] == list(TEMPLATES)
+    assert [form.name for form in TOOL_CALL_FORMATS] == list(TEMPLATES)
 
 
 def test_a_thought_may_begin_in_the_prompt() -> None:
     for step in (1, 4, 1000):
-        form = answer_form("</think>", None, None, "x")
+        form = answer_syntax("</think>", None, None, "x")
         asked = "<think>old</think>Hi<assistant><think>\n"
         assert opens_thought(asked)
         assert read(form, "So.\n</think>\n\nYes. \n", step, asked) == ("Yes. \n", "So.", [])
@@ -106,7 +106,7 @@ def test_a_thought_may_begin_in_the_prompt() -> None:
 
 def test_a_call_that_is_malformed_is_text() -> None:
     for step in (1, 4, 1000):
-        form = answer_form("", None, HERMES, "x")
+        form = answer_syntax("", None, HERMES, "x")
         for body in (
             '{"name": "now", "argu',
             '{"arguments": {}}',
@@ -125,11 +125,11 @@ def test_a_call_that_is_malformed_is_text() -> None:
         )
 
 
-@pytest.mark.parametrize("form", CALL_FORMS[2:5], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", TOOL_CALL_FORMATS[2:5], ids=lambda form: form.name)
 def test_the_markers_of_a_malformed_call_are_text(form: Any) -> None:
     for step in (1, 4, 1000):
         answer = f"Well: {form.begin}{form.opening.format(name='now')}{{broken{form.end}"
-        assert read(answer_form("", None, form, "x"), answer, step) == (answer, "", [])
+        assert read(answer_syntax("", None, form, "x"), answer, step) == (answer, "", [])
 
 
 def test_a_field_that_the_tokenizers_form_requires_and_the_answer_lacks_costs_no_text() -> None:
@@ -138,7 +138,7 @@ def test_a_field_that_the_tokenizers_form_requires_and_the_answer_lacks_costs_no
             "start_anchor": "<a>",
             "fields": {"thinking": {"open": "(", "close": ")", "optional": False}, "content": {}},
         }
-        assert read(answer_form("", own, None, "x"), "Yes or no", step, "<a>") == ("Yes or no", "", [])
+        assert read(answer_syntax("", own, None, "x"), "Yes or no", step, "<a>") == ("Yes or no", "", [])
 
 
 def test_a_tokenizer_may_bring_its_own_form() -> None:
@@ -156,7 +156,7 @@ def test_a_tokenizer_may_bring_its_own_form() -> None:
             "content": {},
         },
     }
-    form = answer_form("", own, None, "x")
+    form = answer_syntax("", own, None, "x")
     prompt = "<assistant>(old)<user>Hi<assistant>("
     assert read(form, 'hm) Yes !weather {"city": "Bonn"};', 3, prompt) == (
         "Yes",
@@ -170,7 +170,7 @@ def test_a_tokenizer_may_bring_its_own_form() -> None:
 @pytest.mark.parametrize("own", [["x"], {"fields": {}}, {"fields": {"content": {"open_pattern": "("}}}])
 def test_a_form_of_its_own_that_is_malformed_is_refused(own: Any) -> None:
     with pytest.raises(CheckpointError, match="the response template of /models/x cannot be used"):
-        answer_form("", own, None, "/models/x")
+        answer_syntax("", own, None, "/models/x")
 
 
 def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
@@ -178,13 +178,13 @@ def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
         "start_anchor": "<a>",
         "fields": {"thinking": {"open_pattern": r"(x+x+)+y", "close": ")"}, "content": {}},
     }
-    form = answer_form("", own, None, "/models/y")
+    form = answer_syntax("", own, None, "/models/y")
     answer = "x" * 60
     assert read(form, answer, 100, "<a>") == (answer, "", [])
 
 
-@pytest.mark.parametrize("form", CALL_FORMS[1:], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", TOOL_CALL_FORMATS[1:], ids=lambda form: form.name)
 def test_json_that_is_nested_too_deeply_is_text(form: Any) -> None:
     for nested in ("[" * 6000, '{"a":' * 6000, "[" * 6000 + "]" * 6000):
         answer = form.begin + form.opening.format(name="weather") + nested + form.closing + form.end
-        assert read(answer_form("", None, form, "x"), f"Well: {answer}", 500) == (f"Well: {answer}", "", [])
+        assert read(answer_syntax("", None, form, "x"), f"Well: {answer}", 500) == (f"Well: {answer}", "", [])

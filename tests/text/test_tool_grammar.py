@@ -11,7 +11,7 @@ import pytest
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.text.known_syntaxes import CALL_FORMS, HERMES, TAGS, CallForm
+from flowedge.text.known_syntaxes import HERMES, TAGS, TOOL_CALL_FORMATS, ToolCallFormat
 from flowedge.text.tool_grammar import tool_grammar
 from tests.text.test_answer_parser import TEMPLATES, rendered
 
@@ -40,13 +40,13 @@ def accepts(tokenizer: Any, grammar: str, text: str) -> bool:
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-def grammar(form: CallForm, special: dict[str, int] | None = None, **options: bool) -> str:
+def grammar(form: ToolCallFormat, special: dict[str, int] | None = None, **options: bool) -> str:
     chosen = {"single": False, "thinks": False, "in_thought": False, **options}
     return tool_grammar(form, TOOLS, special or {}, **chosen)
 
 
-@pytest.mark.parametrize("form", [form for form in CALL_FORMS if "c.id" not in TEMPLATES[form.name]])
-def test_only_calls_in_the_form_of_the_family_are_accepted(tokenizer: Any, form: CallForm) -> None:
+@pytest.mark.parametrize("form", [form for form in TOOL_CALL_FORMATS if "c.id" not in TEMPLATES[form.name]])
+def test_only_calls_in_the_form_of_the_family_are_accepted(tokenizer: Any, form: ToolCallFormat) -> None:
     answer = rendered(form.name).removesuffix("<|/tool_call|>")
     assert accepts(tokenizer, grammar(form), answer)
     if form.several:

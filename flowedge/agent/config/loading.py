@@ -48,7 +48,7 @@ _HEADER_OR_KEY = re.compile(r"""\s*(\[*)[\s\w."'-]+[]=]""")
 
 
 @dataclass(frozen=True)
-class ConfigForm(Generic[Config]):
+class ConfigDeclaration(Generic[Config]):
     """How the configuration of a program is declared, and where its values are looked for.
 
     Attributes:
@@ -95,7 +95,7 @@ class EffectiveConfig(Generic[Config]):
     file: Path | None
 
 
-AGENT_FORM = ConfigForm(
+AGENT_FORM = ConfigDeclaration(
     AgentConfig, "flowedge agent", DEFAULT_FILE, PREFIX, others=(SERVE_PREFIX,), aliases=ALIASES
 )
 
@@ -108,7 +108,7 @@ def load_config(
 
 
 def load(
-    form: ConfigForm[Config],
+    form: ConfigDeclaration[Config],
     flags: Flags | None = None,
     path: Path | None = None,
     *,
@@ -156,7 +156,7 @@ def _named(settings: Mapping[str, tuple[str, str, Any]], kind: str) -> Source:
     return values, names.__getitem__
 
 
-def _environment(form: ConfigForm[Any]) -> Source:
+def _environment(form: ConfigDeclaration[Any]) -> Source:
     prefix, sections = form.prefix, form.sections
     for variable in os.environ:
         name = variable.upper()
@@ -181,7 +181,7 @@ def _environment(form: ConfigForm[Any]) -> Source:
     return values, origin
 
 
-def _file(form: ConfigForm[Any], path: Path) -> Source:
+def _file(form: ConfigDeclaration[Any], path: Path) -> Source:
     """Return what a file says. Each value has to be of the exact type, and right by itself."""
     try:
         # Reading another device, or a pipe, might never end.
@@ -201,7 +201,7 @@ def _file(form: ConfigForm[Any], path: Path) -> Source:
         found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
         place, reason = (f"{path}:{found[2]}:{found[3]}", found[1]) if found else (path, error)
         raise BadRequestError(f"{place}: not valid TOML: {reason}") from error
-    places = _find_places(text)
+    places = _find_positions(text)
 
     def origin(place: SettingPath) -> str:
         found = places.get(place[:2]) or places.get(place[:1])
@@ -228,7 +228,7 @@ def _not_permitted(path: Path) -> BadRequestError:
     )
 
 
-def _find_places(text: str) -> Mapping[SettingPath, str]:
+def _find_positions(text: str) -> Mapping[SettingPath, str]:
     """Return the "line:column" of each section header and each key that begins a line of a TOML file."""
     text = _MULTI_LINE_STRING.sub(lambda string: "\n" * string[0].count("\n"), text)
     places: dict[SettingPath, str] = {}
@@ -244,7 +244,7 @@ def _find_places(text: str) -> Mapping[SettingPath, str]:
 
 
 def _complain(
-    form: ConfigForm[Any], error: ValidationError, origin: Callable[[SettingPath], str]
+    form: ConfigDeclaration[Any], error: ValidationError, origin: Callable[[SettingPath], str]
 ) -> BadRequestError:
     """Return the error that names everything pydantic found wrong, each with the origin of the value."""
     found = []

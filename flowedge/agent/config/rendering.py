@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
-from flowedge.agent.config.loading import AGENT_FORM, DELIMITER, ConfigForm, EffectiveConfig
+from flowedge.agent.config.loading import AGENT_FORM, DELIMITER, ConfigDeclaration, EffectiveConfig
 from flowedge.version import VERSION
 
 TABLE_PLACE = re.compile(r"(?<=<!-- table of settings -->\n).*?(?=<!-- end of table -->\n)", re.DOTALL)
@@ -32,7 +32,7 @@ class ConfigDocuments:
         variable: section and key of the environment variable that the example file names.
     """
 
-    form: ConfigForm[Any]
+    form: ConfigDeclaration[Any]
     subject: str
     example_file: Path
     table_file: Path
@@ -77,7 +77,7 @@ AGENT_DOCUMENTS = ConfigDocuments(
 )
 
 
-def effective_toml(form: ConfigForm[Any], effective: EffectiveConfig[Any]) -> str:
+def effective_toml(form: ConfigDeclaration[Any], effective: EffectiveConfig[Any]) -> str:
     """Return the configuration in force as TOML, with the origin of each value; secrets are left out."""
 
     def setting(section: str, key: str, _: FieldInfo) -> str:
@@ -113,7 +113,9 @@ def toml_value(value: Any) -> str:
     raise TypeError(f"a setting of type {type(value).__name__} cannot be written as TOML")
 
 
-def _sections(form: ConfigForm[Any], header: str, setting: Callable[[str, str, FieldInfo], str]) -> str:
+def _sections(
+    form: ConfigDeclaration[Any], header: str, setting: Callable[[str, str, FieldInfo], str]
+) -> str:
     """Return a TOML file; `setting` gives the line below a setting's description."""
     lines = [header]
     for section, group in form.sections.items():

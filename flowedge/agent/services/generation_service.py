@@ -50,7 +50,7 @@ from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from flowedge.agent.services.prompt_reading import ReadPrompt
+    from flowedge.agent.services.prompt_preparation import ReadPrompt
     from flowedge.engine.draft_models import DraftModels
 
 DEFAULT_NOISE = "shared"
@@ -172,7 +172,7 @@ class GenerationService(rpc.GenerationServicer):
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
-            await self._wait_for_room(running, clock, context)
+            await self._wait_until_open(running, clock, context)
             with log.session(request, role.label, clock):
                 text = prompt.text if message.echo else ""
                 outgoing = OutgoingAnswer(prompt.parser(), text, models.token_bytes)
@@ -199,7 +199,7 @@ class GenerationService(rpc.GenerationServicer):
             encoding.cancel()  # has an effect only if the client went away
         return encoding.result()
 
-    async def _wait_for_room(self, running: RunningRequest, clock: RequestClock, context: Any) -> None:
+    async def _wait_until_open(self, running: RunningRequest, clock: RequestClock, context: Any) -> None:
         """Return when the request is open; meanwhile the client hears of its place in the queue.
 
         Raises the error that ends the wait.
@@ -290,7 +290,7 @@ def _to_request(
         CapacityError: when its prompt is longer than the limits.
     """
     check_stop(message.stop)
-    from flowedge.agent.services.prompt_reading import read_prompt  # noqa: PLC0415 (not for idle agents)
+    from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
     prompt = read_prompt(message, models, limits)
     rules = rules_of(message, models, prompt.forced)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flowedge.agent.services.decoding_rules import logprobs_of
 from flowedge.core.request import Tokens
-from flowedge.text.answer_parser import AnswerParser, AnswerPart
+from flowedge.text.answer_parser import AnswerDelta, AnswerParser
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
@@ -51,9 +51,9 @@ class OutgoingAnswer:
     def _read(self, text: str) -> pb.Chunk:
         if self._parser is None:
             return pb.Chunk(text=text)
-        return self._to_chunk(self._parser.feed(text) if text else AnswerPart())
+        return self._to_chunk(self._parser.feed(text) if text else AnswerDelta())
 
-    def _to_chunk(self, part: AnswerPart, before: pb.Chunk | None = None) -> pb.Chunk:
+    def _to_chunk(self, part: AnswerDelta, before: pb.Chunk | None = None) -> pb.Chunk:
         """Return the chunk of a part; its texts follow those of `before`, into which it is merged."""
         calls = []
         for call in part.calls:

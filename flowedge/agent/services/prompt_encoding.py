@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from flowedge.device.allocator import release_freed_memory
-from flowedge.network.calls.turns import Turns
+from flowedge.network.calls.caller_order import Turns
 from flowedge.network.deadline import within
 
 _LARGE_BYTES = 64 << 10  # the tokenizer's library takes some hundred times the size of a prompt meanwhile
@@ -44,7 +44,7 @@ class PromptEncoder:
                 if size > _LARGE_BYTES:
                     release_freed_memory()
 
-        async def take_turn() -> T:
+        async def encode_in_order() -> T:
             async with self._turns.of(caller):
                 encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode_here)
                 try:
@@ -53,4 +53,4 @@ class PromptEncoder:
                     await asyncio.wait({encoding})  # a caller that went away has its turn until the end
                     raise
 
-        return await within(self._wait_s, take_turn(), "the prompt was not tokenized")
+        return await within(self._wait_s, encode_in_order(), "the prompt was not tokenized")

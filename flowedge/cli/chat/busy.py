@@ -63,7 +63,7 @@ class BusyShares:
         return " ".join(f"{name[skipped:][:_NAME]} {share:.0%}" for name, share in shares.items())
 
 
-class BusyWatch:
+class BusyIndicator:
     """Watches the pipeline of an answer in a thread of its own. If the watch fails, the answer goes on."""
 
     def __init__(self, client: Client) -> None:
@@ -73,7 +73,7 @@ class BusyWatch:
         self._ended = threading.Event()
 
     @contextmanager
-    def running(self) -> Iterator[BusyWatch]:
+    def running(self) -> Iterator[BusyIndicator]:
         """Watch until the context is left; the thread ends with the next message, within a second or so."""
         threading.Thread(target=self._run, name="flowedge-busy", daemon=True).start()
         try:

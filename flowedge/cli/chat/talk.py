@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from flowedge.cli.chat.busy import BusyWatch
+from flowedge.cli.chat.busy import BusyIndicator
 from flowedge.cli.chat.live_line import LiveLine
 from flowedge.cli.output import warn, write_answer, write_control
 from flowedge.cli.prompt_answer import PromptAnswer
@@ -47,7 +47,7 @@ class Talk:
             self.live.show("thinking")
             answer = self.conversation.ask(message, on_waiting=self._show_place)
             if self.live.shown:
-                with BusyWatch(self.client).running() as busy:
+                with BusyIndicator(self.client).running() as busy:
                     self._write(answer, begun, busy)
             else:
                 self._write(answer, begun)
@@ -75,7 +75,7 @@ class Talk:
             raise BadRequestError("there is no complete answer yet")
         self.screen.show_answer(self.last, several=False)
 
-    def _write(self, answer: Generation, begun: _Begun, busy: BusyWatch | None = None) -> None:
+    def _write(self, answer: Generation, begun: _Begun, busy: BusyIndicator | None = None) -> None:
         for chunk in answer:
             if chunk.text or chunk.reasoning:
                 self._make_place(begun)

@@ -59,14 +59,14 @@ def list_models(
 ) -> None:
     """List the models in the cache of this device and of the agents on the network."""
     from flowedge.cli.trust import choose_credentials
-    from flowedge.weights.inventory import ask_all, own_models
+    from flowedge.weights.inventory import ask_all, local_models
 
     if context.invoked_subcommand is not None:
         return
     choose_credentials(cluster_dir, insecure)
     addresses = [] if local else _agents(peers, timeout)
     held, problems = asyncio.run(ask_all(addresses))
-    held = [*own_models(_cache(cache_dir)), *held]
+    held = [*local_models(_cache(cache_dir)), *held]
     for problem in problems:
         warn(f"flowedge: {problem}")
     if as_json:

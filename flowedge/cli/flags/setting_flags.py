@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from flowedge.agent.config.loading import ConfigForm, Flags
+from flowedge.agent.config.loading import ConfigDeclaration, Flags
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SettingFlags:
         metavars: by key, what the help shows in place of a value.
     """
 
-    form: ConfigForm[Any]
+    form: ConfigDeclaration[Any]
     flags: Mapping[str, tuple[str, str]]
     metavars: Mapping[str, str] = field(default_factory=dict)
 

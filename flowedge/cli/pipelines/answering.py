@@ -7,7 +7,7 @@ import logging
 
 from flowedge.agent.config.loading import load_config
 from flowedge.client import Client, Device
-from flowedge.client.announced import AnnouncedReply, ask_announced, reading_answer
+from flowedge.client.announced import AnnouncedReply, ask_announced, errors_of_answer
 from flowedge.client.device import IDLE
 from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, DeadlineError, FlowEdgeError, ProtocolError
@@ -105,7 +105,7 @@ def _answering_peers(peers: tuple[str, ...]) -> dict[str, Device]:
     devices = {}
     for peer in peers:
         try:
-            with reading_answer(peer):
+            with errors_of_answer(peer):
                 devices[peer] = describe(peer)
         except FlowEdgeError as error:
             _log.warning("the peer %s of the configuration is left out: %s", peer, error)

@@ -17,7 +17,7 @@ from flowedge.models.checkpoint.model_source import (
     is_hub_model,
     tokenizer_directory,
 )
-from flowedge.models.gguf.parts import SUFFIX
+from flowedge.models.gguf.split_files import SUFFIX
 
 _BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 _WEIGHTS = ("*.safetensors", "*.bin")

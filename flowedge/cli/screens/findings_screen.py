@@ -16,7 +16,7 @@ from flowedge.cluster.process import current
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding
-from flowedge.doctor.membership import OwnCertificate
+from flowedge.doctor.membership import HeldCertificate
 from flowedge.network.address import WILDCARDS, join_address
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -53,11 +53,11 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
     )
 
 
-def _certificate(store: CredentialStore, revoked: Set[int]) -> OwnCertificate:
+def _certificate(store: CredentialStore, revoked: Set[int]) -> HeldCertificate:
     holder = store.credentials.holder
     validity = Validity(holder.not_before, holder.not_after, str(holder.member))
     serves = kind_of(holder.member.roles) is IdentityKind.DEVICE
-    return OwnCertificate(str(holder.member), validity, holder.serial in revoked, serves)
+    return HeldCertificate(str(holder.member), validity, holder.serial in revoked, serves)
 
 
 def show_findings(found: list[Finding]) -> None:

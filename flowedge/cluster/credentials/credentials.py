@@ -16,7 +16,7 @@ from flowedge.cluster.credentials.member import CertificateHolder, Member, clust
 from flowedge.cluster.credentials.revocation import RevocationList, newer, read_list
 from flowedge.core.errors import AccessError
 from flowedge.device import private_files
-from flowedge.device.owner import is_own
+from flowedge.device.owner import is_trusted_owner
 
 FIRST_FOLDER = "identity"  # of the first identity in a state directory, see identities.py
 _MEMBER, _AUTHORITY, _REVOKED, _CLUSTER = "member.pem", "authority.pem", "revoked.pem", "cluster.json"
@@ -80,7 +80,7 @@ class CredentialStore:
     def __init__(self, folder: Path, credentials: Credentials, revoked: RevocationList) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._is_own = is_own(folder)
+        self._is_own = is_trusted_owner(folder)
         self._warned = False  # that nothing is written there
         self.credentials = credentials
         self.revoked = revoked

@@ -154,8 +154,8 @@ class ObjectStore:
 
         needed: bytes that the error message names, if not `size`.
         """
-        if not self._space.make_room(size):
-            raise self._no_room(size if needed is None else needed)
+        if not self._space.free_space(size):
+            raise self._too_large(size if needed is None else needed)
         self._space.check_disk(written)
 
     def remove(self, digests: Iterable[str]) -> int:
@@ -173,7 +173,7 @@ class ObjectStore:
         with self._space.lock():
             return sum(entry.written for entry in self._space.entries()[0])
 
-    def _no_room(self, size: int) -> CapacityError:
+    def _too_large(self, size: int) -> CapacityError:
         limits = self.limits
         if limits.max_bytes == 0:
             return CapacityError(

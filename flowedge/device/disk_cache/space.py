@@ -70,15 +70,15 @@ class CacheSpace:
         present = {entry.path.name.partition(".")[0] for entry in found}
         return found, sum(size for digest, size in used.items() if digest not in present)
 
-    def make_room(self, size: int) -> bool:
+    def free_space(self, size: int) -> bool:
         """Delete the least recently used files until `size` bytes more fit; return False if they cannot fit.
 
         Space that a pin reserves for missing objects counts as taken.
         """
-        return self.make_room_and_count(size) is not None
+        return self.free_and_count(size) is not None
 
-    def make_room_and_count(self, size: int) -> int | None:
-        """Do the same as `make_room`; return how many bytes fit beside `size`, None if those cannot fit."""
+    def free_and_count(self, size: int) -> int | None:
+        """Do the same as `free_space`; return how many bytes fit beside `size`, None if those cannot fit."""
         entries, reserved = self.entries()
         excess = sum(entry.size for entry in entries) + reserved + size - self.limits.max_bytes
         chosen = _choose_evicted(entries, excess)

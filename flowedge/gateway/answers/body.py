@@ -46,7 +46,7 @@ CheckedList: TypeAlias = Annotated[list[ItemT], FailFast()]
 """A list of any length. Only its first wrong item is looked at: a body has room for a million."""
 
 
-class BodyPart(BaseModel):
+class BodyObject(BaseModel):
     """A JSON object in a body. A field that is null counts as left out."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -61,7 +61,7 @@ class BodyPart(BaseModel):
         return without_nulls(content)
 
 
-class RequestBody(BodyPart):
+class RequestBody(BodyObject):
     """The body of a request.
 
     Attributes:

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from flowedge.client import AsyncGeneration, ToolCall
 from flowedge.core.errors import BadRequestError
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.asked import Asked, AskedBy
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
 from flowedge.gateway.answers.body import read_body
 from flowedge.gateway.answers.logprobs import chat_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, Prompt, choice_options
@@ -34,7 +34,7 @@ Contents = Callable[[str, str, list[ToolCall]], Line]
 
 
 @router.post("/api/chat")
-async def chat(request: Request, caller: AskedBy) -> Response:
+async def chat(request: Request, caller: AnswerRequestor) -> Response:
     """Answer the last message of a conversation."""
     body = read_body(ChatBody, await request.body())
     prompt = body.prompt() if body.messages else None
@@ -42,7 +42,7 @@ async def chat(request: Request, caller: AskedBy) -> Response:
 
 
 @router.post("/api/generate")
-async def generate(request: Request, caller: AskedBy) -> Response:
+async def generate(request: Request, caller: AnswerRequestor) -> Response:
     """Answer a prompt."""
     body = read_body(GenerateBody, await request.body())
     prompt = body.full_prompt() if body.prompt else None
@@ -59,13 +59,13 @@ async def _answer(
             {**_head(body.model), **contents("", "", []), "done": True, "done_reason": "load"}
         )
     (options,) = choice_options(body.answer_arguments(), body.options.seed, caller)
-    asked = Asked.of(request, caller, name, [PlannedAnswer(prompt, options)], "format")
+    asked = AnswerRequest.of(request, caller, name, [PlannedAnswer(prompt, options)], "format")
     if body.stream:
         return ndjson_stream(_lines(asked, body.model, contents), request)
     return JSONResponse(await _whole(asked, body.model, contents))
 
 
-async def _whole(asked: Asked, model: str, contents: Contents) -> Line:
+async def _whole(asked: AnswerRequest, model: str, contents: Contents) -> Line:
     """Return the answer when it is complete."""
     async with asked.running() as answers:
         await answers.complete()
@@ -76,7 +76,7 @@ async def _whole(asked: Asked, model: str, contents: Contents) -> Line:
         return {**line, **end_fields(answers)}
 
 
-async def _lines(asked: Asked, model: str, contents: Contents) -> AsyncIterator[Line]:
+async def _lines(asked: AnswerRequest, model: str, contents: Contents) -> AsyncIterator[Line]:
     """Yield the lines of a stream: the text as it comes, tool calls when they are complete, and the end."""
     async with asked.running() as answers:
         async for _, chunk in answers.chunks():

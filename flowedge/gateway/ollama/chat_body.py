@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.gateway.answers.body import BodyPart, CheckedList, not_supported, refused_value
+from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
 from flowedge.gateway.answers.planned import ChatPrompt, Prompt, ToolUse, with_tool_names
 from flowedge.gateway.ollama.options import AnswerBody
 
@@ -16,17 +16,17 @@ MAX_MESSAGES = 1024
 MAX_TOOLS = 128
 
 
-class CalledFunctionBody(BodyPart, extra="ignore"):
+class CalledFunctionBody(BodyObject, extra="ignore"):
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class CallBody(BodyPart, extra="ignore"):
+class CallBody(BodyObject, extra="ignore"):
     id: str = ""
     function: CalledFunctionBody
 
 
-class ChatMessageBody(BodyPart, extra="ignore"):
+class ChatMessageBody(BodyObject, extra="ignore"):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str = ""
@@ -37,13 +37,13 @@ class ChatMessageBody(BodyPart, extra="ignore"):
     tool_call_id: str = ""
 
 
-class ToolFunctionBody(BodyPart, extra="ignore"):
+class ToolFunctionBody(BodyObject, extra="ignore"):
     name: str = Field(min_length=1)
     description: str = ""
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-class FunctionToolBody(BodyPart, extra="ignore"):
+class FunctionToolBody(BodyObject, extra="ignore"):
     type: Literal["function"] = "function"
     function: ToolFunctionBody
 

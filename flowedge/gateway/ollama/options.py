@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from flowedge.client import Grammar
 from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyPart, RequestBody, Stop, not_supported
+from flowedge.gateway.answers.body import BodyObject, RequestBody, Stop, not_supported
 from flowedge.gateway.answers.closed_schema import schema_grammar
 
 MAX_LOGPROBS = 20
@@ -33,7 +33,7 @@ _OFF = {"min_p": 0, "mirostat": 0, "repeat_penalty": 1, "tfs_z": 1, "typical_p":
 """Options of sampling that are not supported, with the value that turns each off."""
 
 
-class ModelOptions(BodyPart):
+class ModelOptions(BodyObject):
     """`options`: how tokens are drawn.
 
     Attributes:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from flowedge.client import AsyncGeneration, TokenLogprob
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.asked import Asked, AskedBy
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
 from flowedge.gateway.answers.body import read_body
 from flowedge.gateway.answers.logprobs import chat_logprobs
 from flowedge.gateway.answers.planned import ChatPrompt, PlannedAnswer, choice_options
@@ -31,10 +31,10 @@ router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
-async def create_chat_completion(request: Request, caller: AskedBy) -> Response:
+async def create_chat_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Answer the last message of a conversation."""
     body = read_body(ChatCompletionBody, await request.body())
-    asked = Asked.of(request, caller, body.model, planned_answers(body, caller))
+    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
     if body.stream:
         return event_stream(_events(asked, body), request)
     return JSONResponse(await _completion(asked))
@@ -52,7 +52,7 @@ def planned_answers(body: ChatCompletionBody, caller: ApiCaller) -> list[Planned
     return [PlannedAnswer(prompt, each) for each in options]
 
 
-async def _completion(asked: Asked) -> dict[str, Any]:
+async def _completion(asked: AnswerRequest) -> dict[str, Any]:
     """Return the answers when they are complete."""
     async with asked.running() as answers:
         await answers.complete()
@@ -76,7 +76,7 @@ def _choice(place: int, answer: AsyncGeneration) -> dict[str, Any]:
     }
 
 
-async def _events(asked: Asked, body: ChatCompletionBody) -> AsyncIterator[str]:
+async def _events(asked: AnswerRequest, body: ChatCompletionBody) -> AsyncIterator[str]:
     """Yield the chunks of a stream: the role, the deltas and the end of each answer, and the usage."""
     async with asked.running() as answers:
         head = AnswerHead(new_id("chatcmpl-"), "chat.completion", asked.model, answers.fingerprint)

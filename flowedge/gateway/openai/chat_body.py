@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flowedge.client import Grammar
 from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyPart, refused_value
+from flowedge.gateway.answers.body import BodyObject, refused_value
 from flowedge.gateway.answers.closed_schema import schema_grammar
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.errors import ApiError
@@ -23,7 +23,7 @@ from flowedge.gateway.openai.sampling import (
 from flowedge.gateway.openai.tools import MAX_TOOLS, ToolBody, ToolChoiceBody, tool_use
 
 
-class SchemaFormat(BodyPart):
+class SchemaFormat(BodyObject):
     """A JSON schema; without `schema`, any JSON object.
 
     Attributes:
@@ -36,7 +36,7 @@ class SchemaFormat(BodyPart):
     strict: bool | None = None
 
 
-class ResponseFormat(BodyPart):
+class ResponseFormat(BodyObject):
     """`response_format` of a chat completion."""
 
     type: Literal["text", "json_object", "json_schema"]

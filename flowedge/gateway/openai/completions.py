@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from flowedge.client import AsyncGeneration, Chunk
 from flowedge.client.request import GenerateArguments
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.asked import Asked, AskedBy
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
 from flowedge.gateway.answers.body import not_supported, read_body, refused_value
 from flowedge.gateway.answers.logprobs import legacy_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, choice_options
@@ -96,10 +96,10 @@ _KIND = "text_completion"
 
 
 @router.post("/v1/completions")
-async def create_completion(request: Request, caller: AskedBy) -> Response:
+async def create_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Continue one or several prompts."""
     body = read_body(CompletionBody, await request.body())
-    asked = Asked.of(request, caller, body.model, planned_answers(body, caller))
+    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
     if body.stream:
         return event_stream(_events(asked, body), request)
     return JSONResponse(await _completion(asked, body))
@@ -118,7 +118,7 @@ def planned_answers(body: CompletionBody, caller: ApiCaller) -> list[PlannedAnsw
     ]
 
 
-async def _completion(asked: Asked, body: CompletionBody) -> dict[str, Any]:
+async def _completion(asked: AnswerRequest, body: CompletionBody) -> dict[str, Any]:
     """Return the answers when they are complete."""
     async with asked.running() as answers:
         await answers.complete()
@@ -136,7 +136,7 @@ def _choice(place: int, answer: AsyncGeneration, body: CompletionBody) -> dict[s
     }
 
 
-async def _events(asked: Asked, body: CompletionBody) -> AsyncIterator[str]:
+async def _events(asked: AnswerRequest, body: CompletionBody) -> AsyncIterator[str]:
     """Yield the chunks of a stream: the texts and the end of each answer, and the usage."""
     async with asked.running() as answers:
         head = AnswerHead(new_id("cmpl-"), _KIND, asked.model, answers.fingerprint)

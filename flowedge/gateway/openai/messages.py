@@ -7,14 +7,14 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.gateway.answers.body import BodyPart, CheckedList, not_supported, refused_value
+from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
 from flowedge.gateway.answers.planned import with_tool_names
 from flowedge.gateway.errors import ApiError
 
 TEXT_PARTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 
 
-class ContentPart(BodyPart, extra="allow"):
+class ContentPart(BodyObject, extra="allow"):
     """A part of a message's content; parts of other types than text are refused by `text_of`."""
 
     type: str
@@ -22,18 +22,18 @@ class ContentPart(BodyPart, extra="allow"):
     refusal: str | None = None
 
 
-class CalledFunction(BodyPart):
+class CalledFunction(BodyObject):
     name: str = Field(min_length=1)
     arguments: str = ""
 
 
-class CalledTool(BodyPart, extra="ignore"):
+class CalledTool(BodyObject, extra="ignore"):
     id: str = ""
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class MessageBody(BodyPart, extra="ignore"):
+class MessageBody(BodyObject, extra="ignore"):
     """One message. Other fields are ignored: clients send back what they got, with fields of their own.
 
     Attributes:

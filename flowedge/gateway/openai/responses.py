@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.asked import Asked, AskedBy
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
 from flowedge.gateway.answers.body import read_body
 from flowedge.gateway.answers.planned import ChatPrompt, PlannedAnswer, choice_options
 from flowedge.gateway.answers.running import RunningAnswers
@@ -23,10 +23,10 @@ router = APIRouter()
 
 
 @router.post("/v1/responses")
-async def create_response(request: Request, caller: AskedBy) -> Response:
+async def create_response(request: Request, caller: AnswerRequestor) -> Response:
     """Answer a list of items."""
     body = read_body(ResponseBody, await request.body())
-    asked = Asked.of(request, caller, body.model, [planned_answer(body, caller)], "text.format")
+    asked = AnswerRequest.of(request, caller, body.model, [planned_answer(body, caller)], "text.format")
     document = ResponseDocument(body, asked.model)
     if body.stream:
         return event_stream(_events(asked, document), request, error_event=document.failed_event)
@@ -45,7 +45,7 @@ def planned_answer(body: ResponseBody, caller: ApiCaller) -> PlannedAnswer:
     return PlannedAnswer(ChatPrompt(messages, body.tool_use(), body.template_values()), options)
 
 
-async def _response(asked: Asked, document: ResponseDocument) -> dict[str, Any]:
+async def _response(asked: AnswerRequest, document: ResponseDocument) -> dict[str, Any]:
     """Return the response when it is complete."""
     async with asked.running() as answers:
         async for _ in _output_events(answers, document):
@@ -53,7 +53,7 @@ async def _response(asked: Asked, document: ResponseDocument) -> dict[str, Any]:
         return document.content(answers.usage())
 
 
-async def _events(asked: Asked, document: ResponseDocument) -> AsyncIterator[ServerEvent]:
+async def _events(asked: AnswerRequest, document: ResponseDocument) -> AsyncIterator[ServerEvent]:
     """Yield the events of a stream."""
     async with asked.running() as answers:
         yield document.state_event("created")

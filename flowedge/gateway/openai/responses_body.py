@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from flowedge.client import Grammar
 from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyPart, CheckedList, not_supported, refused_value
+from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.openai.chat_body import grammar_of
 from flowedge.gateway.openai.responses_items import InputItem
@@ -26,7 +26,7 @@ LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"  # reasoning is shown; there is no encrypted form
 
 
-class TextFormat(BodyPart):
+class TextFormat(BodyObject):
     """The form of the text; of a schema, `strict` holds in any case."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -36,17 +36,17 @@ class TextFormat(BodyPart):
     strict: bool | None = None
 
 
-class TextConfig(BodyPart):
+class TextConfig(BodyObject):
     format: TextFormat = TextFormat()
     verbosity: Literal["medium"] = "medium"
 
 
-class ReasoningConfig(BodyPart):
+class ReasoningConfig(BodyObject):
     effort: ReasoningEffort | None = None
     summary: Literal["auto"] | None = None  # reasoning is put out as it is, not as a summary
 
 
-class _OfTypeFunction(BodyPart):
+class _OfTypeFunction(BodyObject):
     type: Literal["function"]
 
 
@@ -58,7 +58,7 @@ class ResponseToolReference(NamedFunction, _OfTypeFunction):
     """The name of a function."""
 
 
-class ResponseToolChoice(BodyPart):
+class ResponseToolChoice(BodyObject):
     """Whether tools are called, and which. A mode alone is the type."""
 
     type: Literal["none", "auto", "required", "function", "allowed_tools"]
@@ -80,7 +80,7 @@ class ResponseToolChoice(BodyPart):
         return self.type, None
 
 
-class ResponseStreamOptions(BodyPart):
+class ResponseStreamOptions(BodyObject):
     include_obfuscation: bool = False  # nothing is obfuscated
 
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from flowedge.client import ChatMessage, ToolCall
-from flowedge.gateway.answers.body import BodyPart, CheckedList, not_supported, refused_value
+from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
 from flowedge.gateway.answers.planned import with_tool_names
 from flowedge.gateway.openai.messages import ContentPart, text_of
 
 
-class InputItem(BodyPart, extra="ignore"):
+class InputItem(BodyObject, extra="ignore"):
     """An item of any type; a message where the type is missing.
 
     Other fields are ignored: clients send back the items that they got, with ids and a status.

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from flowedge.client.request import GenerateArguments
 from flowedge.core.logit_rules import MAX_BIASES
-from flowedge.gateway.answers.body import BodyPart, RequestBody, Stop, refused_value
+from flowedge.gateway.answers.body import BodyObject, RequestBody, Stop, refused_value
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -41,7 +41,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_few_biases)]
 
 
-class StreamOptions(BodyPart):
+class StreamOptions(BodyObject):
     include_usage: bool = False
     include_obfuscation: bool = False  # nothing is obfuscated
 

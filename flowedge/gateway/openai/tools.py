@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flowedge.gateway.answers.body import BodyPart, CheckedList, refused_value
+from flowedge.gateway.answers.body import BodyObject, CheckedList, refused_value
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.errors import ApiError
 
@@ -14,7 +14,7 @@ MAX_TOOLS = 128
 ToolName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
 
 
-class FunctionTool(BodyPart):
+class FunctionTool(BodyObject):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -29,26 +29,26 @@ class FunctionTool(BodyPart):
         return {"type": "function", "function": function}
 
 
-class ToolBody(BodyPart):
+class ToolBody(BodyObject):
     type: Literal["function"]
     function: FunctionTool
 
 
-class NamedFunction(BodyPart):
+class NamedFunction(BodyObject):
     name: ToolName
 
 
-class ToolReference(BodyPart):
+class ToolReference(BodyObject):
     type: Literal["function"]
     function: NamedFunction
 
 
-class AllowedTools(BodyPart):
+class AllowedTools(BodyObject):
     mode: Literal["auto", "required"]
     tools: CheckedList[ToolReference]
 
 
-class ToolChoiceBody(BodyPart):
+class ToolChoiceBody(BodyObject):
     """Whether tools are called, and which. A mode alone is the type."""
 
     type: Literal["none", "auto", "required", "function", "allowed_tools"]

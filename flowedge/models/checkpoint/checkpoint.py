@@ -173,7 +173,7 @@ class Checkpoint:
         handle = self._files.handle(self._tensor(name).name)
         return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
 
-    def stored_form(self, name: str) -> str:
+    def stored_encoding(self, name: str) -> str:
         """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
         return f"{self.block_type(name)} {self._tensor(name).form}".strip()
 
@@ -205,12 +205,12 @@ class Checkpoint:
 
     def quantised(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a weight that bitsandbytes stored quantised, by their names in its encoded form."""
-        parts = prequantised.part_names(self.quant, name)
+        parts = prequantised.tensor_names(self.quant, name)
         return {part: self._read(stored) for part, stored in parts.items()}
 
     def quantised_bytes(self, name: str) -> int:
         """The bytes in memory of a weight that bitsandbytes stored quantised, scales included."""
-        parts = prequantised.part_names(self.quant, name)
+        parts = prequantised.tensor_names(self.quant, name)
         return self.tensor_bytes(parts[part] for part in parts if part in prequantised.COUNTED)
 
     def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:

@@ -17,7 +17,7 @@ from flowedge.models.gguf.file_choice import (
     only_model_in,
     patterns_of,
 )
-from flowedge.models.gguf.parts import SUFFIX, part_names, parts_of
+from flowedge.models.gguf.split_files import SUFFIX, file_names, files_of
 
 BUNDLED = "bundled"
 CONFIG = "config.json"
@@ -87,21 +87,21 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
     path = expand_home(source)
     if path.is_dir():
         first = None if (path / CONFIG).is_file() else only_model_in(path)
-        return FoundModel(path, () if first is None else parts_of(first))
+        return FoundModel(path, () if first is None else files_of(first))
     if path.suffix == SUFFIX and path.is_file():
-        return FoundModel(path.parent, parts_of(path))
+        return FoundModel(path.parent, files_of(path))
     stated = _STATED.fullmatch(source)
     if stated is not None and not path.exists():
         return _find_quantisation(stated["place"], stated["quantisation"], hub)
     hub_file = _HUB_GGUF.fullmatch(source)
     if hub_file is not None:
-        names = part_names(Path(hub_file["file"]).name)
+        names = file_names(Path(hub_file["file"]).name)
         folder = Path(hub_file["file"]).parent
         directory = _download(hub_file["id"], [str(folder / name) for name in names], hub)
         first = directory / folder / names[0]
         if not first.is_file():
             raise CheckpointError(f"{source}: the hub id {hub_file['id']} has no file {hub_file['file']}")
-        return FoundModel(first.parent, parts_of(first))
+        return FoundModel(first.parent, files_of(first))
     if not _HUB_ID.fullmatch(source):
         raise CheckpointError(
             f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf, "
@@ -126,7 +126,7 @@ def _find_quantisation(place: str, quantisation: str, hub: bool) -> FoundModel:
             raise CheckpointError(f"{place}: no such directory, and not a hub id (owner/name)")
         directory = _download(place, patterns_of(quantisation), hub, ignored=SIDE_FILES)
     first = model_stating(directory, quantisation)
-    return FoundModel(first.parent, parts_of(first))
+    return FoundModel(first.parent, files_of(first))
 
 
 def model_directory(source: str, *, hub: bool = True) -> Path:

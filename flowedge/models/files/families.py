@@ -32,7 +32,7 @@ def _class(module: str, kind: str, name: str) -> Any:
 
 
 @functools.cache
-def _dense_class(module: str, name: str) -> Any:
+def _layer_class(module: str, name: str) -> Any:
     # Imported when a checkpoint needs it: commands look families up before they import torch.
     return getattr(importlib.import_module(f"flowedge.models.dense.{module}"), name)
 
@@ -47,7 +47,7 @@ def _layer_part(suffix: str, module: str, name: str) -> property:
 
     def find(family: Family) -> Any:
         if family.dense:
-            return _dense_class(module, name)
+            return _layer_class(module, name)
         return _class(family.module, "modeling", f"{family.prefix}{suffix}")
 
     return property(find)
@@ -85,7 +85,7 @@ class Family:
     def config(self) -> Any:
         """The class of the config; transformers' own, or a class of the same fields for a dense family."""
         if self.dense:
-            return _dense_class("config", f"Dense{self.prefix}Config")
+            return _layer_class("config", f"Dense{self.prefix}Config")
         return _class(self.module, "configuration", f"{self.text_prefix or self.prefix}Config")
 
     decoder_layer = _layer_part("DecoderLayer", "layer", "DenseLayer")  # (config, layer_index) -> module

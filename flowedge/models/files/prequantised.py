@@ -49,7 +49,7 @@ def stored_quant(settings: dict[str, Any] | None, directory: Path) -> str:
     return str(kind) + ("-dq" if settings.get("bnb_4bit_use_double_quant") else "")
 
 
-def part_names(quant: str, name: str) -> dict[str, str]:
+def tensor_names(quant: str, name: str) -> dict[str, str]:
     """The stored names of a quantised weight's tensors, by their names in its encoded form.
 
     A layer that was left out of the quantisation stores the tensor `name` alone.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.gguf.parts import SUFFIX, stem_of
+from flowedge.models.gguf.split_files import SUFFIX, stem_of
 
 # Files beside a model: the vision part of a multimodal model, and statistics that a quantiser used.
 SIDE_FILES = ("*mmproj*", "*imatrix*")

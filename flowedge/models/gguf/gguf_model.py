@@ -13,7 +13,7 @@ from flowedge.models.gguf.architectures import architecture_of
 from flowedge.models.gguf.block_slice import BlockSlice
 from flowedge.models.gguf.block_types import BLOCK_TYPES, FLOAT_TYPES
 from flowedge.models.gguf.config import ModelFacts, make_config, make_generation_config
-from flowedge.models.gguf.header import TensorPlace, Value, read_header
+from flowedge.models.gguf.header import GGUFTensor, Value, read_header
 from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.refusals import check_holds_model
 
@@ -46,7 +46,7 @@ class GGUFFile(TensorFile):
             else:
                 self._slices[place.name] = found
 
-    def _slice(self, place: TensorPlace) -> StoredSlice | None:
+    def _slice(self, place: GGUFTensor) -> StoredSlice | None:
         if place.kind in FLOAT_TYPES:
             return WeightSlice(self, place.name, place.shape, DTYPES[place.kind], place.offset)
         kind = BLOCK_TYPES.get(place.kind)

@@ -56,7 +56,7 @@ _NUMBERS = {
 
 
 @dataclass(frozen=True)
-class TensorPlace:
+class GGUFTensor:
     """Where and how a file stores a tensor.
 
     Attributes:
@@ -76,7 +76,7 @@ class GGUFHeader:
     """The metadata of a file by key, and its tensors."""
 
     metadata: dict[str, Value]
-    tensors: tuple[TensorPlace, ...]
+    tensors: tuple[GGUFTensor, ...]
 
 
 def read_header(path: Path) -> GGUFHeader:
@@ -120,12 +120,12 @@ class _Parser:
         tensors = [
             self._tensor() for _ in range(self._count(tensor_count, _MIN_TENSOR_BYTES, "tensor entries"))
         ]
-        return GGUFHeader(metadata, self._placed(tensors, _alignment(metadata)))
+        return GGUFHeader(metadata, self._with_offsets(tensors, _alignment(metadata)))
 
-    def _placed(self, tensors: list[TensorPlace], alignment: int) -> tuple[TensorPlace, ...]:
+    def _with_offsets(self, tensors: list[GGUFTensor], alignment: int) -> tuple[GGUFTensor, ...]:
         """The tensors with their offsets counted from the start of the file."""
         start = -(-self._position // alignment) * alignment
-        placed: dict[str, TensorPlace] = {}
+        placed: dict[str, GGUFTensor] = {}
         for tensor in tensors:
             if tensor.name in placed:
                 raise ValueError(f"the tensor {tensor.name} occurs twice")
@@ -135,10 +135,10 @@ class _Parser:
             size = stored_bytes(tensor.kind, tensor.shape)
             if offset + (size or 0) > self._size:
                 raise ValueError(f"the tensor {tensor.name} reaches beyond the end of the file")
-            placed[tensor.name] = TensorPlace(tensor.name, tensor.shape, tensor.kind, offset)
+            placed[tensor.name] = GGUFTensor(tensor.name, tensor.shape, tensor.kind, offset)
         return tuple(placed.values())
 
-    def _tensor(self) -> TensorPlace:
+    def _tensor(self) -> GGUFTensor:
         name = self._name("tensor")
         dimensions = self._unsigned(4)
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
@@ -154,7 +154,7 @@ class _Parser:
         block = BLOCK_TYPES.get(kind)
         if block is not None and (len(shape) < 2 or shape[-1] % block.weights):
             raise ValueError(f"the tensor {name} of {kind} has the impossible shape {list(shape)}")
-        return TensorPlace(name, shape, kind, self._unsigned(8))
+        return GGUFTensor(name, shape, kind, self._unsigned(8))
 
     def _value_type(self, key: str) -> GGUFValueType:
         number = self._unsigned(4)

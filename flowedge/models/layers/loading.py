@@ -273,7 +273,7 @@ def linear_weights(checkpoint: Checkpoint, index: int) -> list[str]:
 
 def weight_content(checkpoint: Checkpoint, name: str, sha256: str) -> str:
     """The `content` of a weight's CacheKey; `sha256` is the digest of the weight's stored bytes."""
-    form = checkpoint.stored_form(name)
+    form = checkpoint.stored_encoding(name)
     return content_of(checkpoint.dtype(name), checkpoint.shape(name), f"{sha256} {form}".strip())
 
 

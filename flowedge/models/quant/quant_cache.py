@@ -153,7 +153,7 @@ class QuantCache:
         with self._guard:
             if size > self._room:
                 with self._space.lock():
-                    left = self._space.make_room_and_count(size)
+                    left = self._space.free_and_count(size)
                 if left is None:
                     return False
                 self._room = size + min(left, self.max_bytes // _UNREAD_PART)

@@ -10,8 +10,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from flowedge.core.errors import ProtocolError
+from flowedge.network.calls.caller_order import Turns
 from flowedge.network.calls.text_fields import check_texts
-from flowedge.network.calls.turns import Turns
 from flowedge.network.deadline import ProgressDeadline
 from flowedge.network.grpc_handlers import Context
 

@@ -38,11 +38,11 @@ from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.load import RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.objective import nodes_beside, nodes_of_forward, root_goes_alone
+from flowedge.strategies.auto.probation import Mode
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
-from flowedge.strategies.auto.session_plan import SessionPlan, plan_session
+from flowedge.strategies.auto.session_share import SessionShare, choose_for_session
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes
-from flowedge.strategies.auto.trial import Mode
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
@@ -67,7 +67,7 @@ class Auto(Strategy):
 
     # Known when the prompt has passed the pipeline.
     _stages: int
-    _plan: SessionPlan
+    _plan: SessionShare
     _forward_s: FloatArray  # of forwards of the drafter, by nodes
 
     def __init__(
@@ -268,7 +268,9 @@ class Auto(Strategy):
     def _replan(self) -> None:
         times, settings = self._times, self._settings
         self._forward_s = times.forwards(settings.draft_nodes)
-        self._plan = plan_session(self._demand, self._load, times, self._most_in_flight, self._hit, settings)
+        self._plan = choose_for_session(
+            self._demand, self._load, times, self._most_in_flight, self._hit, settings
+        )
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from flowedge.strategies.auto.load import PipelineLoad
+from flowedge.strategies.auto.probation import DraftingProbation
 from flowedge.strategies.auto.step_times import StepTimes
-from flowedge.strategies.auto.trial import DecodingTrial
 from flowedge.strategies.pipeline_steps import PipelineSteps
 
 
@@ -26,4 +26,4 @@ class MeasuredPipeline:
         self.alone = StepTimes()
         self.load = PipelineLoad()
         self.steps = PipelineSteps()
-        self.trials: defaultdict[bool, DecodingTrial] = defaultdict(DecodingTrial)
+        self.trials: defaultdict[bool, DraftingProbation] = defaultdict(DraftingProbation)

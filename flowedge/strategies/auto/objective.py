@@ -22,7 +22,7 @@ _NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
 
 @dataclass(frozen=True)
-class RowPlan:
+class RowChoice:
     """The number of rows of a segment with the most tokens/s, and what follows from it.
 
     Attributes:
@@ -51,14 +51,14 @@ class RowPlan:
         return thresholds
 
 
-def plan_rows(
+def choose_rows(
     probabilities: FloatArray,
     segments: int,
     segment_s: FloatArray,
     draft_node_s: FloatArray,
     hit: float,
     row_price: float,
-) -> RowPlan:
+) -> RowChoice:
     """Return the plan with the most tokens/s.
 
     One row more in each of n segments adds n p to S, and the slope of T to T. That is worth it while
@@ -80,7 +80,7 @@ def plan_rows(
     best = int(np.argmax(rates))
     slopes = np.diff(segment_s, prepend=segment_s[0])
     sustained = _sustained(probabilities, segments, segment_s, draft_node_s, hit)
-    return RowPlan(best + 1, sustained, row_price * rates[best] / segments * slopes)
+    return RowChoice(best + 1, sustained, row_price * rates[best] / segments * slopes)
 
 
 def _sustained(

@@ -26,9 +26,9 @@ from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growth import Growth
+from flowedge.strategies.in_flight_limit import InFlightLimit
 from flowedge.strategies.settings import TreeSettings
 from flowedge.strategies.tree_commands import advance, send_nodes
-from flowedge.strategies.turn_gate import TurnGate
 
 
 class PrunedPP(Strategy):
@@ -39,7 +39,7 @@ class PrunedPP(Strategy):
     def __init__(self, settings: TreeSettings) -> None:
         super().__init__(settings.max_draft_rows)
         self.settings = settings
-        self.gate = TurnGate(1, 0)
+        self.gate = InFlightLimit(1, 0)
         self.tree = DraftTree(0, 0)
         self.growth = Growth(0, 0, 0, settings.top_k, settings.depth)
         self.segment_rows = 0  # most rows of a segment; 0 while the round's tree is drafted
@@ -49,7 +49,7 @@ class PrunedPP(Strategy):
         match event:
             case Prefilled():
                 self._segments = event.stages + 1
-                self.gate = TurnGate(self._segments, event.credits)
+                self.gate = InFlightLimit(self._segments, event.credits)
                 self.tree = DraftTree(event.token, event.context)
                 return [Emit((event.token,)), *self.begin()]
             case Layer():

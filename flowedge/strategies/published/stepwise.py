@@ -40,10 +40,10 @@ import numpy as np
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Command, Emit, Grow, Send
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
+from flowedge.strategies.in_flight_limit import InFlightLimit
 from flowedge.strategies.proposal_tree import ProposalTree
 from flowedge.strategies.settings import LevelSettings, at_most
 from flowedge.strategies.tree_commands import send_nodes
-from flowedge.strategies.turn_gate import TurnGate
 
 
 class LevelByLevel(Strategy):
@@ -53,13 +53,13 @@ class LevelByLevel(Strategy):
         super().__init__(settings.max_draft_rows)
         self._settings = settings
         self._drafts = ProposalTree(settings.children)
-        self._gate = TurnGate(1, 0)
+        self._gate = InFlightLimit(1, 0)
         self._drafting = False
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._gate = TurnGate(event.stages, event.credits)
+                self._gate = InFlightLimit(event.stages, event.credits)
                 self._drafts.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():

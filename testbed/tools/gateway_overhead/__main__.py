@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.command_secret import VARIABLE, own_secret
+from flowedge.cluster.command_secret import VARIABLE, process_secret
 from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.device.python_command import module_command
 from testbed.tools.gateway_overhead.measuring import (
@@ -84,7 +84,7 @@ def _gateway(draft_node: str) -> Iterator[tuple[str, int]]:
     command += ["serve", "--peers", draft_node, "--listen", "127.0.0.1:0", "--config", os.devnull]
     with tempfile.TemporaryDirectory(prefix="flowedge-overhead-") as state:
         log = Path(state) / "gateway.log"
-        own = {"FLOWEDGE_STATE_DIR": state, "PYTHONUNBUFFERED": "1", VARIABLE: own_secret()}
+        own = {"FLOWEDGE_STATE_DIR": state, "PYTHONUNBUFFERED": "1", VARIABLE: process_secret()}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, "--exit-with-parent"],

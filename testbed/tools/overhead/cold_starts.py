@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from flowedge import LocalCluster
-from flowedge.cluster.command_secret import VARIABLE, own_secret
+from flowedge.cluster.command_secret import VARIABLE, process_secret
 
 SEARCH_S = 1.0  # of `devices`, which always takes all of the time that it is given
 
@@ -65,7 +65,7 @@ def report(arguments: Sequence[str], runs: int, *, code: int = 0, waits_s: float
 
 def cold_start(arguments: Sequence[str], code: int = 0) -> ColdStart:
     """Run a command, which has to exit with `code`."""
-    environment: Mapping[str, str] = {**os.environ, VARIABLE: own_secret()}
+    environment: Mapping[str, str] = {**os.environ, VARIABLE: process_secret()}
     command = [str(Path(sys.executable).with_name("flowedge")), *arguments]
     nothing = subprocess.DEVNULL
     began = time.perf_counter()

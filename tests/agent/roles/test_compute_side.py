@@ -12,7 +12,7 @@ from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceTrial
+from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceProbe
 from flowedge.device.memory import AvailableMemory
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.engine.draft_models import required_memory
@@ -22,7 +22,7 @@ from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.model_request import OpenedModel
 
-GPU = DeviceTrial("cuda:0", "a GPU", integrated=True)  # whose memory is read without CUDA
+GPU = DeviceProbe("cuda:0", "a GPU", integrated=True)  # whose memory is read without CUDA
 BOARD = DeviceCompute("auto", ComputeChoice("cpu", "a CPU", ("float32",)), GPU)
 WITHOUT_GRAPHS = AgentConfig(agent=DeviceSettings(cuda_graphs=False))
 

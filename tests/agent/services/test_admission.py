@@ -95,7 +95,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @dataclass
-class Asked:
+class AnswerRequest:
     """A request whose answer a thread reads.
 
     Attributes:
@@ -107,7 +107,7 @@ class Asked:
     error: FlowEdgeError | None = None
 
     @classmethod
-    def of(cls, client: Client, name: str, tokens: int = LONG, **options: Any) -> Asked:
+    def of(cls, client: Client, name: str, tokens: int = LONG, **options: Any) -> AnswerRequest:
         places: list[int] = []
         generation = client.generate(
             PROMPT,
@@ -139,9 +139,9 @@ class Asked:
         assert not self.thread.is_alive()
 
 
-def fill(client: Client, *names: str) -> list[Asked]:
+def fill(client: Client, *names: str) -> list[AnswerRequest]:
     """Requests that are open and go on."""
-    asked = [Asked.of(client, name, strategy="autoregressive") for name in names]
+    asked = [AnswerRequest.of(client, name, strategy="autoregressive") for name in names]
     await_that(lambda: all(each.is_open for each in asked))
     return asked
 
@@ -151,17 +151,17 @@ def test_the_others_wait_in_the_order_of_priorities_and_answer_as_alone(cluster:
         alone = client.generate(PROMPT, max_new_tokens=20, ignore_eos=True).result().token_ids
         seen = len(cluster.draft_node.lines)
         with cluster.first_stage_stopped():
-            first = [Asked.of(client, name, 20) for name in ("order-a", "order-b")]
+            first = [AnswerRequest.of(client, name, 20) for name in ("order-a", "order-b")]
             await_that(lambda: all(each.is_open for each in first))
             asked = []
             for number, (name, priority) in enumerate(
                 [("order-c", "batch"), ("order-d", "normal"), ("order-e", "interactive")], 1
             ):
-                asked.append(Asked.of(client, name, 20, priority=priority))
+                asked.append(AnswerRequest.of(client, name, 20, priority=priority))
                 cluster.await_waiting(number)
             await_that(lambda: [each.places for each in asked] == [[1, 2, 3], [1, 2], [1]])
             before = cluster.refused("queue_full")
-            full = Asked.of(client, "order-f", 20, priority="batch")
+            full = AnswerRequest.of(client, "order-f", 20, priority="batch")
             full.await_end()
             assert isinstance(full.error, CapacityError)
             assert "3 requests wait for device d0 already; try later, in about" in str(full.error)
@@ -188,7 +188,7 @@ def test_a_cancelled_request_frees_all_stages_at_once(cluster: Cluster) -> None:
         first = fill(client, "cancel-a", "cancel-b")
         await_that(lambda: cluster.stages[1].samples()["flowedge_sessions"] == 2)
         with cluster.first_stage_stopped():
-            waiting = [Asked.of(client, name) for name in ("cancel-c", "cancel-d")]
+            waiting = [AnswerRequest.of(client, name) for name in ("cancel-c", "cancel-d")]
             cluster.await_waiting(2)
             assert cluster.stages[1].describe().cache_bytes > 0
             before = cluster.refused("cancelled")
@@ -211,7 +211,7 @@ def test_the_room_of_a_cancelled_request_is_the_next_ones(cluster: Cluster) -> N
     with Client(cluster.draft_node.address, timeout_s=250) as client:
         with cluster.first_stage_stopped():
             first = fill(client, "next-a", "next-b")
-            waiting = Asked.of(client, "next-c", 10)
+            waiting = AnswerRequest.of(client, "next-c", 10)
             await_that(lambda: waiting.places == [1])
             first[0].generation.close()
             await_that(lambda: waiting.is_open)
@@ -263,7 +263,7 @@ def test_a_request_that_waits_too_long_is_told_when_to_try_again() -> None:
         cluster.first_stage_stopped(),
     ):
         (first,) = fill(client, "late-a")
-        late = Asked.of(client, "late-b")
+        late = AnswerRequest.of(client, "late-b")
         late.await_end()
         assert late.places == [1]
         assert isinstance(late.error, CapacityError)

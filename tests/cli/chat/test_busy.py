@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowedge.cli.chat import live_line
-from flowedge.cli.chat.busy import BusyShares, BusyWatch
+from flowedge.cli.chat.busy import BusyIndicator, BusyShares
 from flowedge.client.watching.activity import ComputedSegment, LinkState, PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError
 from tests.support.terminal import without_colours
@@ -53,7 +53,7 @@ def test_a_watch_that_fails_shows_nothing(caplog: pytest.LogCaptureFixture) -> N
             raise CapacityError("8 watch already")
 
     full: Any = Full()
-    watch = BusyWatch(full)
+    watch = BusyIndicator(full)
     with caplog.at_level("INFO"), watch.running():
         for thread in threading.enumerate():
             if thread.name == "flowedge-busy":

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field
 
-from flowedge.gateway.answers.body import MAX_FIELDS, BodyPart, CheckedList, RequestBody, Stop, read_body
+from flowedge.gateway.answers.body import MAX_FIELDS, BodyObject, CheckedList, RequestBody, Stop, read_body
 from flowedge.gateway.errors import ApiError
 
 
-class Tail(BodyPart):
+class Tail(BodyObject):
     length: int
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import GrammarError
-from flowedge.gateway.answers.asked import of_parameter
+from flowedge.gateway.answers.answer_request import of_parameter
 from tests.gateway.application import GatewayHere
 
 HELLO = [{"role": "user", "content": "Add two numbers."}]

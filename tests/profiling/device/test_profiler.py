@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
-from flowedge.device.compute import DeviceTrial
+from flowedge.device.compute import DeviceProbe
 from flowedge.models.graphs.pieces import Piece, PieceFunction
 from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.layers.block import LayerBlock
@@ -181,7 +181,7 @@ def test_a_quantisation_that_broke_the_trial_of_a_gpu_is_not_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = dict.fromkeys(profiler.COMPARED, "the trial ended with 1: Error named symbol not found")
-    monkeypatch.setattr(profiler, "try_device", lambda device: DeviceTrial(device, quant_problems=broken))
+    monkeypatch.setattr(profiler, "try_device", lambda device: DeviceProbe(device, quant_problems=broken))
     steps: list[str] = []
 
     def never(block: LayerBlock) -> None:

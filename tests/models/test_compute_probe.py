@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from flowedge.device.compute import NOT_TRIED
-from flowedge.models.compute_trial import trials_here
+from flowedge.models.compute_probe import trials_here
 from flowedge.models.quant.quantize import QUANTISATIONS
 
 

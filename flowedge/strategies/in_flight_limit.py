@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class TurnGate:
+class InFlightLimit:
     """Lets a segment enter the pipeline for each segment that returns, so that `width` are in flight.
 
     This is a turn of the papers' lock-step without a barrier: a stage works on one segment at a time, and a

@@ -9,14 +9,14 @@ from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
 from flowedge.core.errors import BadRequestError
 from flowedge.text.answer_parser import AnswerParser
-from flowedge.text.answer_syntax import AnswerForm, answer_form, opens_thought
-from flowedge.text.known_syntaxes import HERMES, THOUGHT, CallForm, call_form
+from flowedge.text.answer_syntax import AnswerSyntax, answer_syntax, opens_thought
+from flowedge.text.known_syntaxes import HERMES, THOUGHT, ToolCallFormat, tool_call_format
 from flowedge.text.system_message import check_takes_system
 from flowedge.text.template_tools import described_tools, knows_tools
 from flowedge.text.tokenizer import (
     chat_template,
+    directory_of,
     encode_text,
-    place_of,
     render_messages,
     special_tokens,
 )
@@ -41,7 +41,7 @@ class ReadPrompt:
 
     ids: tuple[int, ...]
     text: str = ""
-    form: AnswerForm | None = None
+    form: AnswerSyntax | None = None
     shown: frozenset[int] = frozenset()
     conversation: CheckedConversation | None = None
     forced: str = ""
@@ -95,18 +95,18 @@ def _of_conversation(
 ) -> ReadPrompt:
     conversation = checked_conversation(asked, limits)
     tokenizer = models.tokenizer
-    template, place = chat_template(tokenizer), place_of(tokenizer)
+    template, place = chat_template(tokenizer), directory_of(tokenizer)
     if conversation.has_system:
         check_takes_system(template, place)
     own = getattr(tokenizer, "response_template", None)
-    calls, text_only = _form_of_calls(conversation, template, place, has_own=bool(own))
+    calls, text_only = _tool_call_format(conversation, template, place, has_own=bool(own))
     messages, tools = conversation.messages, conversation.tools
     if text_only:
         own, messages, tools = None, described_tools(messages, tools), []
     text = render_messages(tokenizer, messages, tools=tools, values=conversation.values)
     form = None
     if message.parse_answer:
-        form = answer_form(template, own, calls if conversation.tools else None, place)
+        form = answer_syntax(template, own, calls if conversation.tools else None, place)
     special = special_tokens(tokenizer)
     shown = [special[marker] for marker in form.markers(special)] if form is not None else []
     return ReadPrompt(
@@ -119,16 +119,16 @@ def _of_conversation(
     )
 
 
-def _form_of_calls(
+def _tool_call_format(
     conversation: CheckedConversation, template: str, place: str, *, has_own: bool
-) -> tuple[CallForm | None, bool]:
+) -> tuple[ToolCallFormat | None, bool]:
     """Return the form of the calls, and whether tools, calls and results have to be text of messages.
 
     has_own: whether the tokenizer tells by itself how answers are read.
     """
     if not conversation.tools and not conversation.has_calls:
         return None, False
-    form = call_form(template)
+    form = tool_call_format(template)
     if knows_tools(template, place) and (form is not None or has_own):
         return form, False
     return HERMES, True
@@ -136,7 +136,7 @@ def _form_of_calls(
 
 def _forced(
     conversation: CheckedConversation,
-    calls: CallForm | None,
+    calls: ToolCallFormat | None,
     template: str,
     text: str,
     special: dict[str, int],

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray
 from flowedge.strategies.auto.load import PipelineLoad, RowDemand, Share
-from flowedge.strategies.auto.objective import RowPlan, plan_rows
+from flowedge.strategies.auto.objective import RowChoice, choose_rows
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.settings import AutoSettings
@@ -17,7 +17,7 @@ _BATCH_ROWS = 512  # most rows of a batch that a plan considers
 
 
 @dataclass(frozen=True, eq=False)
-class SessionPlan:
+class SessionShare:
     """A session's part of the best plan for all sessions.
 
     Attributes:
@@ -28,7 +28,7 @@ class SessionPlan:
     """
 
     share: Share
-    rows: RowPlan
+    rows: RowChoice
     trips: TripTimes
     returned: float
 
@@ -42,14 +42,14 @@ class SessionPlan:
         return self.rows.thresholds_behind(self.trips.interval <= in_flight.next_return(now))
 
 
-def plan_session(
+def choose_for_session(
     demand: RowDemand,
     load: PipelineLoad,
     times: StepTimes,
     segments: int,
     hit: float,
     settings: AutoSettings,
-) -> SessionPlan:
+) -> SessionShare:
     """Return the plan for a session, whose demand is part of the load.
 
     Args:
@@ -61,7 +61,7 @@ def plan_session(
     most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
     trips, verify_s = times.trips(most), times.verifications.curve(most)
     returned = np.maximum(trips.trip + verify_s, 1e-9)
-    plan = plan_rows(
+    plan = choose_rows(
         probabilities,
         segments,
         np.maximum(returned, segments * trips.interval),
@@ -71,9 +71,9 @@ def plan_session(
     )
     share = load.share_of(demand, probabilities, plan.rows, segments)
     behind = slice(min(share.others, most - own), None)
-    return SessionPlan(
+    return SessionShare(
         share,
-        RowPlan(share.rows, plan.tokens_per_s, plan.thresholds[behind][:own]),
+        RowChoice(share.rows, plan.tokens_per_s, plan.thresholds[behind][:own]),
         TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval))),
         float(returned[0]),
     )

@@ -20,7 +20,7 @@ from flowedge.device.compute import (
     FLOAT16,
     FLOAT32,
     NOT_TRIED,
-    DeviceTrial,
+    DeviceProbe,
     cpu_dtypes,
     processor_name,
 )
@@ -36,18 +36,18 @@ _OF_TORCH = ("int4", "w8a16")
 _QUANTISATIONS = (*_OF_TORCH, *(quant for quant in QUANTISATIONS[1:] if quant not in _OF_TORCH))
 
 
-def trials_here(name: str) -> Iterator[DeviceTrial]:
+def trials_here(name: str) -> Iterator[DeviceProbe]:
     """Yield what runs on a device, as far as it has been tried; the last trial is complete."""
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        yield DeviceTrial(name, problem="torch.cuda.is_available() is False")
+        yield DeviceProbe(name, problem="torch.cuda.is_available() is False")
         return
     try:
         found = _describe(device)
         _try_product(device, found.dtypes[0])
         _try_attention(device, found.dtypes[0])
     except Exception as error:  # noqa: BLE001 (a broken driver may raise anything)
-        yield DeviceTrial(name, problem=_said(error))
+        yield DeviceProbe(name, problem=_said(error))
         return
     problems = dict.fromkeys(_QUANTISATIONS, NOT_TRIED)
     yield replace(found, quant_problems=problems)
@@ -57,15 +57,15 @@ def trials_here(name: str) -> Iterator[DeviceTrial]:
         yield replace(found, quant_problems=problems)
 
 
-def _describe(device: torch.device) -> DeviceTrial:
+def _describe(device: torch.device) -> DeviceProbe:
     if device.type == CPU:
-        return DeviceTrial(CPU, processor_name(), cpu_dtypes())
+        return DeviceProbe(CPU, processor_name(), cpu_dtypes())
     index = torch.cuda.current_device() if device.index is None else device.index
     properties = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
     has_bfloat16 = torch.cuda.get_device_capability(index) >= _BFLOAT16_CAPABILITY
     integrated = bool(properties.is_integrated)
-    return DeviceTrial(
+    return DeviceProbe(
         f"cuda:{index}",
         str(properties.name),
         (BFLOAT16, FLOAT16, FLOAT32) if has_bfloat16 else (FLOAT16, FLOAT32),

@@ -12,7 +12,7 @@ MAX_PARTS = 999
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
-def parts_of(path: Path) -> tuple[Path, ...]:
+def files_of(path: Path) -> tuple[Path, ...]:
     """The files of the model that a file belongs to, in order.
 
     A split model has files named like name-00001-of-00003.gguf, and any of them names the model.
@@ -20,7 +20,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     Raises:
         CheckpointError: when a file of a split model is missing.
     """
-    paths = tuple(path.with_name(name) for name in part_names(path.name))
+    paths = tuple(path.with_name(name) for name in file_names(path.name))
     for each in paths:
         if not each.is_file():
             raise CheckpointError(
@@ -29,7 +29,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     return paths
 
 
-def part_names(name: str) -> tuple[str, ...]:
+def file_names(name: str) -> tuple[str, ...]:
     """The names of all files of the model that a file of this name belongs to, in order."""
     match = _PART.fullmatch(name)
     if match is None:

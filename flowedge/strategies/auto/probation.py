@@ -22,7 +22,7 @@ class Mode(Enum):
     ALL = auto()  # as many segments as the pipeline has stages
 
 
-class DecodingTrial:
+class DraftingProbation:
     """The mode of a pipeline: drafting as long as it is predicted to be faster, and measured to be.
 
     What was slower is tried again after a pause, which doubles each time. In the first session the speed of

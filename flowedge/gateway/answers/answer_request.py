@@ -20,7 +20,7 @@ from flowedge.gateway.pipelines.pool import may_go_elsewhere
 from flowedge.gateway.state import Gateway, gateway_of
 
 _SUBJECT = re.compile(r"grammar \(\w+\)")  # of messages: see GrammarSource.parameter
-AskedBy: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
+AnswerRequestor: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
 """The parameter of an endpoint that asks for answers."""
 
 
@@ -33,7 +33,7 @@ def of_parameter(error: GrammarError, name: str) -> ApiError:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerRequest:
     """The answers that a request asks of a model.
 
     Attributes:
@@ -58,7 +58,7 @@ class Asked:
         model: str,
         planned: Sequence[PlannedAnswer],
         form: str = "response_format",
-    ) -> Asked:
+    ) -> AnswerRequest:
         """Return what a request asks for.
 
         Raises:
