@@ -16,7 +16,7 @@ from typing import IO
 from flowedge.cluster.command_secret import VARIABLE, process_secret
 from flowedge.cluster.process import forget_started_agents, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
-from flowedge.device.python_command import module_command
+from flowedge.device.process import module_command
 
 MAX_LOCAL_STAGES = 64
 _LISTENING = re.compile(r"listening on (\S+:\d+)")

@@ -12,7 +12,7 @@ import typer
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.verification import VerificationChoice
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.drafting import choice
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftQuant

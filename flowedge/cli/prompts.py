@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from flowedge.cli.output import warn
 from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import checked_utf8
-from flowedge.device.json_lines import read_json_lines
+from flowedge.device.files import read_json_lines
 
 STANDARD_INPUT = "-"
 _MOST_BYTES = 16 << 20  # of a text that is one prompt

@@ -21,7 +21,7 @@ from flowedge.cluster.process import Security
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.cluster.tls.channels import AsyncConnection, Connection
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.network.address import checked_address
 from flowedge.network.grpc_status import from_status, passed_deadline
 from flowedge.v1 import generation_pb2 as pb

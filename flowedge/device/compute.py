@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.device.python_command import module_command
+from flowedge.device.process import module_command
 from flowedge.native.library import cpu_flags, missing_reason
 
 AUTO, CPU = "auto", "cpu"

@@ -11,7 +11,7 @@ import torch
 
 import flowedge
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 
 import uvicorn
+from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from flowedge.agent.operations.signals import Signals
 from flowedge.cluster.credentials.certificates import utc_now
@@ -21,18 +23,56 @@ from flowedge.cluster.process import current
 from flowedge.core.errors import BadRequestError
 from flowedge.core.log_fields import about
 from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.gateway import ollama, openai, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
-from flowedge.gateway.app import Gateway, make_app
 from flowedge.gateway.config import GatewaySettings, ListenSettings
+from flowedge.gateway.errors import add_handlers
+from flowedge.gateway.http.endpoints import EndpointNames
+from flowedge.gateway.http.middleware import RequestMiddleware
 from flowedge.gateway.http.protocol import SEND_BUFFER, ConnectionRules, limited_by
 from flowedge.gateway.metrics import GatewayMetrics
+from flowedge.gateway.page import routes as page
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry
+from flowedge.gateway.state import Gateway
 from flowedge.network.address import join_address
 from flowedge.network.listening import OTHER_PORT, listening_error
 from flowedge.network.supervision import supervise
 from flowedge.version import VERSION
+
+__all__ = ["Gateway", "make_app"]
+
+ROUTERS: tuple[APIRouter, ...] = (
+    status_routes.router,
+    status_routes.models_router,
+    openai.router,
+    ollama.router,
+    page.router,
+)
+"""The routers of all endpoints; the first that has a route for a path answers."""
+_EXPOSED = ["x-request-id", "retry-after"]
+
+
+def make_app(gateway: Gateway) -> FastAPI:
+    """Return the application that answers with the state of `gateway`."""
+    app = FastAPI(title="FlowEdge", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.gateway = gateway
+    add_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(RequestMiddleware, gateway=gateway, endpoints=EndpointNames(app.routes))
+    origins = gateway.settings.http.cors_origins
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+        )
+    return app
+
 
 _LOOK_S = 1.0  # between two signs of life to systemd, at most
 _STOP_S = 2  # for each further step of stopping, after drain_s

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from flowedge.core.errors import BadRequestError
 from flowedge.device.disk_cache.digest import hash_range
-from flowedge.device.json_lines import read_json_lines
+from flowedge.device.files import read_json_lines
 
 ROLES = ("system", "user", "assistant")
 

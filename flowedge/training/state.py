@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.device.disk import sync
 from flowedge.device.disk_cache.digest import hash_range
 from flowedge.device.disk_cache.lock import try_lock
+from flowedge.device.files import sync
 
 STATE_NAME = "state.json"
 IDENTITY_NAME = "identity.json"

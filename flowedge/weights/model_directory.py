@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from flowedge.core.errors import CheckpointError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.drafting.choice import BUNDLED_FOLDERS
 from flowedge.models.checkpoint.model_source import BUNDLED, find_model
 from flowedge.weights.known_models import printable_name

@@ -138,7 +138,7 @@ def test_a_prompt_file_is_checked_line_by_line(
 def test_a_prompt_file_without_line_breaks_is_not_read_into_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flowedge.device.json_lines._MOST_CHARACTERS", 1 << 10)
+    monkeypatch.setattr("flowedge.device.files._MOST_CHARACTERS", 1 << 10)
     assert run(["generate", "--stages", "1", "--prompts", "/dev/zero"]) == 2
     assert "/dev/zero:1: has more than" in capsys.readouterr().err
 

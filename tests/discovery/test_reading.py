@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.interfaces import Interface
-from flowedge.discovery.local_networks import LocalNetworks
 from flowedge.discovery.parsing import (
     MAX_TXT_BYTES,
     IgnoredAnnouncement,
+    LocalNetworks,
     RawAnnouncement,
     name_fault,
     read_announcement,

@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from flowedge.gateway.app import Gateway, make_app
 from flowedge.gateway.config import KEYS_FILE, GatewaySettings
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry
+from flowedge.gateway.process import Gateway, make_app
 from tests.support.gateways import ServedGateway
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from flowedge.agent.device_info import DeviceInfo
-from flowedge.agent.operations.health_service import HealthService
 from flowedge.agent.operations.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.operations.metrics_server import MetricsServer
 from flowedge.agent.operations.signals import Signals
@@ -22,11 +21,47 @@ from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
 from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
+from flowedge.network.grpc_handlers import Context
 from flowedge.network.supervision import supervise
+from flowedge.network.unread import send_reply
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     import grpc.aio
+
+
+class HealthService(health.aio.HealthServicer):
+    """Tells which services can serve.
+
+    The library's own Watch sends with a lock held that a change of the status needs: one watcher that reads
+    nothing would stop every later change, and with it the agent's signs of life.
+    """
+
+    def __init__(self, read_s: float) -> None:
+        """read_s: seconds within which a watcher has to take a status."""
+        super().__init__()
+        self._read_s = read_s
+        self._changed = asyncio.Event()
+        self._statuses: dict[str, Any] = {"": health_pb2.HealthCheckResponse.SERVING}
+
+    async def set(self, service: str, status: Any) -> None:
+        """Set the status of a service, and wake the watchers."""
+        await super().set(service, status)
+        self._statuses[service] = status
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def Watch(  # noqa: N802 (the method name is gRPC's)
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> None:
+        unknown, last = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN, None
+        while True:
+            changed, status = self._changed, self._statuses.get(request.service, unknown)
+            if status != last:
+                await send_reply(context, health_pb2.HealthCheckResponse(status=status), self._read_s)
+                last = status
+            await changed.wait()
+
 
 AGENT = "flowedge.v1.Agent"
 GENERATION = "flowedge.v1.Generation"

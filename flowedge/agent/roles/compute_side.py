@@ -22,9 +22,9 @@ from flowedge.core.verification import (
     LAST_STAGE,
     parse_verification,
 )
-from flowedge.device.allocator import release_freed_memory
 from flowedge.device.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
 from flowedge.device.memory import gib, read_memory_of
+from flowedge.device.process import release_freed_memory
 from flowedge.device.state_dir import state_dir
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.draft_form import DraftForm

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import flowedge
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.drafting.choice import BUNDLED_FOLDERS, unknown_drafter
 from flowedge.models.checkpoint.model_source import (
     BUNDLED,

@@ -13,7 +13,7 @@ from flowedge.client.chat.messages import ChatMessage, ToolCall, checked_message
 from flowedge.client.chat.tools import ToolOffer
 from flowedge.client.transcript import CANCELLED
 from flowedge.core.errors import BadRequestError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 
 _MOST_BYTES = 64 << 20  # of a file
 

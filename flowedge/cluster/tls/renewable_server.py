@@ -18,7 +18,7 @@ from flowedge.cluster.credentials.certificates import utc_now
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
 from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
-from flowedge.device.descriptors import raise_descriptor_limit
+from flowedge.device.process import raise_descriptor_limit
 from flowedge.network.address import join_address
 from flowedge.network.calls.admission import CallAdmission
 from flowedge.network.calls.receiving import SERVER_OPTIONS

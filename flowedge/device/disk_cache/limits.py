@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import SettingsGroup, setting
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 
 DIRECTORY_VARIABLE = "FLOWEDGE_CACHE_DIR"
 SIZE_VARIABLE = "FLOWEDGE_CACHE_GIB"

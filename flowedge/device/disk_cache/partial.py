@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.device.disk import sync
 from flowedge.device.disk_cache.digest import hash_range
+from flowedge.device.files import sync
 
 
 class DamagedError(ProtocolError):

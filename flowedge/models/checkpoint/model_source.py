@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.core.errors import CheckpointError
-from flowedge.device.home_directory import expand_home
+from flowedge.device.files import expand_home
 from flowedge.models.files.quantiser_settings import QUANTISER_FILES
 from flowedge.models.gguf.file_choice import (
     QUANTISATION,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.device.python_command import module_command
+from flowedge.device.process import module_command
 from flowedge.engine.stage import Stage
 from flowedge.engine.stage_session import StageSpec
 from flowedge.live.compute_thread import ComputeThread

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
-from flowedge.device.python_command import module_command
+from flowedge.device.process import module_command
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.paced.namespaces import Namespaces

@@ -18,7 +18,7 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.command_secret import VARIABLE, process_secret
 from flowedge.core.errors import DeadlineError, DeviceError
-from flowedge.device.python_command import module_command
+from flowedge.device.process import module_command
 from testbed.tools.gateway_overhead.measuring import (
     IDLE,
     STREAMS,

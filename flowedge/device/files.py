@@ -1,8 +1,9 @@
-"""Files with one JSON object on each line."""
+"""Files: paths that begin with ~, writing through to the disk, and JSON Lines."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,30 @@ from typing import Any
 from flowedge.core.errors import BadRequestError
 
 _MOST_CHARACTERS = 16 << 20  # of a line, which is held in memory
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a directory's list of files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def expand_home(text: str) -> Path:
+    """Return a path in which ~ or ~USER is replaced by the home directory.
+
+    Raises:
+        BadRequestError: when there is no such user, or the user has no home directory.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        user = text.partition("/")[0]
+        raise BadRequestError(
+            f"{text}: the home directory of {user} is not known; write the path in full"
+        ) from error
 
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
