@@ -11,6 +11,7 @@ import pytest
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
+from tests.text.test_tokenizer import SENTENCES, byte_level
 
 
 def test_loading_and_end_tokens(directory: Path, tmp_path: Path) -> None:
