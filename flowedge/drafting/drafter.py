@@ -47,14 +47,23 @@ class DraftPrefix:
     rows: int
 
 
+NO_NODES = Frontier((), (), ())
+
+
 @dataclass(frozen=True, eq=False)
 class GrowRequest:
-    """What a session asks for in a call that serves several sessions.
+    """What one session asks a drafter for: to be extended by true rows, then to have a layer grown.
 
     Attributes:
-        growth, frontier, width: as for Drafter.grow. A frontier without nodes begins no growth.
-        features, next_tokens: true rows by which the session is extended first, as for Drafter.extend;
-            next_tokens is None without true rows.
+        growth: number of the tree. A new number begins a new tree at the root, whose first frontier is the
+            root alone; parents of later frontiers were in an earlier frontier of the tree, or are before
+            their children in the same frontier.
+        frontier: the f nodes whose children are asked for. Without nodes no tree begins.
+        width: the most children of each node.
+        features: [n, width], each row as the last stage returns it: the final hidden state, then the tapped
+            hidden states in layer order. Ignored by drafters that need none.
+        next_tokens: int64 [n], the token after each row of features, of which the last becomes the root; None
+            without true rows.
         added: float32 [f, vocab], added to the logits of the target's tokens before children are chosen,
             which is RULED_OUT where a token is ruled out; None where nothing is added. Lookup heeds what is
             ruled out alone.
@@ -67,6 +76,11 @@ class GrowRequest:
     features: Payload | None = None
     next_tokens: IntArray | None = None
     added: Scores | None = None
+
+    @classmethod
+    def extension(cls, session: str, features: Payload | None, next_tokens: IntArray) -> GrowRequest:
+        """Return a request for true rows alone."""
+        return cls(session, 0, NO_NODES, 0, features, next_tokens)
 
     @property
     def added_rows(self) -> int:
@@ -105,7 +119,7 @@ class Drafter(Protocol):
 
     @property
     def needs_features(self) -> bool:
-        """Whether `extend` needs features."""
+        """Whether true rows need features."""
 
     @property
     def taps(self) -> Taps:
@@ -154,34 +168,11 @@ class Drafter(Protocol):
     def free_idle(self) -> None:
         """Free memory that is held for later sessions."""
 
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        """Add true rows, in order; the last token becomes the root.
-
-        Args:
-            features: [n, width] as the last stage returns them: the final hidden state, then the tapped
-                hidden states in layer order. Ignored by drafters that need none.
-            next_tokens: int64 [n], the token after each feature.
-
-        Raises:
-            CapacityError: when the session has no capacity for the rows.
-        """
-
     def rewind(self, session: str, rows: int) -> None:
         """Forget the true rows from `rows` on; the next growth is possible after an extension.
 
         Raises:
             ValueError: when the session has fewer rows.
-        """
-
-    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        """The best children of each frontier node, at most `width` of each.
-
-        A new number in `growth` begins a new tree at the root. Its first frontier is the root alone; later
-        frontiers have nodes whose parents were in an earlier frontier of the growth, or are before them in
-        this one.
-
-        Raises:
-            ValueError: when a node's parent was in no frontier of the growth, or no root is known.
         """
 
     def check_request(self, request: GrowRequest) -> None:
@@ -193,8 +184,8 @@ class Drafter(Protocol):
                 root is asked for beside other nodes, no root is known, or features are missing.
         """
 
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
-        """Extend sessions, and return the layer of each request: what `extend` and then `grow` return.
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        """Extend sessions, and return the best children of each request's frontier nodes.
 
         A model computes all rows of all sessions in one forward, and ranks the children of all nodes by one
         product with its LM head. All requests are checked before anything is computed. After an error
@@ -210,7 +201,7 @@ class Drafter(Protocol):
 
 
 def check_requests(check: Callable[[GrowRequest], None], requests: Sequence[GrowRequest]) -> None:
-    """Check the requests of Drafter.grow_together by a drafter's `check_request`."""
+    """Check the requests of Drafter.grow by a drafter's `check_request`."""
     asked: set[str] = set()
     for request in requests:
         if request.session in asked:

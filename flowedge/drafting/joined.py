@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import IntArray
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import (
     Drafter,
     DraftLayer,
     DraftPrefix,
-    Frontier,
     GrowRequest,
     check_requests,
 )
 from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_models, learnt_odds
 from flowedge.drafting.model_drafter import Prediction, Predictor, TrueSpan
 from flowedge.drafting.ngram import Match, NGramDrafter
-from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together, with_added
+from flowedge.drafting.ranking import RankedNodes, ranked, with_added
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.taps import Taps
 
@@ -105,13 +104,6 @@ class JoinedDrafter:
         for part in self._parts:
             part.free_idle()
 
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        lesson = self._extend_lookup(session, next_tokens)
-        for model in self._models:
-            model.extend(session, features, next_tokens)
-        self._learn([lesson])
-        self._sessions[session].rows += len(next_tokens)
-
     def rewind(self, session: str, rows: int) -> None:
         for part in self._parts:
             part.rewind(session, rows)
@@ -120,41 +112,30 @@ class JoinedDrafter:
         if state.first is not None:
             del state.odds[max(rows - state.first, 0) :]
 
-    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        state = self._sessions[session]
-        if state.first is None:
-            state.first = state.rows
-        found = [model.predict(session, growth, frontier) for model in self._models]
-        log_probs = join_models(found, self._vocab_size)
-        if self._lookup is not None:
-            matches = self._lookup.matches(session, growth, frontier)
-            log_probs = join_lookup(log_probs, matches, state.latest_odds)
-        return ranked(log_probs, width, state.noise, found[0].positions)
-
     def check_request(self, request: GrowRequest) -> None:
         for part in self._parts:
             part.check_request(request)
 
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         check_requests(self.check_request, requests)
         before = [self._sessions[request.session].rows for request in requests]
         try:
-            return self._grow_together(requests)
+            return self._grow(requests)
         except Exception:
             for request, rows in zip(requests, before, strict=True):
                 if request.added_rows:
                     self.rewind(request.session, rows)
             raise
 
-    def _grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+    def _grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         lessons = [
             self._extend_lookup(request.session, request.next_tokens)
             for request in requests
             if request.next_tokens is not None
         ]
-        by_model = [model.predict_together(requests) for model in self._models]
+        by_model = [model.predict(requests) for model in self._models]
         self._learn(lessons)
-        return ranked_together(
+        return ranked(
             [
                 self._joined(request, found)
                 for request, found in zip(requests, zip(*by_model, strict=True), strict=True)
@@ -183,10 +164,10 @@ class JoinedDrafter:
         lesson = _Lesson(session, state, next_tokens[known:])
         if self._lookup is None:
             return lesson
-        self._lookup.extend(session, None, next_tokens[:known])
+        self._lookup.append(session, next_tokens[:known])
         for i in range(known, len(next_tokens)):
             lesson.matches.append(self._lookup.next_match(session))
-            self._lookup.extend(session, None, next_tokens[i : i + 1])
+            self._lookup.append(session, next_tokens[i : i + 1])
         return lesson
 
     def _learn(self, lessons: Sequence[_Lesson]) -> None:
@@ -195,7 +176,7 @@ class JoinedDrafter:
         if not learnt:
             return
         spans = [lesson.span for lesson in learnt]
-        by_model = [model.predict_true_together(spans) for model in self._models]
+        by_model = [model.predict_true(spans) for model in self._models]
         drawn: list[torch.Tensor] = []
         for lesson, found in zip(learnt, zip(*by_model, strict=True), strict=True):
             joined = join_models(found, self._vocab_size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import IntArray
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
@@ -163,11 +163,6 @@ class LMDrafter(ModelDrafter[_LMSession]):
         if self._block.decoding is not None:
             self._block.decoding.free()
 
-    @torch.inference_mode()
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
-        state = self._with_capacity(session, len(next_tokens))
-        self._compute_parts([self._new_known(state, next_tokens)])
-
     def _new_known(self, state: _LMSession, next_tokens: IntArray) -> _NewRows:
         """Note tokens that follow the text, and return those that are not computed as a branch."""
         tokens = next_tokens.tolist()
@@ -192,11 +187,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
     def _ids(self) -> torch.Tensor | None:
         return self._proposals.ids
 
-    def _compute(self, state: _LMSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
-        self._compute_together([], [(state, frontier)])
-        return state.states_of(frontier.nodes), None
-
-    def _compute_together(
+    def _compute(
         self, extended: Sequence[tuple[_LMSession, GrowRequest]], grown: Sequence[tuple[_LMSession, Frontier]]
     ) -> None:
         parts: list[_NewRows] = []

@@ -23,7 +23,7 @@ from flowedge.drafting.drafter import (
     SessionDrafter,
     check_requests,
 )
-from flowedge.drafting.ranking import RankedNodes, ranked, ranked_together, with_added
+from flowedge.drafting.ranking import RankedNodes, ranked, with_added
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
@@ -61,13 +61,9 @@ class Predictor(Drafter, Protocol):
     @property
     def draft_tokens(self) -> int: ...
 
-    def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction: ...
+    def predict(self, requests: Sequence[GrowRequest]) -> list[Prediction]: ...
 
-    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]: ...
-
-    def predict_true(self, session: str, start: int, stop: int) -> Prediction: ...
-
-    def predict_true_together(self, spans: Sequence[TrueSpan]) -> list[Prediction]: ...
+    def predict_true(self, spans: Sequence[TrueSpan]) -> list[Prediction]: ...
 
 
 @dataclass(frozen=True)
@@ -175,15 +171,6 @@ class ModelDrafter(SessionDrafter[M]):
         self._learner = learner
 
     @abstractmethod
-    def _compute(self, state: M, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Add a frontier's f nodes to the session's nodes.
-
-        Returns:
-            The states [f, hidden] that predict their children; and the states' logits [f, columns] where they
-            are computed already.
-        """
-
-    @abstractmethod
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The logits [f, columns] of hidden states [f, hidden]."""
 
@@ -192,7 +179,7 @@ class ModelDrafter(SessionDrafter[M]):
         return None
 
     @abstractmethod
-    def _compute_together(
+    def _compute(
         self, extended: Sequence[tuple[M, GrowRequest]], grown: Sequence[tuple[M, Frontier]]
     ) -> None:
         """Extend sessions by true rows, and add frontiers' nodes to the nodes of other sessions.
@@ -206,15 +193,11 @@ class ModelDrafter(SessionDrafter[M]):
         if len(request.frontier.nodes) and not self._sessions[request.session].has_root_after(request):
             raise ValueError(f"session {request.session} has no true row to draft from")
 
-    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        found = self.predict(session, growth, frontier)
-        return ranked(found.logits, width, self._sessions[session].noise, found.positions, found.ids)
-
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         check_requests(self.check_request, requests)
         with self._rows_taken_back(requests):
-            found = self.predict_together(requests)
-            return ranked_together(
+            found = self.predict(requests)
+            return ranked(
                 [
                     RankedNodes(
                         with_added(each.logits, each.ids, request.added),
@@ -228,8 +211,8 @@ class ModelDrafter(SessionDrafter[M]):
             )
 
     @torch.inference_mode()
-    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
-        """The tokens that follow the nodes of each request; arguments and errors as in Drafter.grow_together.
+    def predict(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
+        """The tokens that follow the nodes of each request; arguments and errors as in Drafter.grow.
 
         The logits of a request without nodes have no rows.
         """
@@ -258,8 +241,8 @@ class ModelDrafter(SessionDrafter[M]):
             raise
 
     @torch.inference_mode()
-    def predict_true_together(self, spans: Sequence[TrueSpan]) -> list[Prediction]:
-        """The result of `predict_true` for rows of several sessions."""
+    def predict_true(self, spans: Sequence[TrueSpan]) -> list[Prediction]:
+        """The tokens that follow true rows, as predicted when these rows were added."""
         return self._predictions(
             [
                 (state, state.predictors(span.start, span.stop), list(range(span.start + 2, span.stop + 2)))
@@ -267,21 +250,6 @@ class ModelDrafter(SessionDrafter[M]):
                 for state in (self._sessions[span.session],)
             ]
         )
-
-    @torch.inference_mode()
-    def predict(self, session: str, growth: int, frontier: Frontier) -> Prediction:
-        """The tokens that follow each frontier node; arguments and errors as in Drafter.grow."""
-        state = self._sessions[session]
-        self._begin_growth(session, state, growth)
-        states, logits = self._compute(state, frontier)
-        if logits is None:
-            logits = self._logits(states)
-        return self._prediction(state, states, state.positions_of(frontier.nodes), logits)
-
-    @torch.inference_mode()
-    def predict_true(self, session: str, start: int, stop: int) -> Prediction:
-        """The tokens that follow true rows [start, stop), as predicted when those rows were added."""
-        return self.predict_true_together([TrueSpan(session, start, stop)])[0]
 
     def _compute_all(self, asked: Sequence[tuple[M, GrowRequest]]) -> None:
         """Extend the sessions, and compute the nodes of all frontiers.
@@ -296,28 +264,21 @@ class ModelDrafter(SessionDrafter[M]):
             if request.next_tokens is None and self._begins(state, request)
         ]
         if extended or grown:
-            self._compute_together(extended, grown)
+            self._compute(extended, grown)
         below = [(state, request.frontier) for state, request in extended if self._begins(state, request)]
         if below:
-            self._compute_together([], below)
+            self._compute([], below)
 
     def _begins(self, state: M, request: GrowRequest) -> bool:
         """Begin the growth of a request unless it is the current one; return whether it has rows."""
         if not len(request.frontier.nodes):
             return False
-        self._begin_growth(request.session, state, request.growth)
+        if request.growth != state.growth:
+            state.discard_growth()
+            assert state.root is not None, "as checked"
+            state.growth, state.drafts = request.growth, True
+            state.nodes[ROOT] = state.root
         return list(request.frontier.nodes) != [ROOT]
-
-    def _begin_growth(self, session: str, state: M, growth: int) -> None:
-        """Begin a growth at the root unless it is the current one."""
-        if growth == state.growth:
-            return
-        state.discard_growth()
-        if state.root is None:
-            raise ValueError(f"session {session} has no true row to draft from")
-        state.growth = growth
-        state.nodes[ROOT] = state.root
-        state.drafts = True
 
     def _noise(self, request: GrowRequest) -> SamplingParams | None:
         return self._sessions[request.session].noise
@@ -358,7 +319,8 @@ class ModelDrafter(SessionDrafter[M]):
             return []
         every = [states for _, states, _ in asked]
         joined = every[0] if len(every) == 1 else torch.cat(every)
-        logits = torch.split(self._logits(joined), [len(states) for states in every])
+        product = self._logits(joined) if len(joined) else joined
+        logits = torch.split(product, [len(states) for states in every])
         return [
             self._prediction(state, states, positions, own)
             for (state, states, positions), own in zip(asked, logits, strict=True)
@@ -368,7 +330,7 @@ class ModelDrafter(SessionDrafter[M]):
         self, state: M, states: torch.Tensor, positions: list[int], logits: torch.Tensor
     ) -> Prediction:
         """The tokens that states [f, hidden] with these logits predict."""
-        if state.seen is None or not state.seen.count:
+        if state.seen is None or not state.seen.count or not len(states):
             return Prediction(logits, positions, self._ids)
         return Prediction(torch.cat((logits, state.seen.logits(states)), dim=1), positions, state.seen.ids)
 

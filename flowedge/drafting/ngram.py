@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import (
@@ -194,14 +194,16 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         state = _NGramSession(capacity=capacity, first_token=first_token, noise=noise, index=index)
         self._begin(session, state)
 
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:  # noqa: ARG002
+    def append(self, session: str, next_tokens: IntArray) -> None:
+        """Add true rows, of which lookup needs the tokens alone: int64 [n].
+
+        Raises:
+            CapacityError: when the session has no capacity for the rows.
+        """
         state = self._with_capacity(session, len(next_tokens))
         state.discard_growth()
         for token in next_tokens.tolist():
             state.index.append(token)
-
-    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        return self._grow(GrowRequest(session, growth, frontier, width))
 
     def _grow(self, request: GrowRequest) -> DraftLayer:
         """The layer of a request whose true rows are there."""
@@ -219,15 +221,19 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
             children.append(found[:width])
         return padded_layer(children)
 
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         check_requests(self.check_request, requests)
         for request in requests:
             if request.next_tokens is not None:
-                self.extend(request.session, None, request.next_tokens)
+                self.append(request.session, request.next_tokens)
         return [self._grow(each) if len(each.frontier.nodes) else padded_layer([]) for each in requests]
 
     def matches(self, session: str, growth: int, frontier: Frontier) -> list[Match]:
-        """The match at each frontier node; arguments and errors as in Drafter.grow."""
+        """The match at each frontier node of a growth.
+
+        Raises:
+            ValueError: when a node's parent was in no frontier of the growth.
+        """
         state = self._sessions[session]
         if growth != state.growth:
             state.growth = growth

@@ -35,7 +35,16 @@ _CACHED_NOISES = 32  # the nodes of a tree, and of its successors, share few pos
 
 @dataclass(frozen=True, eq=False)
 class RankedNodes:
-    """The nodes of a session whose children are ranked; attributes as the arguments of `ranked`."""
+    """The f nodes of a session whose children are ranked.
+
+    Attributes:
+        logits: the drafter's logits [f, columns].
+        width: the most children of each node.
+        noise: by which children are ranked as well; None to rank them by probability.
+        positions: the f absolute positions of the nodes' children.
+        ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
+            token ids.
+    """
 
     logits: torch.Tensor
     width: int
@@ -44,27 +53,9 @@ class RankedNodes:
     ids: torch.Tensor | None = None
 
 
-def ranked(
-    logits: torch.Tensor,
-    width: int,
-    noise: SamplingParams | None,
-    positions: Sequence[int],
-    ids: torch.Tensor | None = None,
-) -> DraftLayer:
-    """The `width` best children of each of f nodes, ranked with `noise` where it is given.
-
-    Args:
-        logits: the drafter's logits [f, columns].
-        positions: the f absolute positions of the nodes' children.
-        ids: int64 [columns] on the logits' device, the target's token of each column; None where columns are
-            token ids.
-    """
-    return ranked_together([RankedNodes(logits, width, noise, positions, ids)])[0]
-
-
 def with_added(logits: torch.Tensor, ids: torch.Tensor | None, added: Scores | None) -> torch.Tensor:
     """Return the logits [f, columns] of a drafter with what is added to them (see GrowRequest); `ids` as in
-    `ranked`."""
+    RankedNodes."""
     if added is None:
         return logits
     columns = added[:, : logits.shape[-1]] if ids is None else added[:, to_host(ids)[0]]
@@ -72,8 +63,8 @@ def with_added(logits: torch.Tensor, ids: torch.Tensor | None, added: Scores | N
     return logits.float() + change
 
 
-def ranked_together(asked: Sequence[RankedNodes]) -> list[DraftLayer]:
-    """Return the result of `ranked` for the nodes of several sessions, with one copy to the host."""
+def ranked(asked: Sequence[RankedNodes]) -> list[DraftLayer]:
+    """Return the best children of the nodes of several sessions, with one copy to the host."""
     layers: dict[int, DraftLayer] = {}
     best: list[torch.Tensor] = []
     for index, each in enumerate(asked):
@@ -104,7 +95,7 @@ def _best(asked: RankedNodes) -> tuple[torch.Tensor, torch.Tensor]:
 def drawn_scores(
     logits: torch.Tensor, noise: SamplingParams, positions: Sequence[int], ids: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The log-probabilities [f, columns] that tokens are drawn, given the noise; arguments as in `ranked`.
+    """The log-probabilities [f, columns] that tokens are drawn, given the noise; arguments as in RankedNodes.
 
     The target's logits are assumed to be the drafter's plus independent Gumbel errors of scale s. Without
     filters, token v is then drawn with probability softmax((log q + T g) / s). Let f be the log q of the
@@ -210,7 +201,7 @@ def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
 def _noise(
     seed: int, position: int, columns: int, ids: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor:
-    """The noise at a position, float32 [columns], of the columns' tokens; `ids` as in `ranked`."""
+    """The noise at a position, float32 [columns], of the columns' tokens; `ids` as in RankedNodes."""
     if device.type == "cpu":
         tokens = np.arange(columns) if ids is None else ids.numpy()
         return torch.from_numpy(gumbel_noise_of(seed, position, tokens)).float()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import (
     DraftBatch,
-    DraftWork,
+    DraftJob,
     ExtendDraft,
     Forward,
     ForwardBatch,
     GrowDraft,
+    SessionJob,
     StageJob,
     Verify,
-    forwards_of,
 )
 
 DRAFT = "draft"
@@ -29,26 +29,32 @@ COMPUTING = (DRAFT, VERIFY, PREFILL, FORWARD, ABORTED, CACHE)
 ACTIVITIES = (*COMPUTING, TRANSFER, PRUNE, REQUEST)
 
 
-def job_activity(job: StageJob | DraftWork) -> tuple[str, int]:
+def job_activity(job: StageJob | DraftJob) -> tuple[str, int]:
     """Return the activity of a job that has been run, and its rows; a cache has 0 rows.
 
     A batch is a prefill if all its rows are.
     """
     match job:
         case DraftBatch():
-            parts = [job_activity(part) for part in job.jobs]
-            return parts[0][0], sum(rows for _, rows in parts)
-        case Forward() | ForwardBatch():
-            prefills = all(each.committed and each.num_rows > 1 for each in forwards_of(job))
+            return (VERIFY if job.verifies else DRAFT), sum(map(job_rows, job.jobs))
+        case ForwardBatch():
+            prefills = all(each.committed and each.num_rows > 1 for each in job.forwards)
             return (ABORTED if job.dead else PREFILL if prefills else FORWARD), job.num_rows
-        case GrowDraft():
-            return DRAFT, len(job.nodes)
-        case ExtendDraft():
-            return DRAFT, len(job.next_tokens)
-        case Verify():
-            return VERIFY, len(job.positions)
         case _:
             return CACHE, 0
+
+
+def job_rows(job: SessionJob) -> int:
+    """Return the rows of the job of one session; a cache has 0 rows."""
+    match job:
+        case Forward() | Verify():
+            return len(job.positions)
+        case GrowDraft():
+            return len(job.nodes)
+        case ExtendDraft():
+            return len(job.next_tokens)
+        case _:
+            return 0
 
 
 def message_rows(message: Message) -> int:

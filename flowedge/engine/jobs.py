@@ -1,21 +1,24 @@
 """Jobs: what a state machine wants computed, and the results.
 
-A device computes one job at a time, like one GPU. A driver takes a job from its machine with `next_job()` and
-has an executor run it. It hands a result back with `finish(job, result)`, an error with `fail(job, error)`.
+A device computes one job at a time, like one GPU. A driver takes a job from its machine and has an executor
+run it. It hands a result back with `finish(job, result)`, an error with `fail(job, error)`.
+
+Forwards, and drafting and drawing, come as batches of one or more sessions. Each session's own job is in its
+batch, and has an outcome of its own there: its result, or the error with which this one session ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias, overload
+from typing import NamedTuple, Protocol, TypeAlias
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.logit_rules import RuledPath
 from flowedge.core.sampling import SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
-from flowedge.engine.verification.draw import Draw, DrawnRows
+from flowedge.engine.draw import Draw, DrawnRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +73,7 @@ class DropCache:
 
 @dataclass(eq=False)
 class Forward:
-    """Compute n rows through a stage's layers.
+    """Compute n rows of one session through a stage's layers.
 
     Result: a payload as in StageSpec, DrawnRows if there is something to draw, or None when aborted.
 
@@ -105,10 +108,7 @@ class Forward:
 
 @dataclass(frozen=True, eq=False)
 class ForwardBatch:
-    """Compute rows of several sessions together.
-
-    Result: None when aborted, or a list: for each forward its result, or the error that ends its session.
-    """
+    """Compute the rows of one or more sessions together. Result: a list of outcomes, or None when aborted."""
 
     forwards: tuple[Forward, ...]
 
@@ -124,7 +124,7 @@ class ForwardBatch:
 
 @dataclass(frozen=True, eq=False)
 class Verify:
-    """Draw the target's tokens along the draft rows that came back. Result: sampling.Walk.
+    """Draw the target's tokens along the draft rows of a session that came back. Result: sampling.Walk.
 
     Attributes:
         hidden: [n, width], each row the final hidden state, then what was tapped; row 0 is the root.
@@ -144,10 +144,11 @@ class Verify:
 
 @dataclass(frozen=True, eq=False)
 class ExtendDraft:
-    """Extend the drafter's sequence by true rows (see Drafter.extend). Result: None.
+    """Extend the drafter's sequence of a session by true rows (see GrowRequest). Result: None.
 
     Attributes:
-        features: None for a drafter that needs no hidden states of the target.
+        features: [n, width]; None for a drafter that needs no hidden states of the target.
+        next_tokens: int64 [n], the token after each row.
     """
 
     session: str
@@ -157,7 +158,7 @@ class ExtendDraft:
 
 @dataclass(frozen=True, eq=False)
 class GrowDraft:
-    """Draft one layer of a tree. Result: DraftLayer.
+    """Draft one layer of a session's tree. Result: DraftLayer.
 
     Attributes:
         growth: number of the growth; a new number discards the rows of the growth before.
@@ -183,10 +184,7 @@ class GrowDraft:
 
 @dataclass(frozen=True, eq=False)
 class DraftBatch:
-    """Jobs of several sessions that are computed together. Result: a list with the outcome of each job.
-
-    An outcome is the job's own result, or the error with which its session ends; no other session is
-    harmed by it.
+    """Draft, or draw the target's tokens, for one or more sessions together. Result: a list of outcomes.
 
     Attributes:
         jobs: at most one of each session; either of `Verify`, or of `ExtendDraft` and `GrowDraft`.
@@ -216,19 +214,18 @@ class JobTime(NamedTuple):
     seconds: float
 
 
-Computation: TypeAlias = Forward | ForwardBatch
-StageJob: TypeAlias = OpenCache | DropCache | Computation
-ForwardResult: TypeAlias = Payload | DrawnRows | None
-StageResult: TypeAlias = ForwardResult | list[ForwardResult | FlowEdgeError]
-DraftJob: TypeAlias = OpenDraft | KeepDraft | DropCache | Verify | ExtendDraft | GrowDraft
-DraftResult: TypeAlias = Walk | DraftLayer | None
-DraftOutcome: TypeAlias = DraftResult | FlowEdgeError
-DraftWork: TypeAlias = DraftJob | DraftBatch
-DraftWorkResult: TypeAlias = DraftResult | list[DraftOutcome]
-Part: TypeAlias = OpenCache | Forward | DraftJob
+StageJob: TypeAlias = OpenCache | DropCache | ForwardBatch
+ForwardOutcome: TypeAlias = Payload | DrawnRows | FlowEdgeError | None
+StageResult: TypeAlias = list[ForwardOutcome] | None
+CacheJob: TypeAlias = OpenDraft | KeepDraft | DropCache
+ModelJob: TypeAlias = Verify | ExtendDraft | GrowDraft
+DraftJob: TypeAlias = CacheJob | DraftBatch
+DraftOutcome: TypeAlias = Walk | DraftLayer | FlowEdgeError | None
+DraftResult: TypeAlias = list[DraftOutcome] | None
+SessionJob: TypeAlias = OpenCache | Forward | CacheJob | ModelJob
 
 
-def parts_of(job: StageJob | DraftWork) -> tuple[Part, ...]:
+def session_jobs(job: StageJob | DraftJob) -> tuple[SessionJob, ...]:
     """Return the jobs of single sessions that a job consists of."""
     match job:
         case ForwardBatch():
@@ -239,33 +236,22 @@ def parts_of(job: StageJob | DraftWork) -> tuple[Part, ...]:
             return (job,)
 
 
-def outcomes_of(job: DraftWork, result: DraftWorkResult) -> list[tuple[DraftJob, DraftOutcome]]:
-    """Return the jobs of single sessions that a job consists of, each with its outcome."""
-    if isinstance(job, DraftBatch):
-        assert isinstance(result, list)
-        return list(zip(job.jobs, result, strict=True))
-    assert not isinstance(result, list)
-    return [(job, result)]
+def outcomes_of(job: DraftJob, result: DraftResult) -> list[tuple[ModelJob, DraftOutcome]]:
+    """Return the jobs of single sessions in a batch, each with its outcome; none for a job about a cache."""
+    return list(zip(job.jobs, result or (), strict=True)) if isinstance(job, DraftBatch) else []
 
 
-def forwards_of(job: StageJob) -> tuple[Forward, ...]:
-    """Return the forwards that a stage computes in a job; none for a job about a cache."""
-    if isinstance(job, ForwardBatch):
-        return job.forwards
-    return (job,) if isinstance(job, Forward) else ()
-
-
-def sessions_of(job: StageJob | DraftWork) -> tuple[str, ...]:
+def sessions_of(job: StageJob | DraftJob) -> tuple[str, ...]:
     """Return the sessions that a job is for."""
-    return tuple(part.session for part in parts_of(job))
+    return tuple(each.session for each in session_jobs(job))
 
 
-def shares_of(job: StageJob | DraftWork) -> dict[str, float]:
+def shares_of(job: StageJob | DraftJob) -> dict[str, float]:
     """Return each session's share of the time of a job: that of its rows where it has any."""
     if isinstance(job, ForwardBatch):
         return {forward.session: forward.num_rows / job.num_rows for forward in job.forwards}
-    parts = parts_of(job)
-    return {part.session: 1 / len(parts) for part in parts}
+    jobs = session_jobs(job)
+    return {each.session: 1 / len(jobs) for each in jobs}
 
 
 class StageExecutor(Protocol):
@@ -278,8 +264,5 @@ class StageExecutor(Protocol):
 class DraftExecutor(Protocol):
     """Runs a draft node's jobs; called from one thread at a time."""
 
-    @overload
-    def run(self, job: DraftJob) -> DraftResult: ...
-
-    @overload
-    def run(self, job: DraftBatch) -> list[DraftOutcome]: ...
+    def run(self, job: DraftJob) -> DraftResult:
+        """Run a job."""

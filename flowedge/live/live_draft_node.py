@@ -28,10 +28,10 @@ from flowedge.core.messages import Fault, Message, SessionMessage, session_messa
 from flowedge.core.request import Failed, Finished, Opened, Output, Request
 from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
-from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftSession
-from flowedge.engine.jobs import DraftExecutor, DraftWork, DraftWorkResult, outcomes_of
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_session import DraftSession
+from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult, outcomes_of
 from flowedge.engine.work_counts import CANCELLED, QUEUE_FULL, TOO_LARGE, WorkCounts
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
@@ -43,7 +43,7 @@ from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import FrameError
 from flowedge.strategies.events import TARGET
 
 TOKEN_BYTES = 4  # of a token id that a middle model returns
@@ -53,7 +53,7 @@ OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the inter
 _log = logging.getLogger(__name__)
 
 
-class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
+class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     """The draft node of one pipeline, from its making to the loss of a device.
 
     Attributes:
@@ -333,7 +333,7 @@ class LiveDraftNode(LiveDriver[DraftWork, DraftWorkResult]):
         if running is not None:
             running.progressed = time.monotonic()
 
-    def _finish(self, job: DraftWork, outcome: Outcome[DraftWorkResult | None]) -> None:
+    def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
         self._machine.tell_time(outcome.span.end)
         for part, result in outcomes_of(job, outcome.result):
             self._note_progress(part.session)

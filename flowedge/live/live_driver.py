@@ -18,8 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.messages import Message, shared_bytes
-from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftWork, StageJob, parts_of
+from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
+from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
@@ -27,7 +27,7 @@ from flowedge.live.timeline import Timeline
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import WorkTiming
 
-JobT = TypeVar("JobT", bound=StageJob | DraftWork)
+JobT = TypeVar("JobT", bound=StageJob | DraftJob)
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
@@ -207,8 +207,8 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
             else:
                 self._machine.record_busy(job, outcome.span.seconds)
                 # Before the end of the session is told to anyone.
-                for part in parts_of(job):
-                    self.timeline.add(part.session, activity, *outcome.span, job_activity(part)[1])
+                for part in session_jobs(job):
+                    self.timeline.add(part.session, activity, *outcome.span, job_rows(part))
                 self._finish(job, outcome)
 
     def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:

@@ -26,7 +26,7 @@ from flowedge.core.messages import (
 )
 from flowedge.engine.activity import PRUNE
 from flowedge.engine.jobs import StageExecutor, StageJob, StageResult
-from flowedge.engine.stage import Stage
+from flowedge.engine.stage.stage import Stage
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
@@ -35,7 +35,7 @@ from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind, 
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import FrameError
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import DraftWork, StageJob
+from flowedge.engine.jobs import DraftJob, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome
 from flowedge.live.transport.frame_link import FrameLink, LinkKind
 
@@ -24,7 +24,7 @@ class WorkTiming(Protocol):
     row_bytes: int
 
     def run_job(
-        self, job: StageJob | DraftWork, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
     ) -> None:
         """Have `work`, which carries out `job`, run in the compute thread.
 
@@ -70,7 +70,7 @@ class RealTime:
 
     def run_job(
         self,
-        job: StageJob | DraftWork,  # noqa: ARG002
+        job: StageJob | DraftJob,  # noqa: ARG002
         work: Callable[[], T],
         conclude: Callable[[Outcome[T]], None],
     ) -> None:

@@ -11,8 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flowedge.core.errors import ProtocolError
 from flowedge.core.message_limits import BATCH_SEGMENTS
-from flowedge.protocol.frame_error import FrameError
+
+
+class FrameError(ProtocolError):
+    """A frame that is not valid.
+
+    Attributes:
+        session: name of the frame's session, "" where the frame names none.
+    """
+
+    def __init__(self, session: str, reason: str) -> None:
+        super().__init__(reason)
+        self.session = session
+
 
 MAX_SESSION_ID = 64  # characters
 MAX_TEXT = 4096  # characters of a reason or of a device name

@@ -6,10 +6,8 @@ from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.errors import ProtocolError
 from flowedge.core.message_limits import BATCH_SEGMENTS
 from flowedge.core.messages import Segment, SegmentBatch, StageTime
-from flowedge.protocol.fields import index, int64, session_of
-from flowedge.protocol.frame_bounds import MAX_ROWS
-from flowedge.protocol.frame_error import FrameError
-from flowedge.protocol.tensors import tensor_bytes, tensor_from_pb, tensor_to_pb
+from flowedge.protocol.fields import index, int64, session_of, tensor_bytes, tensor_from_pb, tensor_to_pb
+from flowedge.protocol.frame_bounds import MAX_ROWS, FrameError
 from flowedge.v1 import pipeline_pb2 as pb
 
 

@@ -28,19 +28,18 @@ from flowedge.core.messages import (
     Tapped,
 )
 from flowedge.core.request import StageReport
-from flowedge.protocol.fields import index, int64, session_of, text
+from flowedge.protocol.fields import data_of, index, int64, session_of, tensor_from_pb, tensor_to_pb, text
 from flowedge.protocol.frame_bounds import (
     MAX_REPORTS,
     MAX_ROWS,
     MAX_TEXT,
     SMALL_BYTES,
     VARINT_BYTES,
+    FrameError,
     check_bounds,
 )
-from flowedge.protocol.frame_error import FrameError
 from flowedge.protocol.opening import open_from_pb, open_to_pb
 from flowedge.protocol.segments import batch_from_pb, segment_from_pb, segment_to_pb
-from flowedge.protocol.tensors import data_of, tensor_from_pb, tensor_to_pb
 from flowedge.v1 import pipeline_pb2 as pb
 
 _BESIDE_ROWS_BYTES = 1024  # of the head of a segment: what is not counted by rows

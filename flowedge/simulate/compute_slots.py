@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from flowedge.engine.jobs import DraftWork, StageJob
+from flowedge.engine.jobs import DraftJob, StageJob
 
 # Has an action happen to the device at a place at a time.
 At: TypeAlias = Callable[[float, int, Callable[[], None]], None]
@@ -24,7 +24,7 @@ class ComputeSlot:
     """
 
     busy: bool = False
-    job: StageJob | DraftWork | None = None
+    job: StageJob | DraftJob | None = None
     started: float = 0.0
     ended: float = 0.0
     concluding: float = 0.0
@@ -56,7 +56,7 @@ class ComputeSlots:
     def occupy(
         self,
         place: int,
-        job: StageJob | DraftWork,
+        job: StageJob | DraftJob,
         now: float,
         cost: float,
         concluding: float,

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 from flowedge.core.arrays import Payload
 from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped
 from flowedge.engine.jobs import (
-    Computation,
     DraftBatch,
-    DraftWork,
-    ExtendDraft,
-    Forward,
+    DraftJob,
     ForwardBatch,
-    GrowDraft,
     StageJob,
-    Verify,
-    forwards_of,
 )
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 
@@ -41,28 +35,22 @@ class FixedCosts:
     latency_s: float = 0.001
 
     def stage_job(self, stage: int, job: StageJob) -> float:
-        if not isinstance(job, Forward | ForwardBatch):
+        if not isinstance(job, ForwardBatch):
             return 0.0
-        draws = any(each.draw is not None and len(each.draw.visitable) > 0 for each in forwards_of(job))
+        draws = any(each.draw is not None and len(each.draw.visitable) > 0 for each in job.forwards)
         return self.layers * self.layer(stage, job) + (self.verify_s if draws else 0.0)
 
-    def layer(self, stage: int, job: Computation) -> float:
+    def layer(self, stage: int, job: ForwardBatch) -> float:
         forward_s = self.side_s if stage < DRAFT_NODE else self.stage_s
         return (forward_s + self.row_s * job.num_rows) / self.layers
 
-    def draft_job(self, job: DraftWork) -> float:
-        match job:
-            case DraftBatch():
-                return self.verify_s if job.verifies else self.draft_s
-            # The root layer is read off the forward that extends the drafter's cache.
-            case GrowDraft() | ExtendDraft():
-                return self.draft_s
-            case Verify():
-                return self.verify_s
-            case _:
-                return 0.0
+    def draft_job(self, job: DraftJob) -> float:
+        if not isinstance(job, DraftBatch):
+            return 0.0
+        # The root layer is read off the forward that extends the drafter's cache.
+        return self.verify_s if job.verifies else self.draft_s
 
-    def conclude(self, _place: int, _job: StageJob | DraftWork) -> float:
+    def conclude(self, _place: int, _job: StageJob | DraftJob) -> float:
         return 0.0
 
     def receive(self, _place: int, _message: Message) -> float:

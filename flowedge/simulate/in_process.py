@@ -11,16 +11,16 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
-from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.engine.draft_models import draft_node_spec
-from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.session_answer import TextStream
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.draft_models import draft_node_spec
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
-from flowedge.engine.stopping import TextStream
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead

@@ -15,18 +15,16 @@ from typing import Protocol, TypeAlias
 from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
 from flowedge.core.messages import Message, session_messages, shared_bytes
 from flowedge.core.request import Failed, Finished, Output, Request
-from flowedge.engine.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.jobs import (
-    Computation,
     DraftExecutor,
-    DraftWork,
-    Forward,
+    DraftJob,
     ForwardBatch,
     StageExecutor,
     StageJob,
     outcomes_of,
 )
-from flowedge.engine.stage import Stage
+from flowedge.engine.stage.stage import Stage
 from flowedge.simulate.compute_slots import ComputeSlots
 from flowedge.strategies.events import TARGET
 
@@ -56,13 +54,13 @@ class Costs(Protocol):
     def stage_job(self, stage: int, job: StageJob) -> float:
         """Return the compute time of a job on a stage."""
 
-    def layer(self, stage: int, job: Computation) -> float:
+    def layer(self, stage: int, job: ForwardBatch) -> float:
         """Return the time between two places where a forward can be aborted."""
 
-    def draft_job(self, job: DraftWork) -> float:
+    def draft_job(self, job: DraftJob) -> float:
         """Return the compute time of a job on the draft node."""
 
-    def conclude(self, place: int, job: StageJob | DraftWork) -> float:
+    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
         """Return the time from a job's end until what follows from it has been sent.
 
         The device begins no other job meanwhile.
@@ -87,7 +85,7 @@ class Costs(Protocol):
 class VirtualObserver:
     """Is told of every event, with its time in seconds of virtual time; subclasses record events."""
 
-    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
         """A device has run a job."""
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:
@@ -228,7 +226,7 @@ class VirtualPipeline:
         if not slot.busy and (job := stage.next_job()) is not None:
             cost = self._costs.stage_job(index, job)
             self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
-        if isinstance(slot.job, Forward | ForwardBatch) and slot.job.dead and slot.busy:
+        if isinstance(slot.job, ForwardBatch) and slot.job.dead and slot.busy:
             self._end_early(index, slot.job)
         while (message := stage.next_upstream()) is not None:
             delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
@@ -237,15 +235,15 @@ class VirtualPipeline:
             self._send_tapped(index, message)
         self._send_next(index, stage.next_outbound, route_of(index))
 
-    def _occupy(self, place: int, job: StageJob | DraftWork, cost: float, finish: Callable[[], None]) -> None:
+    def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
         self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
 
-    def _end_early(self, index: int, job: Computation) -> None:
+    def _end_early(self, index: int, job: ForwardBatch) -> None:
         """Have an aborted forward end with its current layer."""
         ends = abort_time(self._slots[index].started, self.now, self._costs.layer(index, job))
         self._slots.end_by(index, self.now, ends)
 
-    def _finish_draft(self, job: DraftWork) -> None:
+    def _finish_draft(self, job: DraftJob) -> None:
         slot = self._slots[DRAFT_NODE]
         self._observer.computed(DRAFT_NODE, job, slot.started, slot.ended)
         self.draft_node.record_busy(job, slot.ended - slot.started)

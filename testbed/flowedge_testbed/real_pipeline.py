@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label
-from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.profiling.documents.device import Watts
 from flowedge.profiling.documents.model import Quantisation
 from flowedge_testbed.emulation.emulation import SHORT_DTYPES

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request, draft_noise
 from flowedge.core.verification import LAST_STAGE
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.layers.taps import kept_places, tapped_place
 from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, VirtualPipeline

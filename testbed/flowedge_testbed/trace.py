@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flowedge.core.messages import Message, Prune, session_messages
-from flowedge.engine.activity import TRANSFER, job_activity, message_rows
-from flowedge.engine.jobs import DraftWork, StageJob, parts_of
+from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
+from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
 
 NO_SESSION = -1  # the session of what was done for no single request
@@ -90,11 +90,11 @@ class TraceObserver(VirtualObserver):
         """Return the number of a session's request under a load, or NO_SESSION."""
         return NO_SESSION
 
-    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
         if end > start:
             kind, _ = job_activity(job)
-            for part in parts_of(job):
-                session, (_, rows) = self.number_of(part.session), job_activity(part)
+            for part in session_jobs(job):
+                session, rows = self.number_of(part.session), job_rows(part)
                 self.trace.intervals.append(Interval(place, kind, start, end, rows, session))
 
     def sent(self, sender: int, message: Message, start: float, left: float, arrives: float) -> None:  # noqa: ARG002

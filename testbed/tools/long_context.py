@@ -25,9 +25,9 @@ import torch
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.draft_head import CachedAttention
-from flowedge.engine.draft_models import DraftModels, draft_node_spec
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import DraftBatch, DraftExecutor, Forward, StageExecutor, Verify
+from flowedge.engine.executors.draft_models import DraftModels, draft_node_spec
+from flowedge.engine.jobs import DraftBatch, DraftExecutor, ForwardBatch, StageExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
 from flowedge.models.layers import attention
@@ -96,12 +96,11 @@ class TimedExecutor(Generic[Job]):
 
     def run(self, job: Job | DraftBatch) -> Any:
         part = STAGE
-        if isinstance(job, Forward):
-            self.work.context = job.context
-            self.work.segments[job.context // WINDOW] += self.first
+        if isinstance(job, ForwardBatch):  # of one session
+            self.work.context = job.forwards[0].context
+            self.work.segments[self.work.context // WINDOW] += self.first
         else:
-            verifies = job.verifies if isinstance(job, DraftBatch) else isinstance(job, Verify)
-            part = VERIFYING if verifies else DRAFTING
+            part = VERIFYING if isinstance(job, DraftBatch) and job.verifies else DRAFTING
         return self.work.timed(part, self.inner.run)(job)
 
 

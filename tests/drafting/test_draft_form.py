@@ -16,7 +16,7 @@ from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
-from flowedge.engine.draft_models import DraftModels, required_memory
+from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.native.library import missing_reason
 from tests.support.breadth import dealt_diagonally

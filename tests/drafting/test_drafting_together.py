@@ -18,6 +18,7 @@ from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowR
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, makers, small
+from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally
 
 ROWS = 120
@@ -90,10 +91,10 @@ class Text:
 
 def alone(drafter: Drafter, request: GrowRequest) -> DraftLayer | None:
     if request.next_tokens is not None:
-        drafter.extend(request.session, request.features, request.next_tokens)
+        extend(drafter, request.session, request.features, request.next_tokens)
     if not request.frontier.nodes:
         return None
-    return drafter.grow(request.session, request.growth, request.frontier, request.width)
+    return grow(drafter, request.session, request.growth, request.frontier, request.width)
 
 
 def compare(got: DraftLayer, expected: DraftLayer, exact: bool) -> None:
@@ -116,7 +117,7 @@ def test_layers_together_are_those_alone(made: dict[str, Make], name: str, count
     for _ in range(14):
         asked = [text for text in texts if rng.random() < 0.8 and text.rows < ROWS - 40]
         requests = [text.request(rng) for text in asked]
-        found = other.grow_together(requests)
+        found = other.grow(requests)
         assert len(found) == len(requests)
         for text, request, layer in zip(asked, requests, found, strict=True):
             expected = alone(one, request)
@@ -141,7 +142,7 @@ def test_nodes_below_the_root_may_be_asked_for_with_the_rows(made: dict[str, Mak
             )
             for text in texts
         ]
-        for request, layer in zip(requests, other.grow_together(requests), strict=True):
+        for request, layer in zip(requests, other.grow(requests), strict=True):
             expected = alone(one, request)
             assert expected is not None
             compare(layer, expected, not missing_reason())
@@ -165,7 +166,7 @@ def test_a_request_that_cannot_be_served_changes_nothing(made: dict[str, Make], 
         for drafter in (one, other):
             drafter.open(text.name, ROWS, int(text.tokens[0]))
     first = [text.request(rng) for text in texts]
-    other.grow_together(first)
+    other.grow(first)
     asked: dict[str, Any] = {
         "session": "session-1",
         "growth": 9,
@@ -179,13 +180,13 @@ def test_a_request_that_cannot_be_served_changes_nothing(made: dict[str, Make], 
     for change, message in REFUSED:
         bad = GrowRequest(**(asked | change))
         with pytest.raises((ValueError, CapacityError), match=message):
-            other.grow_together([good, bad])
+            other.grow([good, bad])
         if bad.session != "session-0":
             with pytest.raises((ValueError, CapacityError), match=message):
                 other.check_request(bad)
     for request in [*first, good]:
         expected = alone(one, request)
-    (layer,) = other.grow_together([good])
+    (layer,) = other.grow([good])
     assert expected is not None
     compare(layer, expected, False)
 
@@ -205,13 +206,13 @@ def test_after_memory_ran_out_each_request_can_be_made_again(
         if step % 4:
             model: Any = getattr(other, "_models", [other])[-1]
             ranking = joined if isinstance(other, JoinedDrafter) else model_drafter
-            places = ((model, "_compute_together"), (model, "_logits"), (ranking, "ranked_together"))
+            places = ((model, "_compute"), (model, "_logits"), (ranking, "ranked"))
             with monkeypatch.context() as patch:
                 patch.setattr(*places[step % 4 - 1], _out_of_memory)
                 with pytest.raises(torch.OutOfMemoryError):
-                    other.grow_together(requests)
+                    other.grow(requests)
         for text, request in zip(texts, requests, strict=True):
-            (layer,) = other.grow_together([request])
+            (layer,) = other.grow([request])
             expected = alone(one, request)
             if expected is not None:
                 compare(layer, expected, False)
@@ -229,7 +230,7 @@ def test_all_rows_take_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     for text in texts:
         drafter.open(text.name, ROWS, int(text.tokens[0]))
-    for text, layer in zip(texts, drafter.grow_together([each.request(rng) for each in texts]), strict=True):
+    for text, layer in zip(texts, drafter.grow([each.request(rng) for each in texts]), strict=True):
         text.layer = layer
     requests = [text.request(rng) for text in texts]
     counted: list[int] = []
@@ -239,7 +240,7 @@ def test_all_rows_take_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     products: list[int] = []
     logits: Any = attrgetter("_logits")(drafter)
     monkeypatch.setattr(drafter, "_logits", lambda hidden: (products.append(len(hidden)), logits(hidden))[1])
-    drafter.grow_together(requests)
+    drafter.grow(requests)
     rows = sum(
         each.added_rows or len(each.frontier.nodes) * (list(each.frontier.nodes) != [ROOT])
         for each in requests
@@ -268,6 +269,6 @@ def test_the_small_models_rows_take_one_forward_and_one_product_of_its_head(
     for text in texts:
         drafter.open(text.name, ROWS, int(text.tokens[0]))
     requests = [text.request(rng) for text in texts]
-    drafter.grow_together(requests)
+    drafter.grow(requests)
     assert forwards == [4]
     assert products == [sum(len(each.frontier.nodes) for each in requests)]

@@ -18,7 +18,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import check_taps, eagle3_taps, row_width
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
-from tests.drafting.trees import grow_and_check
+from tests.drafting.trees import extend, grow, grow_and_check
 
 HIDDEN, VOCAB, DRAFT_VOCAB = 32, 60, 25
 
@@ -62,7 +62,7 @@ def test_growth_equals_the_plain_head(tmp_path: Path, seed: int) -> None:
     drafter = setting.drafter()
     rows = 0
     for growth, step in enumerate((7, 1, 12)):
-        drafter.extend("s", setting.rows[rows : rows + step], setting.next_tokens[rows : rows + step])
+        extend(drafter, "s", setting.rows[rows : rows + step], setting.next_tokens[rows : rows + step])
         rows += step
         grow_and_check(
             drafter, growth, 3, lambda *given, rows=rows: setting.check_below(rows, *given), vocab=VOCAB
@@ -72,18 +72,18 @@ def test_growth_equals_the_plain_head(tmp_path: Path, seed: int) -> None:
 def test_rewound_rows_are_forgotten(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     drafter = setting.drafter()
-    drafter.extend("s", setting.rows[:9], setting.next_tokens[:9])
-    drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
+    extend(drafter, "s", setting.rows[:9], setting.next_tokens[:9])
+    grow(drafter, "s", 1, Frontier([0], [-1], [0]), 3)
     drafter.rewind("s", 4)
-    drafter.extend("s", setting.rows[4:6], setting.next_tokens[4:6])
+    extend(drafter, "s", setting.rows[4:6], setting.next_tokens[4:6])
     grow_and_check(drafter, 2, 3, lambda *given: setting.check_below(6, *given), vocab=VOCAB)
 
 
 def test_a_wide_layer_has_the_whole_draft_vocabulary_and_no_more(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     drafter = setting.drafter()
-    drafter.extend("s", setting.rows[:5], setting.next_tokens[:5])
-    layer = drafter.grow("s", 1, Frontier([0], [-1], [0]), VOCAB)
+    extend(drafter, "s", setting.rows[:5], setting.next_tokens[:5])
+    layer = grow(drafter, "s", 1, Frontier([0], [-1], [0]), VOCAB)
     assert sorted(layer.tokens[0].tolist()) == setting.plain.target_ids.tolist()
 
 

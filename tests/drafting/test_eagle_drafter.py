@@ -14,6 +14,7 @@ from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.models.layers.head import LMHead
+from tests.drafting.trees import extend, grow
 
 HIDDEN, VOCAB = 32, 50
 
@@ -75,7 +76,7 @@ def grow_and_check(setting: Setting, drafter: HeadDrafter, rows: int, growth: in
     paths: dict[int, list[int]] = {0: []}
     nodes, parents, tokens = [0], [-1], [0]
     for _ in range(layers):
-        layer = drafter.grow("s", growth, Frontier(nodes, parents, tokens), width)
+        layer = grow(drafter, "s", growth, Frontier(nodes, parents, tokens), width)
         check(setting, rows, [paths[node] for node in nodes], layer)
         chosen = random.permutation(len(nodes) * width)[:frontier]
         above = [(nodes[index // width], int(layer.tokens.reshape(-1)[index])) for index in chosen]
@@ -103,7 +104,7 @@ def test_growth_equals_recomputation(seed: int) -> None:
     drafter.open("s", 40, 0)
     rows = 0
     for growth, step in enumerate((7, 1, 3, 12)):
-        drafter.extend("s", setting.features[rows : rows + step], setting.next_tokens[rows : rows + step])
+        extend(drafter, "s", setting.features[rows : rows + step], setting.next_tokens[rows : rows + step])
         rows += step
         grow_and_check(setting, drafter, rows, growth, layers=4)
 
@@ -112,26 +113,26 @@ def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
     setting = Setting(5)
     drafter = setting.drafter()
     drafter.open("s", 10, 0)
-    drafter.extend("s", setting.features[:10], setting.next_tokens[:10])
-    first = drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
-    drafter.grow("s", 1, Frontier([1], [0], [int(first.tokens[0, 0])]), 3)
-    drafter.grow("s", 2, Frontier([0], [-1], [0]), 3)
+    extend(drafter, "s", setting.features[:10], setting.next_tokens[:10])
+    first = grow(drafter, "s", 1, Frontier([0], [-1], [0]), 3)
+    grow(drafter, "s", 1, Frontier([1], [0], [int(first.tokens[0, 0])]), 3)
+    grow(drafter, "s", 2, Frontier([0], [-1], [0]), 3)
     with pytest.raises(ValueError, match="not of growth 2"):
-        drafter.grow("s", 2, Frontier([2], [1], [3]), 3)
+        grow(drafter, "s", 2, Frontier([2], [1], [3]), 3)
 
 
 def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
     setting = Setting(6)
     drafter = setting.drafter()
     drafter.open("s", 5, 0)
-    drafter.extend("s", setting.features[:5], setting.next_tokens[:5])
-    layer = drafter.grow("s", 1, Frontier([0], [-1], [0]), VOCAB)
+    extend(drafter, "s", setting.features[:5], setting.next_tokens[:5])
+    layer = grow(drafter, "s", 1, Frontier([0], [-1], [0]), VOCAB)
     tokens = layer.tokens[0].tolist()
     node = 1
     for _ in range(SCRATCH_ROWS // VOCAB + 2):
         nodes = list(range(node, node + VOCAB))
         node += VOCAB
-        layer = drafter.grow("s", 1, Frontier(nodes, [0] * VOCAB, tokens), 3)
+        layer = grow(drafter, "s", 1, Frontier(nodes, [0] * VOCAB, tokens), 3)
     check(setting, 5, [[token] for token in tokens], layer)
 
 
@@ -140,14 +141,14 @@ def test_sessions_are_apart_and_capacity_holds() -> None:
     drafter = setting.drafter()
     drafter.open("s", 8, 0)
     drafter.open("t", 8, 0)
-    drafter.extend("s", setting.features[:8], setting.next_tokens[:8])
-    drafter.extend("t", setting.features[8:12], setting.next_tokens[8:12])
-    check(setting, 8, [[]], drafter.grow("s", 1, Frontier([0], [-1], [0]), 5))
+    extend(drafter, "s", setting.features[:8], setting.next_tokens[:8])
+    extend(drafter, "t", setting.features[8:12], setting.next_tokens[8:12])
+    check(setting, 8, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))
     with pytest.raises(CapacityError, match="8 rows"):
-        drafter.extend("s", setting.features[:1], setting.next_tokens[:1])
+        extend(drafter, "s", setting.features[:1], setting.next_tokens[:1])
     drafter.close("s")
     drafter.close("s")
-    drafter.extend("t", setting.features[12:16], setting.next_tokens[12:16])
+    extend(drafter, "t", setting.features[12:16], setting.next_tokens[12:16])
 
 
 def test_a_payload_in_bfloat16_is_read_as_such() -> None:
@@ -156,5 +157,5 @@ def test_a_payload_in_bfloat16_is_read_as_such() -> None:
     exact = torch.from_numpy(setting.features[:6]).bfloat16()
     setting.features[:6] = exact.float().numpy()
     drafter.open("s", 6, 0)
-    drafter.extend("s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
-    check(setting, 6, [[]], drafter.grow("s", 1, Frontier([0], [-1], [0]), 5))
+    extend(drafter, "s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
+    check(setting, 6, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))

@@ -22,7 +22,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from tests.drafting.trees import grow_and_check
+from tests.drafting.trees import extend, grow, grow_and_check, predict
 
 VOCAB = 60
 PROMPT = 20  # tokens of the text that are known when the first tree is grown
@@ -47,8 +47,8 @@ def others(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
 def after(model: LMDrafter, text: list[int]) -> np.ndarray:
     """The model's log-probabilities [VOCAB] of what follows a text."""
     model.open("alone", len(text), text[0])
-    model.extend("alone", None, np.array(text[1:]))
-    found = model.predict("alone", 1, Frontier([0], [-1], [text[-1]]))
+    extend(model, "alone", None, np.array(text[1:]))
+    found = predict(model, "alone", 1, Frontier([0], [-1], [text[-1]]))
     model.close("alone")
     return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
 
@@ -95,7 +95,7 @@ def test_children_are_the_best_of_the_mixture(
     for noise in (None, SAMPLING):
         drafter = JoinedDrafter([models(), others()][:count], NGramDrafter(), VOCAB)
         drafter.open("s", 40, text[0], noise)
-        drafter.extend("s", None, np.array(text[1:PROMPT]))
+        extend(drafter, "s", None, np.array(text[1:PROMPT]))
         assert not drafter.needs_features
         for growth, stop in enumerate((PROMPT, PROMPT + 3, len(text)), start=1):
             known = text[:stop]
@@ -120,7 +120,7 @@ def test_children_are_the_best_of_the_mixture(
 
             grow_and_check(drafter, growth, 3, check, vocab=VOCAB)
             following = (PROMPT + 3, len(text), len(text))[growth - 1]
-            drafter.extend("s", None, np.array(text[stop:following]))
+            extend(drafter, "s", None, np.array(text[stop:following]))
 
 
 def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
@@ -128,16 +128,16 @@ def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
     text = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]
     drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
     drafter.open("s", 40, 1)
-    drafter.extend("s", None, np.array(text[1:5]))
-    drafter.grow("s", 1, Frontier([0], [-1], [text[4]]), 4)
-    drafter.extend("s", None, np.array(text[5:]))
-    before = drafter.grow("s", 2, Frontier([0], [-1], [2]), 4)
+    extend(drafter, "s", None, np.array(text[1:5]))
+    grow(drafter, "s", 1, Frontier([0], [-1], [text[4]]), 4)
+    extend(drafter, "s", None, np.array(text[5:]))
+    before = grow(drafter, "s", 2, Frontier([0], [-1], [2]), 4)
     for growth, stops in enumerate(((7, 8, 10), (3, 7, 10), (2, 10), (0, 1, 10)), start=3):
-        drafter.extend("s", None, np.array([9, 9, 1, 2]))
+        extend(drafter, "s", None, np.array([9, 9, 1, 2]))
         drafter.rewind("s", stops[0])
         for start, stop in pairwise(stops):
-            drafter.extend("s", None, np.array(text[start + 1 : stop + 1]))
-        again = drafter.grow("s", growth, Frontier([0], [-1], [2]), 4)
+            extend(drafter, "s", None, np.array(text[start + 1 : stop + 1]))
+        again = grow(drafter, "s", growth, Frontier([0], [-1], [2]), 4)
         assert before.tokens.tolist() == again.tokens.tolist()
         np.testing.assert_allclose(before.log_probs, again.log_probs, atol=1e-5)
     parts = (models(), NGramDrafter())

@@ -18,7 +18,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.session_rows import SessionRows
-from tests.drafting.trees import grow_and_check
+from tests.drafting.trees import extend, grow, grow_and_check
 
 VOCAB = 60
 TARGET_VOCAB = 56  # the model's vocabulary is padded
@@ -44,7 +44,7 @@ class Setting:
 
     def extend(self, count: int) -> None:
         given = self.tokens[self.rows + 1 : self.rows + 1 + count]
-        self.drafter.extend("s", None, given)
+        extend(self.drafter, "s", None, given)
         self.rows += count
 
     def check(self, path: list[int], tokens: np.ndarray, log_probs: np.ndarray) -> None:
@@ -130,7 +130,7 @@ def test_going_back_and_on_again(directory: Path) -> None:
     setting.drafter.rewind("s", 12)
     setting.rows = 12
     with pytest.raises(ValueError, match="no true row"):
-        setting.drafter.grow("s", 2, Frontier([0], [-1], [0]), 3)
+        grow(setting.drafter, "s", 2, Frontier([0], [-1], [0]), 3)
     setting.tokens[13:] = setting.tokens[13:][::-1].copy()
     setting.extend(6)
     setting.grow(3, layers=4)
@@ -148,10 +148,10 @@ def test_a_node_that_is_asked_for_again_costs_nothing(
     setting = Setting(directory)
     setting.open()
     setting.extend(5)
-    setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
-    first = setting.drafter.grow("s", 1, Frontier([1, 2], [0, 0], [7, 8]), 3)
+    grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), 3)
+    first = grow(setting.drafter, "s", 1, Frontier([1, 2], [0, 0], [7, 8]), 3)
     setting.count_rows(monkeypatch)
-    again = setting.drafter.grow("s", 1, Frontier([2, 3], [0, 0], [8, 9]), 3)
+    again = grow(setting.drafter, "s", 1, Frontier([2, 3], [0, 0], [8, 9]), 3)
     assert setting.computed == [1]
     assert first.tokens[1].tolist() == again.tokens[0].tolist()
     setting.check([9], again.tokens[1], again.log_probs[1])
@@ -170,9 +170,9 @@ def test_what_does_not_fit_is_refused(directory: Path) -> None:
     setting.extend(8)
     with pytest.raises(CapacityError, match="8 rows"):
         setting.extend(1)
-    setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), 3)
+    grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), 3)
     with pytest.raises(ValueError, match="not of growth 1"):
-        setting.drafter.grow("s", 1, Frontier([2], [1], [3]), 3)
+        grow(setting.drafter, "s", 1, Frontier([2], [1], [3]), 3)
     setting.drafter.close("s")
     setting.drafter.close("s")
 
@@ -180,8 +180,8 @@ def test_what_does_not_fit_is_refused(directory: Path) -> None:
 def test_a_token_the_model_does_not_have_ends_nothing(directory: Path) -> None:
     setting = Setting(directory)
     setting.open()
-    setting.drafter.extend("s", None, np.array([3, VOCAB + 5]))
-    layer = setting.drafter.grow("s", 1, Frontier([0], [-1], [0]), TARGET_VOCAB + 9)
+    extend(setting.drafter, "s", None, np.array([3, VOCAB + 5]))
+    layer = grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), TARGET_VOCAB + 9)
     assert layer.tokens.shape == (1, TARGET_VOCAB), "nothing beyond the target's vocabulary is proposed"
 
 

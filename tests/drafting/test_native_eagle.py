@@ -20,7 +20,7 @@ from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
 from flowedge.models.layers.head import LMHead
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.native.library import missing_reason
-from tests.drafting.trees import grow_and_check
+from tests.drafting.trees import extend, grow_and_check
 
 HIDDEN, VOCAB, TRUE_ROWS = 64, 50, 300
 pytestmark = pytest.mark.skipif(bool(missing_reason()), reason=missing_reason() or "there are kernels")
@@ -52,7 +52,7 @@ def proposals(of: HeadDrafter) -> dict[tuple[int, ...], tuple[list[int], np.ndar
     of.open("s", 512, 1)
     found: dict[tuple[int, ...], tuple[list[int], np.ndarray]] = {}
     for growth, rows in enumerate((slice(0, TRUE_ROWS), slice(TRUE_ROWS, TRUE_ROWS + 3))):
-        of.extend("s", features[rows], tokens[rows])
+        extend(of, "s", features[rows], tokens[rows])
 
         def note(path: list[int], own: np.ndarray, scores: np.ndarray, growth: int = growth) -> None:
             found[(growth, *path)] = (own.tolist(), scores)

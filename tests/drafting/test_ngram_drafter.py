@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.ngram import NGramDrafter
-from tests.drafting.trees import children, grow_and_check
+from tests.drafting.trees import children, extend, grow, grow_and_check
 
 TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=40)
 
@@ -42,7 +42,7 @@ def brute_force(text: list[int], path: list[int], max_n: int, min_n: int) -> lis
 
 def begin(drafter: NGramDrafter, text: list[int]) -> None:
     drafter.open("s", 100, text[0])
-    drafter.extend("s", None, np.array(text[1:], dtype=np.int64))
+    extend(drafter, "s", None, np.array(text[1:], dtype=np.int64))
 
 
 def check_growth(drafter: NGramDrafter, text: list[int], growth: int, sizes: tuple[int, int]) -> None:
@@ -69,22 +69,22 @@ def test_going_back_leaves_no_trace(text: list[int], after: list[int], data: st.
     begin(drafter, text)
     rows = data.draw(st.integers(0, len(text) - 1))
     drafter.rewind("s", rows)
-    drafter.extend("s", None, np.array(after))
+    extend(drafter, "s", None, np.array(after))
     check_growth(drafter, [*text[: rows + 1], *after], 1, (3, 1))
 
 
 def test_what_was_never_seen_has_no_children() -> None:
     drafter = NGramDrafter()
     begin(drafter, [1, 2, 3, 4])
-    layer = drafter.grow("s", 1, Frontier([0], [-1], [4]), 5)
+    layer = grow(drafter, "s", 1, Frontier([0], [-1], [4]), 5)
     assert layer.tokens.shape == layer.log_probs.shape == (1, 0)
 
 
 def test_nodes_with_fewer_children_are_padded() -> None:
     drafter = NGramDrafter(2)
     begin(drafter, [1, 2, 1, 3, 4, 1])
-    drafter.grow("s", 1, Frontier([0], [-1], [1]), 5)
-    layer = drafter.grow("s", 1, Frontier([1, 2, 3], [0, 0, 0], [1, 4, 7]), 5)
+    grow(drafter, "s", 1, Frontier([0], [-1], [1]), 5)
+    layer = grow(drafter, "s", 1, Frontier([1, 2, 3], [0, 0, 0], [1, 4, 7]), 5)
     assert [children(layer, i)[0].tolist() for i in range(3)] == [[3, 2], [1], []]
 
 
@@ -92,7 +92,7 @@ def test_more_and_longer_matches_are_more_certain() -> None:
     def best(text: list[int]) -> float:
         drafter = NGramDrafter()
         begin(drafter, text)
-        return float(drafter.grow("s", 1, Frontier([0], [-1], [0]), 1).log_probs[0, 0])
+        return float(grow(drafter, "s", 1, Frontier([0], [-1], [0]), 1).log_probs[0, 0])
 
     once, longer, twice = [9, 1, 5, 8, 1], [9, 1, 5, 9, 1], [9, 1, 5, 8, 1, 5, 7, 1]
     assert math.isclose(best(once), math.log(1 / 2))
@@ -103,7 +103,7 @@ def test_more_and_longer_matches_are_more_certain() -> None:
 def test_of_equals_the_latest_comes_first() -> None:
     drafter = NGramDrafter(1)
     begin(drafter, [1, 5, 1, 6, 1, 7, 1])
-    assert drafter.grow("s", 1, Frontier([0], [-1], [1]), 3).tokens.tolist() == [[7, 6, 5]]
+    assert grow(drafter, "s", 1, Frontier([0], [-1], [1]), 3).tokens.tolist() == [[7, 6, 5]]
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -111,12 +111,12 @@ def test_what_cannot_be_is_refused() -> None:
         NGramDrafter(2, 3)
     drafter = NGramDrafter()
     drafter.open("s", 2, 1)
-    drafter.extend("s", None, np.array([1, 1]))
+    extend(drafter, "s", None, np.array([1, 1]))
     with pytest.raises(CapacityError, match="2 rows"):
-        drafter.extend("s", None, np.array([1]))
+        extend(drafter, "s", None, np.array([1]))
     with pytest.raises(ValueError, match="cannot go back to 3"):
         drafter.rewind("s", 3)
     with pytest.raises(ValueError, match="not of growth"):
-        drafter.grow("s", 1, Frontier([2], [1], [3]), 3)
+        grow(drafter, "s", 1, Frontier([2], [1], [3]), 3)
     drafter.close("s")
     drafter.close("s")

@@ -25,7 +25,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
-from tests.drafting.trees import children, grow_and_check
+from tests.drafting.trees import children, extend, grow, grow_and_check
 
 VOCAB, HIDDEN, ROWS, CAPACITY = 60, 32, 24, 40
 SAMPLING = SamplingParams(temperature=0.8, seed=21)
@@ -77,14 +77,14 @@ class Text:
 
     def extend(self, drafter: Drafter, session: str, rows: range) -> None:
         features = self.features[rows.start : rows.stop]
-        drafter.extend(session, features, self.tokens[rows.start + 1 : rows.stop + 1])
+        extend(drafter, session, features, self.tokens[rows.start + 1 : rows.stop + 1])
 
 
 def below(drafter: Drafter, growth: int, path: list[int]) -> list[tuple[int, float]]:
     """Return all children, ranked without noise, of the last node of a chain below the root."""
-    layer = drafter.grow("plain", growth, Frontier([0], [-1], [0]), VOCAB)
+    layer = grow(drafter, "plain", growth, Frontier([0], [-1], [0]), VOCAB)
     for name, token in enumerate(path, start=1):
-        layer = drafter.grow("plain", growth, Frontier([name], [name - 1], [token]), VOCAB)
+        layer = grow(drafter, "plain", growth, Frontier([name], [name - 1], [token]), VOCAB)
     tokens, log_probs = children(layer, 0)
     return list(zip(tokens.tolist(), log_probs.tolist(), strict=True))
 

@@ -14,6 +14,7 @@ from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from tests.drafting.made_drafters import HIDDEN, NAMES, VOCAB, Make, makers, small
+from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally
 
 ROWS, SOURCE_ROWS = 90, 50
@@ -35,14 +36,14 @@ class Texts:
         self.second[: common + 1] = self.first[: common + 1]
 
     def extend(self, drafter: Drafter, session: str, text: np.ndarray, start: int, stop: int) -> None:
-        drafter.extend(session, self.features[start:stop], text[start + 1 : stop + 1])
+        extend(drafter, session, self.features[start:stop], text[start + 1 : stop + 1])
 
 
 def layers(drafter: Drafter, session: str, growth: int) -> list[DraftLayer]:
     """Two layers of a growth."""
-    root = drafter.grow(session, growth, Frontier([ROOT], [-1], [0]), 4)
+    root = grow(drafter, session, growth, Frontier([ROOT], [-1], [0]), 4)
     below = Frontier([1, 2, 3], [0, 0, 0], [7, 11, 30])
-    return [root, drafter.grow(session, growth, below, 4)]
+    return [root, grow(drafter, session, growth, below, 4)]
 
 
 def check_equal(got: list[DraftLayer], expected: list[DraftLayer]) -> None:
@@ -123,7 +124,7 @@ def test_a_kept_session_takes_no_more_rows(made: dict[str, Make]) -> None:
     drafter.open("source", ROWS, int(texts.first[0]))
     texts.extend(drafter, "source", texts.first, 0, 10)
     drafter.keep("source")
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="session source of the drafter is not open"):
         texts.extend(drafter, "source", texts.first, 10, 12)
 
 

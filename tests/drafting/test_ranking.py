@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 from flowedge.core.arrays import FloatArray
 from flowedge.core.gumbel_noise import gumbel_noise_of
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.ranking import ERROR_SCALE, best_drawn_of, drawn_scores, ranked
+from flowedge.drafting.drafter import DraftLayer
+from flowedge.drafting.ranking import ERROR_SCALE, RankedNodes, best_drawn_of, drawn_scores, ranked
 from flowedge.models.sampling.token_sampler import TokenSampler
 
 VOCAB = 700
@@ -53,12 +55,18 @@ def direct(logits: torch.Tensor, sampling: SamplingParams, position: int) -> Flo
     return log_softmax(drawn / ERROR_SCALE)
 
 
+def ranked_alone(*nodes: Any) -> DraftLayer:
+    """Return the children of the nodes of one session; arguments as of RankedNodes."""
+    (layer,) = ranked([RankedNodes(*nodes)])
+    return layer
+
+
 def test_scores_are_what_their_definition_says() -> None:
     for sampling in SAMPLINGS:
         logits = some_logits()
         scores = drawn_scores(logits, sampling, POSITIONS)
         assert scores.shape == logits.shape
-        layer = ranked(logits, 10, sampling, POSITIONS)
+        layer = ranked_alone(logits, 10, sampling, POSITIONS)
         assert layer.tokens.dtype == np.int64 and layer.log_probs.dtype == np.float64
         assert (layer.log_probs <= 0).all() and (np.diff(layer.log_probs) <= 0).all()
         for row, position in enumerate(POSITIONS):
@@ -74,7 +82,7 @@ def test_the_first_child_is_the_token_drawn_when_the_drafter_is_the_target() -> 
         sampler = TokenSampler(sampling, VOCAB)
         for seed, scale in enumerate((0.5, 2.0, 6.0)):
             logits = some_logits(seed, scale)
-            first = ranked(logits, 3, sampling, POSITIONS).tokens[:, 0].tolist()
+            first = ranked_alone(logits, 3, sampling, POSITIONS).tokens[:, 0].tolist()
             assert first == [sampler.draw(row, at) for row, at in zip(logits, POSITIONS, strict=True)]
 
 
@@ -82,8 +90,8 @@ def test_columns_are_ranked_by_the_noise_of_the_tokens_they_stand_for() -> None:
     sampling, columns = SAMPLINGS[0], torch.randperm(VOCAB)[:40]
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[0, columns] = some_logits()[0, :40]
-    whole = ranked(logits, 50, sampling, [7])
-    narrow = ranked(logits[:, columns], 50, sampling, [7], columns)
+    whole = ranked_alone(logits, 50, sampling, [7])
+    narrow = ranked_alone(logits[:, columns], 50, sampling, [7], columns)
     assert narrow.tokens.shape == (1, 40), "no more children than there are columns"
     assert narrow.tokens[0].tolist() == whole.tokens[0, :40].tolist()
     np.testing.assert_allclose(narrow.log_probs[0], whole.log_probs[0, :40], atol=1e-5)
@@ -91,7 +99,7 @@ def test_columns_are_ranked_by_the_noise_of_the_tokens_they_stand_for() -> None:
 
 def test_without_noise_children_are_the_likeliest() -> None:
     logits = some_logits()
-    layer = ranked(logits, 4, None, POSITIONS)
+    layer = ranked_alone(logits, 4, None, POSITIONS)
     best = torch.topk(torch.log_softmax(logits, -1), 4)
     assert layer.tokens.tolist() == best.indices.tolist()
     np.testing.assert_allclose(layer.log_probs, best.values.numpy(), atol=1e-5)

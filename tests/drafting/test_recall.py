@@ -13,6 +13,7 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
 from flowedge.models.layers.head import LMHead
+from tests.drafting.trees import extend, grow
 
 HIDDEN, VOCAB, ROWS = 16, 20, 12
 
@@ -73,8 +74,8 @@ def test_a_text_that_comes_again_is_foreseen() -> None:
         hits[recalls] = 0
         for known in range(16, len(tokens) - 1):
             start = 0 if known == 16 else known - 1
-            drafter.extend("s", features[start:known], tokens[start + 1 : known + 1])
-            layer = drafter.grow("s", known, Frontier([0], [-1], [int(tokens[known])]), 1)
+            extend(drafter, "s", features[start:known], tokens[start + 1 : known + 1])
+            layer = grow(drafter, "s", known, Frontier([0], [-1], [int(tokens[known])]), 1)
             hits[recalls] += int(layer.tokens[0, 0] == tokens[known + 1])
     assert hits[True] == 15 > hits[False] + 5
     plain = HeadDrafter(head, lm_head, embedding)

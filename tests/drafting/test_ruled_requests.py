@@ -12,6 +12,7 @@ from flowedge.drafting.ranking import RULED_OUT
 from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, NAMES, VOCAB, Make, makers
 from tests.drafting.test_drafting_together import ROWS, SAMPLINGS, Text, compare
+from tests.drafting.trees import grow
 
 CHAIN = Frontier([1, 2, 3, 4, 5], [ROOT, 1, 2, ROOT, 3], [7, 8, 9, 5, 11])
 
@@ -34,7 +35,7 @@ def together(made: dict[str, Make], name: str, frontier: Frontier) -> DraftLayer
     beside = Text.random(5)
     drafter.open(beside.name, ROWS, int(beside.tokens[0]))
     root = Frontier([ROOT], [-1], [0])
-    layer, _ = drafter.grow_together(
+    layer, _ = drafter.grow(
         [
             GrowRequest(text.name, 1, frontier, 4, *rows),
             GrowRequest(beside.name, 1, root, 4, beside.features[:9], beside.tokens[1:10]),
@@ -49,10 +50,10 @@ def test_nodes_below_each_other_in_one_request_are_those_one_after_the_other(
 ) -> None:
     found = together(made, name, CHAIN)
     drafter, text, rows = opened(made, name)
-    drafter.grow_together([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 4, *rows)])
+    drafter.grow([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 4, *rows)])
     nodes = zip(CHAIN.nodes, CHAIN.parents, CHAIN.tokens, strict=True)
     for row, (node, parent, token) in enumerate(nodes):
-        alone = drafter.grow(text.name, 1, Frontier([node], [parent], [token]), 4)
+        alone = grow(drafter, text.name, 1, Frontier([node], [parent], [token]), 4)
         width = alone.tokens.shape[1]
         assert (found.tokens[row, width:] == NO_TOKEN).all()
         own = DraftLayer(found.tokens[row : row + 1, :width], found.log_probs[row : row + 1, :width])
@@ -75,7 +76,7 @@ def test_a_parent_that_was_in_no_frontier_is_refused(made: dict[str, Make]) -> N
     for name in ("eagle", "lm", "ngram"):
         drafter, text, rows = opened(made, name)
         with pytest.raises(ValueError, match=r"nodes \[9\] are not of growth 1"):
-            drafter.grow_together([GrowRequest(text.name, 1, Frontier([2, 1], [9, 2], [3, 3]), 4, *rows)])
+            drafter.grow([GrowRequest(text.name, 1, Frontier([2, 1], [9, 2], [3, 3]), 4, *rows)])
 
 
 @pytest.mark.parametrize("sampling", [0, 2])
@@ -86,17 +87,17 @@ def test_tokens_that_are_ruled_out_come_last_or_not_at_all(
     made: dict[str, Make], name: str, sampling: int
 ) -> None:
     drafter, text, rows = opened(made, name, sampling)
-    free = drafter.grow_together([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 6, *rows)])[0]
+    free = drafter.grow([GrowRequest(text.name, 1, Frontier([ROOT], [-1], [0]), 6, *rows)])[0]
     proposed = [token for token in free.tokens[0].tolist() if token != NO_TOKEN]
     added = np.zeros((1, VOCAB), dtype=np.float32)
     added[0, proposed[:2]] = RULED_OUT
     request = GrowRequest(text.name, 2, Frontier([ROOT], [-1], [0]), 4, added=added)
-    (found,) = drafter.grow_together([request])
+    (found,) = drafter.grow([request])
     assert not set(proposed[:2]) & set(found.tokens[0].tolist())
     assert not np.isnan(found.log_probs).any()
     only = np.full((1, VOCAB), RULED_OUT, dtype=np.float32)
     only[0, proposed[-1]] = 0.0
     request = GrowRequest(text.name, 3, Frontier([ROOT], [-1], [0]), 1, added=only)
-    (found,) = drafter.grow_together([request])
+    (found,) = drafter.grow([request])
     assert found.tokens[0].tolist() == [proposed[-1]]
     assert not np.isnan(found.log_probs).any()

@@ -17,6 +17,7 @@ from flowedge.drafting.heads import recall
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
+from flowedge.drafting.model_drafter import TrueSpan
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
@@ -27,6 +28,7 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import eagle3_taps
 from flowedge.models.quant.quantize import quantize_block
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.drafting.trees import extend, predict
 from tests.models.graphs.static_pipeline import CountingMaker
 
 HIDDEN, VOCAB, ROWS = 32, 50, 1200
@@ -78,7 +80,7 @@ class Histories:
     def extend(self, count: int) -> None:
         rows = slice(self.rows, self.rows + count)
         for drafter in self.drafters:
-            drafter.extend("s", self.features[rows], self.tokens[rows])
+            extend(drafter, "s", self.features[rows], self.tokens[rows])
         self.rows += count
 
     def rewind(self, count: int) -> None:
@@ -99,7 +101,7 @@ class Histories:
         self.compare(Frontier(nodes, parents, tokens))
 
     def compare(self, frontier: Frontier) -> None:
-        expected, got = (drafter.predict("s", self.growth, frontier) for drafter in self.drafters)
+        expected, got = (predict(drafter, "s", self.growth, frontier) for drafter in self.drafters)
         assert got.positions == expected.positions
         assert (got.ids is None) == (expected.ids is None)
         if got.ids is not None and expected.ids is not None:
@@ -154,7 +156,7 @@ def test_rows_of_padding_leave_other_rows_alone() -> None:
     histories = Histories(lambda: eagle(recalls=True), 5)
     histories.extend(3)
     histories.extend(3)
-    before, after = (drafter.predict_true("s", 0, 6).logits for drafter in histories.drafters)
+    before, after = (drafter.predict_true([TrueSpan("s", 0, 6)])[0].logits for drafter in histories.drafters)
     torch.testing.assert_close(before, after, atol=1e-4, rtol=1e-4)
 
 

@@ -6,10 +6,29 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
+from flowedge.core.arrays import IntArray, Payload
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
+from flowedge.drafting.model_drafter import Prediction, Predictor
 
 Check = Callable[[list[int], np.ndarray, np.ndarray], None]
 """Told the path below the root to a node, and what is proposed there: tokens and log-probabilities."""
+
+
+def extend(drafter: Drafter, session: str, features: Payload | None, next_tokens: IntArray) -> None:
+    """Add true rows to a session."""
+    drafter.grow([GrowRequest.extension(session, features, next_tokens)])
+
+
+def grow(drafter: Drafter, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
+    """Return the best children of the frontier nodes of a session."""
+    (layer,) = drafter.grow([GrowRequest(session, growth, frontier, width)])
+    return layer
+
+
+def predict(drafter: Predictor, session: str, growth: int, frontier: Frontier) -> Prediction:
+    """Return the tokens that follow each frontier node of a session."""
+    (found,) = drafter.predict([GrowRequest(session, growth, frontier, 1)])
+    return found
 
 
 def grow_and_check(
@@ -24,7 +43,7 @@ def grow_and_check(
     expanded: dict[int, list[int]] = {}
     nodes, parents, tokens = [ROOT], [-1], [0]
     for _ in range(layers):
-        layer = drafter.grow("s", growth, Frontier(nodes, parents, tokens), width)
+        layer = grow(drafter, "s", growth, Frontier(nodes, parents, tokens), width)
         check_shape(layer, len(nodes), width)
         for i, node in enumerate(nodes):
             check(paths[node], *children(layer, i))

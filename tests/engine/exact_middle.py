@@ -14,6 +14,7 @@ from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.published.pipespec import PipeSpec
 from flowedge.strategies.settings import HierarchySettings
 from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
+from tests.support.session_jobs import run_alone
 
 
 def answer(hidden: int, position: int, vocab: int, doubt: int) -> int:
@@ -35,8 +36,6 @@ class ExactMiddle:
     def run(self, job: StageJob) -> StageResult:
         if isinstance(job, ForwardBatch):
             return [self._run_forward(forward) for forward in job.forwards]
-        if isinstance(job, Forward):
-            return self._run_forward(job)
         for layer in self.layers:
             layer.run(job)
         return None
@@ -44,7 +43,7 @@ class ExactMiddle:
     def _run_forward(self, job: Forward) -> Payload | None:
         hidden = None
         for layer in self.layers:
-            hidden = layer.run(job)
+            hidden = run_alone(layer, job)
             job.payload = hidden if hidden is not None else job.payload
         if hidden is None:
             return None

@@ -18,24 +18,25 @@ from flowedge.core.logit_rules import TokenLikelihood
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import Walk, walk
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.executors.in_turn import JobsInTurn
+from flowedge.engine.draw import DrawnRows
+from flowedge.engine.executors.one_by_one import OneByOneExecutor
 from flowedge.engine.jobs import (
-    DraftJob,
-    DraftResult,
+    CacheJob,
+    DraftOutcome,
     DropCache,
     ExtendDraft,
     Forward,
     ForwardBatch,
-    ForwardResult,
+    ForwardOutcome,
     GrowDraft,
     KeepDraft,
+    ModelJob,
     OpenCache,
     OpenDraft,
     StageJob,
     StageResult,
     Verify,
 )
-from flowedge.engine.verification.draw import DrawnRows
 
 MASK = (1 << 64) - 1
 POISON = 0xDEADBEEFDEADBEEF
@@ -130,12 +131,10 @@ class ExactStage:
                 return None
             case ForwardBatch():
                 sessions = [forward.session for forward in job.forwards]
-                assert 1 < len(sessions) == len(set(sessions))
+                assert 1 <= len(sessions) == len(set(sessions))
                 return [self._run_forward(forward) for forward in job.forwards]
-            case Forward():
-                return self._run_forward(job)
 
-    def _run_forward(self, job: Forward) -> ForwardResult:
+    def _run_forward(self, job: Forward) -> ForwardOutcome:
         output = self._forward(job)
         return output if output is None or job.draw is None else self._draw(job, output)
 
@@ -173,7 +172,7 @@ class ExactStage:
         return np.concatenate([hidden, payload[:, 1:], payload[:, : int(self.taps)]], axis=1)
 
 
-class ExactHead(JobsInTurn):
+class ExactHead(OneByOneExecutor):
     """Executes a draft node's jobs: draws tokens from hashes, and drafts at random."""
 
     def __init__(self, vocab: int, rng: np.random.Generator) -> None:
@@ -185,7 +184,7 @@ class ExactHead(JobsInTurn):
         self.told: dict[str, list[int]] = {}  # tokens of true rows, by session
         self.silence = float(rng.choice([0.0, 0.0, 0.3, 1.0]))  # how often it proposes less than it could
 
-    def _run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
         match job:
             case OpenDraft():
                 assert job.session not in self.open | self.kept

@@ -9,11 +9,11 @@ from flowedge.core.messages import Forget
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
-from flowedge.engine.admission.cache_budget import AdmissionLimits
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.base import Strategy

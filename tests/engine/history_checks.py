@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.stage import Stage
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.stage.stage import Stage
 from tests.engine.exact_model import ExactHead
 from tests.support.seams import begins_again, draft_sessions, is_empty, stage_sessions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.messages import CONTEXT, Close, Fault, Message, Open, Prune, Segment
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from tests.engine.exact_model import ExactStage
 from tests.support.seams import is_empty
 

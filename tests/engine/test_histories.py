@@ -11,20 +11,19 @@ from flowedge.core.messages import Prune, Segment
 from flowedge.core.request import Finished
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import subtree
-from flowedge.engine import draft_session, stage_session
-from flowedge.engine.batching import computing_segments
-from flowedge.engine.batching.computing_segments import ComputingSegments
-from flowedge.engine.batching.waiting_segments import WaitingSegments
+from flowedge.engine.draft_node import draft_session, returned_draws
+from flowedge.engine.draft_node.session_answer import SessionAnswer
 from flowedge.engine.jobs import Forward, ForwardBatch
-from flowedge.engine.sessions.session_answer import SessionAnswer
-from flowedge.engine.stage import Stage
-from flowedge.engine.verification import returned_draws
-from flowedge.protocol import cached_rows as tail
+from flowedge.engine.stage import cached_rows as tail
+from flowedge.engine.stage import computing_segments, stage_session
+from flowedge.engine.stage.cached_rows import CachedRows
+from flowedge.engine.stage.computing_segments import ComputingSegments
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_session import WithheldTaps
+from flowedge.engine.stage.waiting_segments import WaitingSegments
 from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
 from flowedge.protocol import row_sequence as sequence
-from flowedge.protocol.cached_rows import CachedRows
-from flowedge.protocol.kept_taps import KeptTaps
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
@@ -285,14 +284,14 @@ def one_row_too_many(original, self, end, context):
     return original(self, min(end + 1, self.length), context)
 
 
-def kept_taps_unpruned(original, self: KeptTaps, prune: Prune):
+def kept_taps_unpruned(original, self: WithheldTaps, prune: Prune):
     before = self._rows
     tapped = original(self, prune)
     self._rows = before[prune.accepted :]
     return tapped
 
 
-def taps_of_the_first_rows(original, self: KeptTaps, prune: Prune):
+def taps_of_the_first_rows(original, self: WithheldTaps, prune: Prune):
     before = self._rows
     tapped = original(self, prune)
     return None if tapped is None else np.stack(before[: prune.accepted])
@@ -368,8 +367,8 @@ BUGS: dict[str, tuple[int, Bug]] = {
     "the node trims no results": (56, replaced(draft_session, "map_segment", restamped_only)),
     "what returns late is not trimmed": (105, replaced(flight, "map_segment", restamped_only)),
     "a rolled back row stays in a middle model": (148, wrapped(RowSequence, "keep", one_row_too_many)),
-    "kept taps stay when their rows are pruned": (56, wrapped(KeptTaps, "apply", kept_taps_unpruned)),
-    "taps of other rows than the accepted": (199, wrapped(KeptTaps, "apply", taps_of_the_first_rows)),
+    "kept taps stay when their rows are pruned": (56, wrapped(WithheldTaps, "apply", kept_taps_unpruned)),
+    "taps of other rows than the accepted": (199, wrapped(WithheldTaps, "apply", taps_of_the_first_rows)),
     "results of a batch given to other sessions": (
         107,
         wrapped(ComputingSegments, "take", results_of_another_session),

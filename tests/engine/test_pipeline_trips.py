@@ -8,10 +8,10 @@ import pytest
 from flowedge.core.messages import StageTime
 from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified
@@ -24,7 +24,7 @@ COMPUTE, TRANSFER, LATENCY, DRAFT = 3.0, 1.0, 0.5, 0.25
 
 class EvenCosts:
     def stage_job(self, stage, job):
-        return COMPUTE if hasattr(job, "payload") else 0.0
+        return COMPUTE if hasattr(job, "forwards") else 0.0
 
     def layer(self, stage, job):
         return COMPUTE

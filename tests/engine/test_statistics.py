@@ -11,7 +11,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters, Finished
 from flowedge.engine.statistics import RequestClock, RequestStatistics
-from tests.engine.draft_node_loop import request
+from tests.engine.draft_node.draft_node_loop import request
 
 
 def statistics(tokens: int) -> RequestStatistics:

@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.arrays import IntArray, Payload
+from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.messages import Segment
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter import Drafter, DraftLayer, GrowRequest
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
@@ -142,11 +142,13 @@ class TappingDrafter(LMDrafter):
         super().__init__(LanguageModel(block, head, VOCAB, ""))
         self.given = Given()
 
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        assert features is not None
-        self.given.features.append(features)
-        self.given.tokens += next_tokens.tolist()
-        super().extend(session, features, next_tokens)
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        for request in requests:
+            if request.next_tokens is not None:
+                assert request.features is not None
+                self.given.features.append(request.features)
+                self.given.tokens += request.next_tokens.tolist()
+        return super().grow(requests)
 
 
 @pytest.mark.parametrize(

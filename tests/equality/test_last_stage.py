@@ -14,7 +14,7 @@ from flowedge.core.request import Failed, Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import LAST_STAGE
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.jobs import DraftWork, StageJob, Verify
+from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob
 from flowedge.simulate.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, request, token_ids
@@ -85,11 +85,11 @@ class Watching(VirtualObserver):
     """Notes the jobs of the draft node, and the hidden states that come back from the stage at a place."""
 
     def __init__(self, last: int) -> None:
-        self.jobs: list[StageJob | DraftWork] = []
+        self.jobs: list[StageJob | DraftJob] = []
         self.returned: list[Segment] = []
         self._last = last
 
-    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
         self.jobs.append(job)
 
     def sent(self, sender: int, message: object, start: float, left: float, arrives: float) -> None:
@@ -103,7 +103,7 @@ def test_only_rows_on_the_path_come_back(pair: Pair) -> None:
     outputs = pair.pipeline([2, 2, 2, 2], observer=observer, verification=LAST_STAGE).generate(
         request(prompt, SamplingParams(), 24, "flowspec")
     )
-    assert not any(isinstance(job, Verify) for job in observer.jobs)
+    assert not any(isinstance(job, DraftBatch) and job.verifies for job in observer.jobs)
     drafts = [segment for segment in observer.returned if not segment.committed]
     assert sum(segment.num_rows for segment in drafts) > 2 * sum(len(s.payload) for s in drafts)
     # The last token is drawn after a row that came back; every other token is such a row.

@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.jobs import DraftBatch, DraftWork, ForwardBatch, StageJob
+from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob, session_jobs
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.in_process import virtual_pipeline
 from flowedge.simulate.virtual_pipeline import Costs, VirtualObserver, VirtualPipeline
@@ -41,7 +41,9 @@ class Together(VirtualObserver):
         self.jobs: Counter[str] = Counter()
         self.most = 0  # sessions of a forward
 
-    def computed(self, place: int, job: StageJob | DraftWork, start: float, end: float) -> None:
+    def computed(self, place: int, job: StageJob | DraftJob, start: float, end: float) -> None:
+        if len(session_jobs(job)) < 2:
+            return
         if isinstance(job, ForwardBatch):
             self.jobs["forward"] += 1
             self.most = max(self.most, len(job.forwards))

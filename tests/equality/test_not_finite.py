@@ -22,7 +22,7 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.finite import rows_not_finite
-from flowedge.engine.stage import Stage
+from flowedge.engine.stage.stage import Stage
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer

@@ -11,10 +11,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import DraftLayer, DraftPrefix, Frontier, GrowRequest
+from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
@@ -63,26 +62,20 @@ class RandomDrafter:
     def free_idle(self) -> None:
         pass
 
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        assert features is not None
-        assert len(features) == len(next_tokens)
-
-    def grow(self, session: str, growth: int, frontier: Frontier, width: int) -> DraftLayer:
-        rows = [self.rng.permutation(VOCAB)[:width] for _ in frontier.nodes]
-        drafted = np.array(rows, dtype=np.int64).reshape(len(rows), min(width, VOCAB))
+    def layer(self, request: GrowRequest) -> DraftLayer:
+        if request.next_tokens is not None:
+            assert request.features is not None
+            assert len(request.features) == len(request.next_tokens)
+        rows = [self.rng.permutation(VOCAB)[: request.width] for _ in request.frontier.nodes]
+        drafted = np.array(rows, dtype=np.int64).reshape(len(rows), min(request.width, VOCAB))
         weights = np.sort(self.rng.choice([0.1, 0.3, 0.3, 0.6], size=drafted.shape))[:, ::-1]
         return DraftLayer(drafted, np.log(weights))
 
     def check_request(self, request: GrowRequest) -> None:
         pass
 
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
-        layers = []
-        for request in requests:
-            if request.next_tokens is not None:
-                self.extend(request.session, request.features, request.next_tokens)
-            layers.append(self.grow(request.session, request.growth, request.frontier, request.width))
-        return layers
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        return [self.layer(request) for request in requests]
 
 
 @pytest.fixture(scope="module")

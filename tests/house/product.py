@@ -77,9 +77,6 @@ def users() -> Counter[str]:
     counts: Counter[str] = Counter()
     for module in modules.values():
         counts.update(
-            {
-                full if (full := f"{source}.{name}") in modules else source
-                for source, name in module.imports()
-            }
+            {full if (full := f"{source}.{name}") in modules else source for source, name in module.imports()}
         )
     return counts

@@ -70,7 +70,8 @@ def test_a_class_name_stands_in_one_file() -> None:
 
 def test_no_forbidden_word_is_a_name() -> None:
     text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8").partition("\n## Not as names\n")[2]
-    forbidden = {line.removeprefix("- ").split(":")[0].strip("`") for line in text.splitlines() if line[:2] == "- "}
+    entries = [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+    forbidden = {entry.partition(":")[0].strip("`") for entry in entries}
     assert forbidden
     wrong = {
         f"{name}: {each}"

@@ -17,11 +17,11 @@ from flowedge.core.errors import BadRequestError, CapacityError, DeadlineError, 
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
-from flowedge.engine.admission.cache_budget import UNLIMITED_ROWS, AdmissionLimits
-from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.draft_node.cache_budget import UNLIMITED_ROWS, AdmissionLimits
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import Forward, StageJob
-from flowedge.engine.stage import Stage
+from flowedge.engine.executors.draft_models import DraftModels
+from flowedge.engine.jobs import ForwardBatch, StageJob
+from flowedge.engine.stage.stage import Stage
 from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
@@ -73,7 +73,7 @@ class StuckExecutor(BlockExecutor):
         self._at_forward = at_forward
 
     def run(self, job: StageJob) -> Any:
-        if isinstance(job, Forward):
+        if isinstance(job, ForwardBatch):
             self._at_forward()
         return super().run(job)
 

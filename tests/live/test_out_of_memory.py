@@ -13,8 +13,8 @@ import torch
 from flowedge.core.errors import CapacityError
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.head_executor import HeadExecutor
+from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.jobs import OpenCache, OpenDraft
-from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.memory_errors import is_out_of_memory
 from tests.live.test_live import Models, live_pipeline, models, request, result_of, run
 from tests.support.breadth import dealt_diagonally

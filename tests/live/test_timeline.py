@@ -12,6 +12,7 @@ from flowedge.engine.activity import ACTIVITIES, job_activity
 from flowedge.engine.jobs import DropCache, Forward
 from flowedge.live.timeline import MAX_EVENTS, Timeline, TimelineEvent, decode, encode
 from flowedge.v1 import agent_pb2 as pb
+from tests.support.session_jobs import batch_of
 
 
 def event(number: int) -> TimelineEvent:
@@ -62,10 +63,10 @@ def test_a_forward_is_named_by_what_became_of_it() -> None:
         positions = np.arange(rows)
         return Forward("s", 0, none, 0, 0, none, positions, positions.astype(np.int32), **changes)
 
-    assert job_activity(forward(3, committed=True)) == ("prefill", 3)
-    assert job_activity(forward(1, committed=True)) == ("forward", 1)
-    assert job_activity(forward(3)) == ("forward", 3)
-    assert job_activity(forward(3, dead=True)) == ("aborted", 3)
+    assert job_activity(batch_of(forward(3, committed=True))) == ("prefill", 3)
+    assert job_activity(batch_of(forward(1, committed=True))) == ("forward", 1)
+    assert job_activity(batch_of(forward(3))) == ("forward", 3)
+    assert job_activity(batch_of(forward(3, dead=True))) == ("aborted", 3)
     assert job_activity(DropCache("s")) == ("cache", 0)
 
 

@@ -19,8 +19,9 @@ from flowedge.drafting.heads import head_drafter
 from flowedge.drafting.vocabulary.counts_file import CountsFile
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
-from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.draw import Draw
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import (
     DraftBatch,
@@ -33,7 +34,6 @@ from flowedge.engine.jobs import (
     OpenDraft,
     Verify,
 )
-from flowedge.engine.verification.draw import Draw
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.attention_test import AttentionSizes
 from flowedge.models.exact.row_counts import RowCounts
@@ -49,6 +49,7 @@ from flowedge.models.layers.session_rows import SessionRows
 from flowedge.models.layers.tensors import to_tensor
 from tests.models.tiny_families import LAYERS, VOCAB
 from tests.support.fake_cuda import CUDA, FakeCuda
+from tests.support.session_jobs import run_alone
 
 SAMPLINGS = [
     SamplingParams(),
@@ -87,7 +88,7 @@ def run_stage(gpu: FakeCuda, executor: BlockExecutor, mixtures: int) -> None:
     pruned = forward(5, 1, [CONTEXT, 3, 3], rows(1), gathered_until=3, slots=np.array([3, 5]))
     pruned.positions[:] = 4
     for job in (prompt, tree, pruned):
-        uploads, downloads = gpu.copies_of(partial(executor.run, job))
+        uploads, downloads = gpu.copies_of(partial(run_alone, executor, job))
         assert downloads == 1 + mixtures, "a forward waits for its rows alone, and for the choice of experts"
         assert uploads <= 5 + mixtures
     executor.run(DropCache("s"))
@@ -218,7 +219,7 @@ def run_last_stage(gpu: FakeCuda, sampling: SamplingParams) -> None:
             forward(0, 3, [CONTEXT, 0, 1], states, draw=prompt, committed=True),
             *(forward(3, 3, [CONTEXT, 3, 3], states, draw=draw) for draw in draws),
         ):
-            uploads, downloads = gpu.copies_of(partial(executor.run, job))
+            uploads, downloads = gpu.copies_of(partial(run_alone, executor, job))
             drawn = job.draw is not draws[1]
             assert downloads <= drawn + features, "a forward waits for its draws, and for the rows wanted"
             assert uploads <= 7
@@ -254,10 +255,10 @@ def run_draft_node(
         executor.head.row_counts, executor.head.exact = RowCounts((16, 128)), True
     width = int(models.config.hidden_size) * (4 if "bundled-eagle3" in drafters else 1)
     executor.run(OpenDraft("s", 300, 5, noise))
-    executor.run(ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
+    run_alone(executor, ExtendDraft("s", np.zeros((150, width), dtype=np.uint16), np.arange(150)))
     for growth in (1, 2):
         grow_tree(gpu, executor, growth)
-        executor.run(ExtendDraft("s", np.zeros((2, width), dtype=np.uint16), np.array([7, 8])))
+        run_alone(executor, ExtendDraft("s", np.zeros((2, width), dtype=np.uint16), np.array([7, 8])))
     verify(gpu, executor, sampling, width)
     run_batches(gpu, executor, sampling, width)
     executor.run(KeepDraft("s"))
@@ -281,7 +282,7 @@ def grow_tree(gpu: FakeCuda, executor: HeadExecutor, growth: int) -> None:
     for frontier in layers:
         nodes, parents, tokens = (np.array(part) for part in frontier)
         job = GrowDraft("s", growth, nodes, parents, tokens, 4, None, None)
-        _, downloads = gpu.copies_of(partial(executor.run, job))
+        _, downloads = gpu.copies_of(partial(run_alone, executor, job))
         assert downloads <= 1, "a grown layer waits for its children alone"
 
 
@@ -312,4 +313,4 @@ def run_batches(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams,
 def verify(gpu: FakeCuda, executor: HeadExecutor, sampling: SamplingParams, width: int) -> None:
     tokens, parents = np.array([1, 0, 0, 3]), np.array([-1, 0, 1, 1])
     job = Verify("s", sampling, np.zeros((4, width), dtype=np.uint16), tokens, parents, np.arange(4) + 150)
-    assert gpu.copies_of(partial(executor.run, job)) == (1, 1)
+    assert gpu.copies_of(partial(run_alone, executor, job)) == (1, 1)

@@ -19,8 +19,8 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.engine.draft_models import DraftModels
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.engine.jobs import OpenCache
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import CallingMaker
@@ -28,6 +28,7 @@ from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decodi
 from flowedge.models.layers.block import LayerBlock
 from flowedge.profiling.device import draft_timing
 from flowedge.profiling.device.layer_timing import RECORDING_RUNS
+from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
     SAMPLINGS,
     exact_block,
@@ -45,6 +46,7 @@ from tests.models.fake_runs import (
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.breadth import dealt
 from tests.support.fake_cuda import CUDA, FakeCuda, HostWaitError, fake_cuda, on_cpu, really
+from tests.support.session_jobs import run_alone
 
 ALL_DRAFTERS = "bundled+bundled-eagle3+bundled-small+recall+ngram"
 REFUSALS = (
@@ -154,7 +156,7 @@ def test_the_inputs_of_a_static_forward_share_a_copy(
     prompt = forward(0, 3, [CONTEXT, 0, 1], np.arange(3, dtype=np.int32) if exact else payload)
     for _ in range(2):
         uploads = 2 if exact else 1  # a plan of exact attention is a copy of its own
-        assert gpu.copies_of(partial(executor.run, prompt)) == (uploads, 1)
+        assert gpu.copies_of(partial(run_alone, executor, prompt)) == (uploads, 1)
 
 
 def test_a_gpu_is_given_graphs(gpu: FakeCuda, families: Callable[[str], Path]) -> None:
@@ -238,9 +240,9 @@ def test_the_inputs_of_a_static_head_share_a_copy(recalls: bool, gpu: FakeCuda) 
     drafter.open("s", 100, 5)
     features = np.zeros((3, int(models.config.hidden_size)), dtype=np.uint16)
     for growth in range(2):
-        assert gpu.copies_of(partial(drafter.extend, "s", features, np.arange(3))) == (1, 0)
-        drafter.predict("s", growth, Frontier([0], [-1], [8]))
-        below = partial(drafter.predict, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
+        assert gpu.copies_of(partial(extend, drafter, "s", features, np.arange(3))) == (1, 0)
+        predict(drafter, "s", growth, Frontier([0], [-1], [8]))
+        below = partial(predict, drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
         assert gpu.copies_of(below) == (1, 0)
 
 

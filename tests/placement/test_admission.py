@@ -22,7 +22,7 @@ from flowedge.device.memory import (
     read_memory_of,
     resident_bytes,
 )
-from flowedge.engine.draft_models import DraftModels, required_memory
+from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.network.grpc_status import from_status
 from flowedge.placement.admission import admit, session_rows

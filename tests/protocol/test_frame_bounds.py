@@ -7,8 +7,7 @@ import pytest
 
 from flowedge.core.messages import Close, Message, Prune, Segment, StageReport
 from flowedge.protocol import wire
-from flowedge.protocol.frame_bounds import MAX_REPORTS, MAX_ROWS, SMALL_BYTES, check_bounds
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import MAX_REPORTS, MAX_ROWS, SMALL_BYTES, FrameError, check_bounds
 
 
 def number(value: int) -> bytes:

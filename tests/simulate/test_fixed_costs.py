@@ -9,21 +9,22 @@ import pytest
 
 from flowedge.core.messages import CONTEXT, Segment
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.jobs import Forward
-from flowedge.engine.verification.draw import Draw
+from flowedge.engine.draw import Draw
+from flowedge.engine.jobs import Forward, ForwardBatch
 from flowedge.simulate.fixed_costs import HEADER_BYTES, FixedCosts
 
 COSTS = FixedCosts(stage_s=2, row_s=0.5, layers=4, verify_s=3, row_bytes=100)
 ROWS = np.arange(2)
-JOB = Forward("s", 4, ROWS[:0], 4, 4, np.full(2, CONTEXT), ROWS, ROWS.astype(np.int32))
+FORWARD = Forward("s", 4, ROWS[:0], 4, 4, np.full(2, CONTEXT), ROWS, ROWS.astype(np.int32))
 
 
-def drawing(first: int | None) -> Forward:
-    return replace(JOB, draw=Draw(SamplingParams(), True, first, ROWS, np.array([-1, 0])))
+def drawing(first: int | None) -> ForwardBatch:
+    draw = Draw(SamplingParams(), True, first, ROWS, np.array([-1, 0]))
+    return ForwardBatch((replace(FORWARD, draw=draw),))
 
 
 def test_only_a_stage_that_draws_takes_the_time_of_the_head() -> None:
-    assert COSTS.stage_job(0, JOB) == pytest.approx(3)
+    assert COSTS.stage_job(0, ForwardBatch((FORWARD,))) == pytest.approx(3)
     assert COSTS.stage_job(0, drawing(None)) == pytest.approx(3)
     assert COSTS.stage_job(0, drawing(0)) == pytest.approx(6)
     assert COSTS.layer(0, drawing(0)) == pytest.approx(0.75)

@@ -12,9 +12,9 @@ import pytest
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stopping import TextStream
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.session_answer import TextStream
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 from flowedge.strategies.row_bounds import MAX_DRAFT_ROWS, most_capacity
 

@@ -7,7 +7,7 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import CONTEXT, Segment
-from flowedge.engine.route_session import RouteSession
+from flowedge.engine.draft_node.route_session import RouteSession
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Keep, Send, SendTo
 from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Verified
 from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync

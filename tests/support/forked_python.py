@@ -20,7 +20,7 @@ FLOWEDGE, PACED_AGENT = "flowedge.cli.main", "flowedge_testbed.paced.agent"
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
 
-def parts_of(command: list[str]) -> tuple[str, list[str]] | None:
+def session_jobs(command: list[str]) -> tuple[str, list[str]] | None:
     """Return the module and the arguments of a command that is forked; None for another command of Python."""
     if command[1:3] == ["-m", FLOWEDGE]:
         return FLOWEDGE, command[3:]
@@ -47,7 +47,7 @@ def ask(
     Returns:
         The connection, on which the wait status comes, and the process id.
     """
-    parts = parts_of(command)
+    parts = session_jobs(command)
     assert parts is not None, command
     network = os.open("/proc/self/ns/net", os.O_RDONLY)
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -66,7 +66,7 @@ def ask(
 def main() -> None:
     command = [sys.argv[0], *sys.argv[1:]]
     environment = dict(os.environ)
-    if parts_of(command) is None:
+    if session_jobs(command) is None:
         os.execv(sys.executable, [sys.executable, *command[1:]])
     streams = [number if _is_open(number) else -1 for number in range(3)]
     link, pid = ask(command[0].rpartition("/")[0], command, environment, streams)

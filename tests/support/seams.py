@@ -17,12 +17,12 @@ from flowedge.cluster import process
 from flowedge.cluster.process import Security
 from flowedge.core.messages import Forget, Segment
 from flowedge.core.tree import DraftTree
-from flowedge.engine.batching.computing_segments import ComputingSegment
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.draft_session import DraftSession
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSession
+from flowedge.engine.stage.computing_segments import ComputingSegment
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.models.layers.cache import SessionCache

@@ -29,10 +29,10 @@ from flowedge.device.state_dir import state_dir
 from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.loading import drafter_taps
-from flowedge.engine.draft_models import DraftModels, required_memory
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.out_of_memory import within_memory
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.executors.draft_models import DraftModels, required_memory
+from flowedge.engine.executors.out_of_memory import within_memory
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer

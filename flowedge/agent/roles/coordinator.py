@@ -24,7 +24,7 @@ from flowedge.cluster.process import security_for
 from flowedge.cluster.tls.channels import open_channel, open_verified
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.device.compute import AUTO
-from flowedge.engine.admission.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.network.grpc_status import from_status
 from flowedge.network.http2_probe import check_http2
 from flowedge.network.link_settings import LinkSettings

@@ -29,11 +29,11 @@ from flowedge.core.request import Request
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.device.compute import AUTO, ComputeChoice
 from flowedge.device.memory import read_memory_of
-from flowedge.engine.admission.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.live.activity.watched_draft_node import WatchedDraftNode
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
-from flowedge.live.watching.watched_draft_node import WatchedDraftNode
 from flowedge.network.deadline import ProgressDeadline
 from flowedge.placement.admission import session_rows
 from flowedge.strategies.events import TARGET
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.agent import Agent
     from flowedge.agent.roles.compute_side import ComputeSide, OpenedTarget
     from flowedge.drafting.drafter import Drafter
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
     from flowedge.models.layers.taps import Taps
 
 _log = logging.getLogger(__name__)

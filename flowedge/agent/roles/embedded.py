@@ -25,7 +25,7 @@ from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.drafting.drafter import Drafter
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
     from flowedge.models.layers.taps import Taps
 
 T = TypeVar("T")

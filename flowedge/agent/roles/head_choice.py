@@ -7,7 +7,7 @@ from flowedge.core.errors import CapacityError
 from flowedge.core.verification import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
 from flowedge.device.memory import MemorySettings, read_memory_of
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.out_of_memory import within_memory
+from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.sampling.draw_timing import draw_seconds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
 from flowedge.device.compute import AUTO
-from flowedge.engine.stage import Stage
+from flowedge.engine.stage.stage import Stage
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind

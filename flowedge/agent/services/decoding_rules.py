@@ -13,7 +13,7 @@ from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
 
 _KINDS: dict[str, GrammarKind] = {
     "json_object": "json_object",

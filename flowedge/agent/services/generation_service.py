@@ -51,7 +51,7 @@ from flowedge.v1 import generation_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from flowedge.agent.services.prompt_preparation import ReadPrompt
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
 
 DEFAULT_NOISE = "shared"
 REFUSALS_LOGGED = 10  # requests of one client a minute

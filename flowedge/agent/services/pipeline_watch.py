@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.errors import CapacityError, DeviceError
-from flowedge.live.watching.activity_notes import ActivityNotes
-from flowedge.live.watching.activity_reader import ActivityReader, TextOf
-from flowedge.live.watching.watched_draft_node import WatchedDraftNode
+from flowedge.live.activity.notes import ActivityNotes
+from flowedge.live.activity.reader import ActivityReader, TextOf
+from flowedge.live.activity.watched_draft_node import WatchedDraftNode
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.unread import send_reply
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
 
 MAX_WATCHERS = 8
 PERIOD_S = 0.1  # between two messages

@@ -30,7 +30,7 @@ from flowedge.text.tool_grammar import tool_grammar
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
-    from flowedge.engine.draft_models import DraftModels
+    from flowedge.engine.executors.draft_models import DraftModels
 
 
 @dataclass(frozen=True)

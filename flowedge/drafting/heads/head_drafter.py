@@ -14,7 +14,7 @@ from torch import nn
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
+from flowedge.drafting.drafter import DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_decoding import HeadDecoding
 from flowedge.drafting.heads.head_forward import HeadForward, StoredRows
@@ -195,29 +195,33 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if self._decoding is not None:
             self._decoding.free()
 
-    @torch.inference_mode()
-    def extend(self, session: str, features: Payload | None, next_tokens: IntArray) -> None:
-        if features is None:
-            raise ValueError("an EAGLE head drafts from features")
-        state = self._with_capacity(session, len(next_tokens))
-        rows = self._true_rows(state, features, next_tokens)
-        if rows is None:
-            return
-        self._compute_parts([StoredRows(state.store, rows)])
-        state.set_true_rows(rows.stop)
-
     def check_request(self, request: GrowRequest) -> None:
         super().check_request(request)
         if request.next_tokens is not None and request.features is None:
             raise ValueError(f"session {request.session}: an EAGLE head drafts from features")
 
-    def predict_together(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
+    @torch.inference_mode()
+    def predict(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
         if len(requests) == 1 and self._decoding is not None and requests[0].next_tokens is None:
-            (only,) = requests  # a static forward of a growth ends with its logits
-            self.check_request(only)
-            if len(only.frontier.nodes):
-                return [self.predict(only.session, only.growth, only.frontier)]
-        return super().predict_together(requests)
+            found = self._predict_statically(requests[0], self._decoding)
+            if found is not None:
+                return [found]
+        return super().predict(requests)
+
+    def _predict_statically(self, request: GrowRequest, decoding: HeadDecoding) -> Prediction | None:
+        """Predict by a static forward, which ends with the logits; None when it is not a static one."""
+        self.check_request(request)
+        state, frontier = self._sessions[request.session], request.frontier
+        if not self._begins(state, request):
+            return None
+        rows = state.grown_rows(frontier)
+        self._make_room(state, rows.stop)
+        logits = decoding.grow(state.store, rows)
+        if logits is None:
+            return None
+        state.add_grown(frontier, rows)
+        states = state.store.states[rows.first : rows.stop]
+        return self._prediction(state, states, state.positions_of(frontier.nodes), logits)
 
     def _true_rows(self, state: _HeadSession, features: Payload, next_tokens: IntArray) -> TrueRows | None:
         """Note tokens that follow the text, and return their rows, if there are any."""
@@ -235,18 +239,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
     def _ids(self) -> torch.Tensor | None:
         return self._proposals.ids if self._columns is None else self._columns
 
-    def _compute(self, state: _HeadSession, frontier: Frontier) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if list(frontier.nodes) == [ROOT]:  # predicted by the last true row
-            return state.store.states[state.true_rows - 1 : state.true_rows], None
-        rows = state.grown_rows(frontier)
-        self._make_room(state, rows.stop)
-        logits = None if self._decoding is None else self._decoding.grow(state.store, rows)
-        if logits is None:
-            self._forward.compute([StoredRows(state.store, rows)])
-        state.add_grown(frontier, rows)
-        return state.store.states[rows.first : rows.stop], logits
-
-    def _compute_together(
+    def _compute(
         self,
         extended: Sequence[tuple[_HeadSession, GrowRequest]],
         grown: Sequence[tuple[_HeadSession, Frontier]],

@@ -13,19 +13,19 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import FlowEdgeError, NonFiniteError, PrefixLostError, ProtocolError
+from flowedge.engine.draw import Draw, DrawnRows
+from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.jobs import (
     DropCache,
     Forward,
     ForwardBatch,
-    ForwardResult,
+    ForwardOutcome,
     OpenCache,
     StageJob,
     StageResult,
 )
-from flowedge.engine.out_of_memory import within_memory
-from flowedge.engine.stage_session import StageSpec
-from flowedge.engine.verification.draw import Draw, DrawnRows
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.copies import to_device
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
@@ -125,19 +125,26 @@ class BlockExecutor:
         del self.block
 
     def run(self, job: StageJob) -> StageResult:
-        """Run one job. Returns None for a forward that was aborted.
+        """Run one job. Returns None for a batch that was aborted.
+
+        A session whose forward fails, because memory runs out or because the forward contradicts the session,
+        has the error as its outcome; its cache is free then.
 
         Raises:
-            CapacityError: when memory runs out; the session's cache is free then.
-            FlowEdgeError: when the job contradicts the session. Of a batch nothing is raised: such an error
-                is the result of the one forward.
+            CapacityError: when memory runs out for a new cache.
+            PrefixLostError: when the rows are not held that a new cache begins with.
         """
-        if isinstance(job, ForwardBatch):
-            return self._run_batch(job)
-        return self._run_alone(job)
+        match job:
+            case OpenCache():
+                self._caches[job.session] = self._within_memory(job, lambda: self._new_cache(job))
+            case DropCache():
+                self._drop(job.session)
+            case ForwardBatch():
+                return self._forward(job)
+        return None
 
-    def _run_batch(self, batch: ForwardBatch) -> StageResult:
-        results: dict[str, ForwardResult | FlowEdgeError] = {}
+    def _forward(self, batch: ForwardBatch) -> StageResult:
+        results: dict[str, ForwardOutcome] = {}
         prepared: list[_PreparedForward] = []
         for forward in batch.forwards:
             try:
@@ -150,7 +157,7 @@ class BlockExecutor:
 
     def _compute_together(
         self, prepared: list[_PreparedForward], batch: ForwardBatch
-    ) -> list[ForwardResult | FlowEdgeError]:
+    ) -> list[ForwardOutcome]:
         """Return the results of forwards, which are computed one after the other if that fails together."""
         live = [each for each in prepared if not each.job.dead]
         outputs: dict[str, torch.Tensor] = {}
@@ -172,9 +179,7 @@ class BlockExecutor:
                 outputs = {each.job.session: output for each, output in zip(live, together, strict=True)}
         return [self._outcome(each, outputs.get(each.job.session)) for each in prepared]
 
-    def _outcome(
-        self, prepared: _PreparedForward, output: torch.Tensor | None
-    ) -> ForwardResult | FlowEdgeError:
+    def _outcome(self, prepared: _PreparedForward, output: torch.Tensor | None) -> ForwardOutcome:
         """Return the result of a forward of a batch, computed alone if it has no output, or its error."""
         job = prepared.job
         try:
@@ -185,10 +190,7 @@ class BlockExecutor:
         except FlowEdgeError as error:
             return error
 
-    def _run_alone(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
-        return self._within_memory(job, lambda: self._run(job))
-
-    def _within_memory(self, job: OpenCache | DropCache | Forward, run: Callable[[], T]) -> T:
+    def _within_memory(self, job: OpenCache | Forward, run: Callable[[], T]) -> T:
         claim = f"the next rows of session {job.session} do not fit"
         return within_memory(claim, self.block.device, run, lambda: self._free(job.session))
 
@@ -202,16 +204,6 @@ class BlockExecutor:
     def _free_static(self) -> None:
         if self.block.decoding is not None:
             self.block.decoding.free()
-
-    def _run(self, job: OpenCache | DropCache | Forward) -> ForwardResult:
-        match job:
-            case OpenCache():
-                self._caches[job.session] = self._new_cache(job)
-            case DropCache():
-                self._drop(job.session)
-            case Forward():
-                return self._compute(self._prepare(job))
-        return None
 
     def _new_cache(self, job: OpenCache) -> SessionCache:
         """Allocate a cache, with the rows that it begins with.
@@ -244,12 +236,12 @@ class BlockExecutor:
         rows = SessionRows(own, job.positions, cache, job.cached, job.context, job.tail_parents)
         return _PreparedForward(job, rows, inputs[:, width:] if carries else None)
 
-    def _compute(self, prepared: _PreparedForward) -> ForwardResult:
+    def _compute(self, prepared: _PreparedForward) -> ForwardOutcome:
         job = prepared.job
         outputs = self.block.forward_together([prepared.rows], lambda: job.dead, self._taps)
         return None if outputs is None else self._conclude(prepared, outputs[0])
 
-    def _conclude(self, prepared: _PreparedForward, output: torch.Tensor) -> ForwardResult:
+    def _conclude(self, prepared: _PreparedForward, output: torch.Tensor) -> ForwardOutcome:
         """Return the result of a forward with this output of the block."""
         job, width = prepared.job, self.block.hidden_size
         if self.model is not None:

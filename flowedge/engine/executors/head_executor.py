@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, PrefixLostError, ProtocolError
 from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier, GrowRequest
 from flowedge.engine.executors.answer_rules import AnswerRules
-from flowedge.engine.executors.in_turn import run_in_turn
+from flowedge.engine.executors.one_by_one import run_one_by_one
+from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.executors.ruled_drafts import DraftPlan, RuledDrafts
 from flowedge.engine.jobs import (
+    CacheJob,
     DraftBatch,
     DraftJob,
     DraftOutcome,
@@ -20,15 +23,17 @@ from flowedge.engine.jobs import (
     ExtendDraft,
     GrowDraft,
     KeepDraft,
+    ModelJob,
     OpenDraft,
     Verify,
 )
-from flowedge.engine.out_of_memory import within_memory
 from flowedge.models.layers.head import LMHead
 from flowedge.models.sampling.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_walks import ReturnedTree, walk_together
 from flowedge.text.grammar_compiler import GrammarCompiler
+
+T = TypeVar("T")
 
 
 class HeadExecutor:
@@ -48,40 +53,39 @@ class HeadExecutor:
         self.drafter = None
         del self.head
 
-    @overload
-    def run(self, job: DraftJob) -> DraftResult: ...
+    def run(self, job: DraftJob) -> DraftResult:
+        """Run one job.
 
-    @overload
-    def run(self, job: DraftBatch) -> list[DraftOutcome]: ...
-
-    def run(self, job: DraftJob | DraftBatch) -> DraftResult | list[DraftOutcome]:
-        """Run one job, or a batch of jobs.
-
-        When the memory does not suffice for a batch, its jobs are run one after the other.
+        When the memory does not suffice for the jobs of a batch together, they are run one after the other. A
+        session whose job fails, because memory runs out or because the job contradicts the session, has the
+        error as its outcome; the drafter's state of the session is free when memory ran out.
 
         Raises:
-            CapacityError: when memory runs out for one job; the drafter's state of the session is free then.
-            FlowEdgeError: when the job contradicts the session. A batch raises no such error: the outcome of
-                a job says it.
+            CapacityError: when memory runs out for a cache.
+            PrefixLostError: when the drafter does not hold the true rows that a session begins with.
         """
-        return self._run_batch(job) if isinstance(job, DraftBatch) else self._run_alone(job)
+        if isinstance(job, DraftBatch):
+            return self._run_batch(job)
+        self._within_memory(job.session, lambda: self._change_caches(job))
+        return None
 
-    def _run_alone(self, job: DraftJob) -> DraftResult:
-        claim = f"drafting and verifying for session {job.session} do not fit"
-        return within_memory(
-            claim, self.head.device, lambda: self._compute(job), lambda: self._free(job.session)
-        )
+    def _within_memory(self, session: str, run: Callable[[], T]) -> T:
+        claim = f"drafting and verifying for session {session} do not fit"
+        return within_memory(claim, self.head.device, run, lambda: self._free(session))
 
     def _run_batch(self, batch: DraftBatch) -> list[DraftOutcome]:
         if len(batch.jobs) > 1 and (batch.verifies or self.drafter is not None):
             claim = f"drafting and verifying for {len(batch.jobs)} sessions together do not fit"
             try:
                 return within_memory(
-                    claim, self.head.device, lambda: self._compute_together(batch), self._free_idle
+                    claim, self.head.device, lambda: self._compute(batch.jobs), self._free_idle
                 )
             except CapacityError:  # as the log says; no session has changed
                 pass
-        return run_in_turn(self._run_alone, batch)
+        return run_one_by_one(self._run_alone, batch)
+
+    def _run_alone(self, job: ModelJob) -> DraftOutcome:
+        return self._within_memory(job.session, lambda: self._compute([job])[0])
 
     def _free(self, session: str) -> None:
         self._drop_rules(session)
@@ -93,10 +97,8 @@ class HeadExecutor:
         if self.drafter is not None:
             self.drafter.free_idle()
 
-    def _compute(self, job: DraftJob) -> DraftResult:
+    def _change_caches(self, job: CacheJob) -> None:
         match job:
-            case Verify():
-                return _result(self._verify([job]))
             case OpenDraft():
                 self._open(job)
             case KeepDraft():
@@ -108,16 +110,6 @@ class HeadExecutor:
                 self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.close(job.session)
-            case ExtendDraft() | GrowDraft() if self._ruled.concerns(job):
-                return _result(self._draft_together([job]))
-            case ExtendDraft():
-                self._drafter().extend(job.session, job.features, job.next_tokens)
-            case GrowDraft():
-                drafter = self._drafter()
-                if job.next_tokens is not None:
-                    drafter.extend(job.session, job.features, job.next_tokens)
-                return drafter.grow(job.session, job.growth, _frontier(job), job.width)
-        return None
 
     def _open(self, job: OpenDraft) -> None:
         """Begin a session of the drafter, if there is one.
@@ -137,10 +129,9 @@ class HeadExecutor:
                 raise
             raise PrefixLostError(f"session {job.session} cannot begin: {error}") from error
 
-    def _compute_together(self, batch: DraftBatch) -> list[DraftOutcome]:
-        if batch.verifies:
-            return self._verify([job for job in batch.jobs if isinstance(job, Verify)])
-        return self._draft_together([job for job in batch.jobs if not isinstance(job, Verify)])
+    def _compute(self, jobs: Sequence[ModelJob]) -> list[DraftOutcome]:
+        verifying = [job for job in jobs if isinstance(job, Verify)]
+        return self._verify(verifying) or self._draft([job for job in jobs if not isinstance(job, Verify)])
 
     def _verify(self, jobs: list[Verify]) -> list[DraftOutcome]:
         """Return each job's walk, or the error that ends its session."""
@@ -169,10 +160,10 @@ class HeadExecutor:
         """Give the drafter the true rows that it has not been given, because no node needed it."""
         rows = self._ruled.waiting_rows(session)
         if rows is not None:
-            self._drafter().extend(session, *rows)
+            self._drafter().grow([GrowRequest.extension(session, *rows)])
             self._ruled.given(session)
 
-    def _draft_together(self, jobs: list[ExtendDraft | GrowDraft]) -> list[DraftOutcome]:
+    def _draft(self, jobs: list[ExtendDraft | GrowDraft]) -> list[DraftOutcome]:
         """Return each job's layer, or the error for which it was left out of the computation."""
         drafter = self._drafter()
         outcomes: dict[str, DraftOutcome] = {}
@@ -195,7 +186,7 @@ class HeadExecutor:
                 requests.append(request)
         drafted: dict[str, DraftLayer] = {}
         if requests:
-            layers = drafter.grow_together(requests)
+            layers = drafter.grow(requests)
             drafted = {each.session: layer for each, layer in zip(requests, layers, strict=True)}
         for job in jobs:
             if job.session in outcomes:
@@ -214,14 +205,6 @@ class HeadExecutor:
         return self.drafter
 
 
-def _result(outcomes: list[DraftOutcome]) -> DraftResult:
-    """The outcome of a single job; raises it if it is an error."""
-    (outcome,) = outcomes
-    if isinstance(outcome, FlowEdgeError):
-        raise outcome
-    return outcome
-
-
 def _tree(job: Verify, ruled: RuledDraws | None) -> ReturnedTree:
     return ReturnedTree(
         job.sampling, job.hidden, job.tokens.tolist(), job.parents.tolist(), job.positions + 1, ruled
@@ -236,4 +219,4 @@ def _request(job: ExtendDraft | GrowDraft) -> GrowRequest:
     if isinstance(job, GrowDraft):
         rows = job.features, job.next_tokens
         return GrowRequest(job.session, job.growth, _frontier(job), job.width, *rows)
-    return GrowRequest(job.session, 0, Frontier((), (), ()), 0, job.features, np.asarray(job.next_tokens))
+    return GrowRequest.extension(job.session, job.features, np.asarray(job.next_tokens))

@@ -124,10 +124,6 @@ class RuledDrafts:
         self._rules.drop(session)
         self._drafts.pop(session, None)
 
-    def concerns(self, job: ExtendDraft | GrowDraft) -> bool:
-        """Whether a job is of a session with rules that change draws."""
-        return job.session in self._drafts or (isinstance(job, GrowDraft) and job.path is not None)
-
     def plan(self, job: ExtendDraft | GrowDraft) -> DraftPlan | None:
         """Return how a job is computed; None for one of a session without rules.
 
@@ -138,7 +134,7 @@ class RuledDrafts:
             if draft is None or not draft.waiting:
                 return None
             rows = _joined([*draft.waiting, (job.features, job.next_tokens)])
-            return DraftPlan(job, GrowRequest(job.session, 0, Frontier((), (), ()), 0, *rows))
+            return DraftPlan(job, GrowRequest.extension(job.session, *rows))
         if draft is None and job.path is None:
             return None
         return self._plan_layer(job, self._begun(job))
@@ -165,7 +161,7 @@ class RuledDrafts:
         self._drafts[session].waiting.clear()
 
     def _begun(self, job: GrowDraft) -> _Draft:
-        """Return the state of a session whose growth, and whose nodes, are those of a job."""
+        """Return a session's state after the nodes of a job are added; a new growth number begins anew."""
         draft = self._drafts.setdefault(job.session, _Draft())
         if job.path is not None:
             draft.root = job.path

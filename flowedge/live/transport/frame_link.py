@@ -13,8 +13,7 @@ from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.protocol import wire
-from flowedge.protocol.frame_bounds import CONTROL_BYTES
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
 
 _log = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from flowedge.network.grpc_status import abort
 from flowedge.network.link_settings import LinkSettings
 from flowedge.network.log_rate import LogRate, more
 from flowedge.protocol import wire
-from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT, FrameError
 from flowedge.v1 import pipeline_pb2 as pb
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors.head_executor import HeadExecutor
-from flowedge.engine.jobs import DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
+from flowedge.engine.jobs import DraftBatch, DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.layers.tensors import to_payload
 from flowedge.profiling.device.layer_timing import RECORDING_RUNS, median_s, pause, synchronize
@@ -107,7 +107,7 @@ def _verify_s(executor: HeadExecutor, rows: int, repeats: int) -> float:
     if rows > ACCEPTED + 1:  # the walk has to end at a node that was not drawn
         tokens[ACCEPTED + 1] = (tokens[ACCEPTED + 1] + 1) % executor.head.vocab_size
     positions: IntArray = np.arange(rows, dtype=np.int64)
-    job = Verify(_SESSION, SamplingParams(seed=0), hidden, tokens, positions - 1, positions)
+    job = DraftBatch([Verify(_SESSION, SamplingParams(seed=0), hidden, tokens, positions - 1, positions)])
     return median_s(lambda: executor.run(job), repeats, prepare=pause)
 
 
@@ -117,13 +117,14 @@ def _waiting(executor: HeadExecutor) -> tuple[Callable[[], object], int]:
     return synchronize(device), RECORDING_RUNS if device.type == "cuda" else 0
 
 
-def _extend(executor: HeadExecutor, rows: int) -> ExtendDraft:
-    return ExtendDraft(_SESSION, random_rows(executor, rows), np.arange(rows, dtype=np.int64) % 16)
+def _extend(executor: HeadExecutor, rows: int) -> DraftBatch:
+    tokens = np.arange(rows, dtype=np.int64) % 16
+    return DraftBatch([ExtendDraft(_SESSION, random_rows(executor, rows), tokens)])
 
 
-def _grow(growth: int, nodes: Sequence[int], parents: Sequence[int]) -> GrowDraft:
+def _grow(growth: int, nodes: Sequence[int], parents: Sequence[int]) -> DraftBatch:
     names, above = np.array(nodes, dtype=np.int64), np.array(parents, dtype=np.int64)
-    return GrowDraft(_SESSION, growth, names, above, names % 16, WIDTH, None, None)
+    return DraftBatch([GrowDraft(_SESSION, growth, names, above, names % 16, WIDTH, None, None)])
 
 
 def random_rows(executor: HeadExecutor, rows: int) -> Payload:

@@ -13,7 +13,7 @@ import torch
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.engine.jobs import DropCache, Forward, OpenCache
+from flowedge.engine.jobs import DropCache, Forward, ForwardBatch, OpenCache
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.tensors import to_payload
 
@@ -120,12 +120,12 @@ def median_s(
     return statistics.median(times)
 
 
-def forward_job(block: LayerBlock, rows: int, cached: int) -> Forward:
+def forward_job(block: LayerBlock, rows: int, cached: int) -> ForwardBatch:
     """Return the job of a chain of draft rows after `cached` rows of context."""
     slots = np.arange(cached, cached + rows, dtype=np.int64)
     parents: IntArray = slots - 1
     parents[0] = -1
-    return Forward(
+    forward = Forward(
         session=_SESSION,
         gathered_until=cached,
         slots=np.zeros(0, dtype=np.int64),
@@ -135,6 +135,7 @@ def forward_job(block: LayerBlock, rows: int, cached: int) -> Forward:
         positions=slots,
         payload=_payload(block, rows),
     )
+    return ForwardBatch((forward,))
 
 
 def _payload(block: LayerBlock, rows: int) -> Payload:

@@ -13,7 +13,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.plain_text import counted
 from flowedge.device.compute import processor_name, try_device
 from flowedge.device.memory import read_memory_of
-from flowedge.engine.draft_models import DraftModels
+from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.default import resolve_exact
 from flowedge.models.graphs.static_decoding import capture_decoding

@@ -21,8 +21,7 @@ from flowedge.profiling.measurement import short
 from flowedge.profiling.rehearsal.loopback import connected_pair, serve_stream
 from flowedge.profiling.rehearsal.recorded_work import RecordedJob, RecordedSegment
 from flowedge.profiling.rehearsal.rehearsal import Rehearsed, rehearse
-from flowedge.protocol.frame_bounds import CONTROL_BYTES
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.choice import STRATEGIES
 

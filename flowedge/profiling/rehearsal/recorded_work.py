@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message, Segment
 from flowedge.engine.activity import job_activity
-from flowedge.engine.jobs import DraftWork, StageJob
+from flowedge.engine.jobs import DraftJob, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome
 from flowedge.live.transport.frame_link import FrameLink
 from flowedge.live.work_timing import RealTime
@@ -52,7 +52,7 @@ class RecordedWork(RealTime):
         self.segments: list[RecordedSegment] = []
 
     def run_job(
-        self, job: StageJob | DraftWork, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
     ) -> None:
         def record(outcome: Outcome[T]) -> None:
             conclude(outcome)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from flowedge.core.request import Failed, Finished, Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind

@@ -6,11 +6,20 @@ import time
 
 import numpy as np
 
-from flowedge.core.arrays import Payload
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.executors.in_turn import JobsInTurn
-from flowedge.engine.jobs import DraftJob, DraftResult, ExtendDraft, Forward, GrowDraft, StageJob, Verify
+from flowedge.engine.executors.one_by_one import OneByOneExecutor
+from flowedge.engine.jobs import (
+    CacheJob,
+    DraftOutcome,
+    ExtendDraft,
+    ForwardBatch,
+    GrowDraft,
+    ModelJob,
+    StageJob,
+    StageResult,
+    Verify,
+)
 
 VOCAB = 32_000
 # Rows that take as long as the weights. Times count where models are small and rows dear, as on CPUs: so
@@ -27,21 +36,21 @@ class BlankStage:
         """forward_s: the time of a forward but for its rows, which is waited for."""
         self._width, self._dtype, self._forward_s = width, dtype, forward_s
 
-    def run(self, job: StageJob) -> Payload | None:
-        if not isinstance(job, Forward):
+    def run(self, job: StageJob) -> StageResult:
+        if not isinstance(job, ForwardBatch):
             return None
         time.sleep(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
-        return np.zeros((job.num_rows, self._width), dtype=self._dtype)
+        return [np.zeros((each.num_rows, self._width), dtype=self._dtype) for each in job.forwards]
 
 
-class DiceDraft(JobsInTurn):
+class DiceDraft(OneByOneExecutor):
     """A DraftExecutor whose target draws the drafter's choices as `_CHOICES` says."""
 
     def __init__(self, draft_s: float = 0.0, verify_s: float = 0.0) -> None:
         """draft_s: time of a forward but for its nodes; verify_s: of a verification; both are waited for."""
         self._draft_s, self._verify_s = draft_s, verify_s
 
-    def _run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
         match job:
             case GrowDraft():
                 time.sleep(self._draft_s * (1 + len(job.nodes) / _ROWS_AS_LONG))

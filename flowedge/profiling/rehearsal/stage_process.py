@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from flowedge.core.errors import FlowEdgeError
 from flowedge.device.process import module_command
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind

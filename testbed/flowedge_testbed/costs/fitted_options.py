@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from flowedge.core.verification import LAST_STAGE
-from flowedge.engine.jobs import GrowDraft
+from flowedge.engine.jobs import DraftBatch, GrowDraft
 from flowedge_testbed.costs.profile_costs import ProfileCosts
 from flowedge_testbed.costs.sample_jobs import forward_of, states_of
 from flowedge_testbed.costs.specpipe_width import best_width
@@ -37,6 +37,6 @@ def level_width(emulation: Emulation, hit_rates: HitRates) -> int:
     )
 
 
-def _level(rows: int) -> GrowDraft:
+def _level(rows: int) -> DraftBatch:
     names = np.arange(1, rows + 1)
-    return GrowDraft("width", 1, names, np.zeros_like(names), names, 1, None, None)
+    return DraftBatch([GrowDraft("width", 1, names, np.zeros_like(names), names, 1, None, None)])

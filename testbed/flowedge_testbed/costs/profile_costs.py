@@ -17,16 +17,14 @@ from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
 from flowedge.engine.jobs import (
-    Computation,
     DraftBatch,
-    DraftWork,
+    DraftJob,
     ExtendDraft,
     Forward,
     ForwardBatch,
     GrowDraft,
     StageJob,
     Verify,
-    forwards_of,
 )
 from flowedge.profiling.documents.device import DeviceProfile, StrategyTimes
 from flowedge.profiling.documents.link import LinkProfile
@@ -90,8 +88,7 @@ class ProfileCosts:
 
         Allocating a cache takes no time.
         """
-        forwards = forwards_of(job)
-        return self.stage_batch(stage, forwards) if forwards else 0.0
+        return self.stage_batch(stage, job.forwards) if isinstance(job, ForwardBatch) else 0.0
 
     def stage_batch(self, stage: int, forwards: Sequence[Forward]) -> float:
         """Return the time of the forwards of several sessions that a stage computes in one.
@@ -107,9 +104,9 @@ class ProfileCosts:
         verify = self.verify(drawn) if drawn else 0.0
         return forward + self.emulation.split[stage] * self.batch_layer(stage, forwards) + verify
 
-    def layer(self, stage: int, job: Computation) -> float:
+    def layer(self, stage: int, job: ForwardBatch) -> float:
         """Return the time of one layer of a stage over the job's rows."""
-        return self.batch_layer(stage, forwards_of(job))
+        return self.batch_layer(stage, job.forwards)
 
     def batch_layer(self, stage: int, forwards: Sequence[Forward]) -> float:
         """Return the time of one layer of a stage over the rows of several sessions together."""
@@ -133,13 +130,13 @@ class ProfileCosts:
         before = [(job.num_rows, job.cached) for job in forwards]
         return measured_layer_s(measured, before, roofline, attention, reading)
 
-    def draft_job(self, job: DraftWork) -> float:
+    def draft_job(self, job: DraftJob) -> float:
         """Return the time of a job of the draft node.
 
         A draft layer is a forward of the drafter and its LM head; a verification is the target's LM head. In
         a batch, the rows of all sessions share a forward, and a product of the LM head.
         """
-        jobs = job.jobs if isinstance(job, DraftBatch) else (job,)
+        jobs = job.jobs if isinstance(job, DraftBatch) else ()
         verified = [len(each.positions) for each in jobs if isinstance(each, Verify)]
         if verified:
             return self.verify(sum(verified))
@@ -148,18 +145,16 @@ class ProfileCosts:
             return 0.0
         return self._draft_joined(drafted) if self.emulation.drafting else self._draft_alone(drafted, False)
 
-    def conclude(self, place: int, job: StageJob | DraftWork) -> float:
+    def conclude(self, place: int, job: StageJob | DraftJob) -> float:
         """Return the time in which a device carries out what follows from a job, and sends it."""
         match job:
             case DraftBatch():
-                return sum(self.conclude(place, each) for each in job.jobs)
-            case Forward() | ForwardBatch():
+                each_ms = self._strategy.verified_ms if job.verifies else self._strategy.drafted_ms
+                drafted = sum(not isinstance(each, ExtendDraft) for each in job.jobs)
+                return drafted * each_ms / 1e3
+            case ForwardBatch():
                 added = self._device(place).added
                 return 0.0 if added is None else added.send_ms / 1e3
-            case Verify():
-                return self._strategy.verified_ms / 1e3
-            case GrowDraft():
-                return self._strategy.drafted_ms / 1e3
             case _:
                 return 0.0
 

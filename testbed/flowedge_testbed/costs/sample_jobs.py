@@ -6,18 +6,18 @@ import numpy as np
 
 from flowedge.core.messages import CONTEXT, Segment
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.jobs import Forward
-from flowedge.engine.verification.draw import Draw
+from flowedge.engine.draw import Draw
+from flowedge.engine.jobs import Forward, ForwardBatch
 
 CONTEXT_ROWS = 256  # of a request in the middle of its answer
 
 
-def forward_of(rows: int, cached: int = CONTEXT_ROWS, *, drawn: int = 0) -> Forward:
+def forward_of(rows: int, cached: int = CONTEXT_ROWS, *, drawn: int = 0) -> ForwardBatch:
     """Return a forward over rows of one segment, of which a last stage with the LM head may visit `drawn`."""
     parents = np.full(rows, -1)
     parents[1:drawn] = 0
     tokens = np.zeros(rows, dtype=np.int64)
-    return Forward(
+    forward = Forward(
         session="sample",
         gathered_until=cached,
         slots=np.zeros(0, dtype=np.int64),
@@ -28,6 +28,7 @@ def forward_of(rows: int, cached: int = CONTEXT_ROWS, *, drawn: int = 0) -> Forw
         payload=np.zeros(rows, dtype=np.int32),
         draw=Draw(SamplingParams(), True, 0, tokens, parents) if drawn else None,
     )
+    return ForwardBatch((forward,))
 
 
 def states_of(rows: int, cached: int = CONTEXT_ROWS) -> Segment:

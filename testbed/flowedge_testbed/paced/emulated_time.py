@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import Computation, DraftWork, Forward, ForwardBatch, StageJob
+from flowedge.engine.jobs import DraftJob, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import FrameLink, LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
@@ -38,10 +38,10 @@ class EmulatedDevice(Protocol):
     row_bytes: int
     shaped: bool
 
-    def job(self, job: StageJob | DraftWork) -> float:
+    def job(self, job: StageJob | DraftJob) -> float:
         """Return the compute time of a job in seconds."""
 
-    def layer(self, job: Computation) -> float:
+    def layer(self, job: ForwardBatch) -> float:
         """Return the seconds between two places where a forward can be aborted."""
 
     def transfer(self, message: Message) -> float:
@@ -95,7 +95,7 @@ class DelayLine:
 class _Running:
     """The job in the compute thread; `slot` is shortened when the job is aborted."""
 
-    job: StageJob | DraftWork
+    job: StageJob | DraftJob
     slot: Span
     ended: asyncio.Event
 
@@ -123,7 +123,7 @@ class EmulatedTime:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run_job(
-        self, job: StageJob | DraftWork, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
+        self, job: StageJob | DraftJob, work: Callable[[], T], conclude: Callable[[Outcome[T]], None]
     ) -> None:
         def begin() -> None:
             cost = self._device.job(job)
@@ -153,7 +153,7 @@ class EmulatedTime:
             self._device.ran(JobTiming(slot.seconds, computed.seconds, overrun_s, late_s))
         self._due = slot.end
         # A forward counts as aborted if it died before its slot ended, though it may have been computed.
-        aborted = isinstance(job, Forward | ForwardBatch) and job.dead
+        aborted = isinstance(job, ForwardBatch) and job.dead
         conclude(Outcome(None if aborted else result, None, slot))
 
     def send(
@@ -209,7 +209,7 @@ class EmulatedTime:
         self._event = time.monotonic() if self._due is None else self._due
         self._due = None
         running = self._running
-        if running is None or not isinstance(running.job, Forward | ForwardBatch) or not running.job.dead:
+        if running is None or not isinstance(running.job, ForwardBatch) or not running.job.dead:
             return
         end = abort_time(running.slot.start, self._event, self._device.layer(running.job))
         if end < running.slot.end:

@@ -12,7 +12,7 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.device.compute import FLOAT32
-from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge_testbed.emulation.draft_share import WHOLE
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.live.live_run import run_live

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
-from flowedge.engine.jobs import Computation, DraftWork, Forward, ForwardBatch, OpenCache, StageJob
+from flowedge.engine.jobs import DraftJob, ForwardBatch, OpenCache, StageJob
 from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import ProfileCosts
@@ -69,12 +69,12 @@ class DevicePacing:
         after = FIRST_STAGE if place == DRAFT_NODE else min(place + 1, last)
         self._senders = {LinkKind.IN_BAND: before, LinkKind.EXPRESS: DRAFT_NODE, LinkKind.REPLY: after}
 
-    def job(self, job: StageJob | DraftWork) -> float:
-        if isinstance(job, Forward | ForwardBatch | OpenCache):
+    def job(self, job: StageJob | DraftJob) -> float:
+        if isinstance(job, ForwardBatch | OpenCache):
             return self._costs.stage_job(self._place, job)
         return self._costs.draft_job(job)
 
-    def layer(self, job: Computation) -> float:
+    def layer(self, job: ForwardBatch) -> float:
         return self._costs.layer(self._place, job)
 
     def transfer(self, message: Message) -> float:

@@ -7,22 +7,23 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import walk
-from flowedge.engine.executors.in_turn import JobsInTurn
+from flowedge.engine.draw import DrawnRows
+from flowedge.engine.executors.one_by_one import OneByOneExecutor
 from flowedge.engine.jobs import (
-    DraftJob,
-    DraftResult,
+    CacheJob,
+    DraftOutcome,
     DropCache,
     ExtendDraft,
     Forward,
     ForwardBatch,
-    ForwardResult,
+    ForwardOutcome,
     GrowDraft,
+    ModelJob,
     OpenDraft,
     StageJob,
     StageResult,
     Verify,
 )
-from flowedge.engine.verification.draw import DrawnRows
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import TruePath
 
@@ -41,11 +42,11 @@ class ReplayStage:
         self._taps = taps
 
     def run(self, job: StageJob) -> StageResult:
-        if isinstance(job, ForwardBatch):
-            return None if job.dead else [self.forward(forward) for forward in job.forwards]
-        return self.forward(job) if isinstance(job, Forward) and not job.dead else None
+        if not isinstance(job, ForwardBatch) or job.dead:
+            return None
+        return [self.forward(forward) for forward in job.forwards]
 
-    def forward(self, job: Forward) -> ForwardResult:
+    def forward(self, job: Forward) -> ForwardOutcome:
         """Return what a forward puts out, whether its rows live or not."""
         carried = job.payload.shape[1] - WIDTH if job.payload.ndim > 1 else 0
         hidden: Payload = np.zeros((job.num_rows, WIDTH + carried + self._taps), dtype=np.float32)
@@ -76,13 +77,12 @@ class ReplayStages:
         if isinstance(job, ForwardBatch):
             every = ((forward, self._sessions[forward.session]) for forward in job.forwards)
             return None if job.dead else [stage.forward(forward) for forward, stage in every]
-        result = self._sessions[job.session].run(job)
         if isinstance(job, DropCache):
             del self._sessions[job.session]
-        return result
+        return None
 
 
-class ReplayDrafts(JobsInTurn):
+class ReplayDrafts(OneByOneExecutor):
     """A DraftExecutor for several requests, each along its own path; `opened` before its first job."""
 
     def __init__(self) -> None:
@@ -92,14 +92,14 @@ class ReplayDrafts(JobsInTurn):
         """Take notice of a session that is about to begin."""
         self._sessions[session] = ReplayDraft(path, drafter)
 
-    def _run(self, job: DraftJob) -> DraftResult:
-        result = self._sessions[job.session].run(job)
+    def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
+        result = self._sessions[job.session].of_session(job)
         if isinstance(job, DropCache):
             del self._sessions[job.session]
         return result
 
 
-class ReplayDraft(JobsInTurn):
+class ReplayDraft(OneByOneExecutor):
     """A DraftExecutor for one request along its true path."""
 
     def __init__(self, path: TruePath, drafter: PathDrafter | None) -> None:
@@ -109,7 +109,10 @@ class ReplayDraft(JobsInTurn):
         self._growth: int | None = None
         self._history = History(0)
 
-    def _run(self, job: DraftJob) -> DraftResult:
+    def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
+        return self.of_session(job)
+
+    def of_session(self, job: CacheJob | ModelJob) -> DraftOutcome:
         """Run a job: draws come from the path, and each draft layer is drafted once."""
         match job:
             case Verify():
@@ -132,7 +135,7 @@ class ReplayDraft(JobsInTurn):
             self._rows += len(next_tokens)
             self._growth = None
 
-    def _grow(self, job: GrowDraft) -> DraftResult:
+    def _grow(self, job: GrowDraft) -> DraftOutcome:
         if self._drafter is None:
             raise BadRequestError("this run has no drafter; use the strategy autoregressive")
         if job.next_tokens is not None:

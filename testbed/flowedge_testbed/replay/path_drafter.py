@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier
+from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.replay.true_path import TruePath
 
@@ -80,7 +80,7 @@ class PathDrafter:
         layer: DraftLayer | None = None
         for job in history.layers[self._live_layers :]:
             frontier = Frontier(job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist())
-            layer = self._drafter.grow(self._name, self._growth, frontier, job.width)
+            (layer,) = self._drafter.grow([GrowRequest(self._name, self._growth, frontier, job.width)])
         self._live_layers = len(history.layers)
         assert layer is not None
         return layer
@@ -89,7 +89,6 @@ class PathDrafter:
         """Rewind or extend the drafter's cache to `rows` true rows; the last row is always computed anew."""
         start = min(self._rows, rows - 1)
         self._drafter.rewind(self._name, start)
-        self._drafter.extend(
-            self._name, self._path.features[start:rows], self._path.tokens[start + 1 : rows + 1]
-        )
+        features, tokens = self._path.features[start:rows], self._path.tokens[start + 1 : rows + 1]
+        self._drafter.grow([GrowRequest.extension(self._name, features, tokens)])
         self._rows = rows

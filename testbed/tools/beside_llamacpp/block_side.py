@@ -7,7 +7,7 @@ import time
 import numpy as np
 import torch
 
-from flowedge.engine.draft_models import PREFILL_ROWS
+from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.default import resolve_exact
 from flowedge.models.layers.block import LayerBlock

@@ -23,11 +23,11 @@ from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.engine.draft_models import draft_node_spec
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.executors.draft_models import draft_node_spec
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.executors.ruled_drafts import RuledDrafts
-from flowedge.engine.jobs import DraftWork, GrowDraft
+from flowedge.engine.jobs import DraftBatch, DraftJob, GrowDraft
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.layers.head import LMHead
@@ -69,14 +69,9 @@ class CountedDrafter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
-    def grow(self, *arguments: Any) -> DraftLayer:
-        self.forwards += 1
-        layer: DraftLayer = self._drafter.grow(*arguments)
-        return layer
-
-    def grow_together(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
-        self.forwards += 1
-        layers: list[DraftLayer] = self._drafter.grow_together(requests)
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        self.forwards += any(request.frontier.nodes for request in requests)
+        layers: list[DraftLayer] = self._drafter.grow(requests)
         return layers
 
 
@@ -88,13 +83,13 @@ class CountingExecutor:
         self._drafter = drafter
         self._result: Any = None
 
-    def forwards(self, job: DraftWork) -> int:
+    def forwards(self, job: DraftJob) -> int:
         """Run a job; return the drafter's forwards."""
         before = self._drafter.forwards
         self._result = self._executor.run(job)
         return self._drafter.forwards - before
 
-    def run(self, _job: DraftWork) -> Any:
+    def run(self, _job: DraftJob) -> Any:
         return self._result
 
 
@@ -104,10 +99,11 @@ class CountedCosts(FixedCosts):
 
     executor: CountingExecutor | None = None
 
-    def draft_job(self, job: DraftWork) -> float:
+    def draft_job(self, job: DraftJob) -> float:
         assert self.executor is not None
         forwards = self.executor.forwards(job)
-        return forwards * self.draft_s if isinstance(job, GrowDraft) else super().draft_job(job)
+        grows = isinstance(job, DraftBatch) and any(isinstance(each, GrowDraft) for each in job.jobs)
+        return forwards * self.draft_s if grows else super().draft_job(job)
 
 
 @dataclass(frozen=True)

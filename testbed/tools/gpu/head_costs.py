@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.drafting.drafter import Frontier
+from flowedge.drafting.drafter import Frontier, GrowRequest
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.dense.config import DenseLlamaConfig
@@ -31,7 +31,7 @@ class TimedGrowth:
         hidden = int(drafter.head.config.hidden_size)
         features = np.random.default_rng(0).standard_normal((context, hidden)).astype(np.float32)
         drafter.open(SESSION, context, 0)
-        drafter.extend(SESSION, features, np.zeros(context, dtype=np.int64))
+        drafter.grow([GrowRequest.extension(SESSION, features, np.zeros(context, dtype=np.int64))])
         self._drafter = drafter
         self._below = Frontier(list(range(1, rows + 1)), [0] * rows, list(range(rows)))
         self._growth = 0
@@ -39,9 +39,9 @@ class TimedGrowth:
     def seconds(self) -> float:
         """Grow the root and a layer; return the time of the layer, its best children on the host."""
         self._growth += 1
-        self._drafter.grow(SESSION, self._growth, Frontier([0], [-1], [0]), WIDTH)
+        self._drafter.grow([GrowRequest(SESSION, self._growth, Frontier([0], [-1], [0]), WIDTH)])
         started = time.perf_counter()
-        self._drafter.grow(SESSION, self._growth, self._below, WIDTH)
+        self._drafter.grow([GrowRequest(SESSION, self._growth, self._below, WIDTH)])
         return time.perf_counter() - started
 
     def close(self) -> None:

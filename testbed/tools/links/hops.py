@@ -58,7 +58,7 @@ from flowedge.live.transport.server import InStream, StreamServer
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
-from flowedge.protocol.frame_error import FrameError
+from flowedge.protocol.frame_bounds import FrameError
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

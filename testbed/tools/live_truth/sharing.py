@@ -55,7 +55,7 @@ def _forwards(options: MeasureOptions) -> list[Callable[[], object]]:
     block = LayerBlock.load(checkpoint, 0, layers, dtype=dtype, exact=True)
     executor = BlockExecutor(block)
     jobs = [forward_job(block, rows, CACHED) for rows in ROWS]
-    executor.run(OpenCache(jobs[0].session, CACHED + max(ROWS)))
+    executor.run(OpenCache(jobs[0].forwards[0].session, CACHED + max(ROWS)))
     return [lambda job=job: executor.run(job) for job in jobs]  # type: ignore[misc]
 
 

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from flowedge.core.tree import ROOT, DraftTree
 from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
-from flowedge.drafting.drafter import Drafter, Frontier
+from flowedge.drafting.drafter import Drafter, Frontier, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
@@ -70,7 +70,8 @@ def grow_tree(drafter: Drafter, number: int, root: int, context: int, shape: Tre
     growth = Growth(number, root, context, shape.width, shape.depth)
     while not growth.finished:
         asked = growth.next_layer()
-        layer = drafter.grow(SESSION, number, Frontier(asked.nodes, asked.parents, asked.tokens), asked.width)
+        frontier = Frontier(asked.nodes, asked.parents, asked.tokens)
+        (layer,) = drafter.grow([GrowRequest(SESSION, number, frontier, asked.width)])
         growth.add(Layer(number, asked.nodes, layer.tokens, layer.log_probs))
     return growth.base
 
@@ -93,7 +94,8 @@ def count_cycles(drafter: Drafter, output: Output, shape: TreeShape) -> int:
     known, done, cycles = 1, len(output.prompt) + 1, 0
     while done < len(ids):
         features = to_payload(output.rows[known - 1 : done - 1]) if drafter.needs_features else None
-        drafter.extend(SESSION, features, np.array(ids[known:done], dtype=np.int64))
+        tokens = np.array(ids[known:done], dtype=np.int64)
+        drafter.grow([GrowRequest.extension(SESSION, features, tokens)])
         known = done
         tree = grow_tree(drafter, cycles, ids[done - 1], done, shape)
         done += accepted_length(tree, ids[done:], shape.nodes) + 1

@@ -12,10 +12,10 @@ import numpy as np
 
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.engine.draft_node import DraftNode
-from flowedge.engine.sessions.draft_node_spec import DraftNodeSpec
-from flowedge.engine.stage import Stage
-from flowedge.engine.stage_session import StageSpec
+from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.profiling.rehearsal.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
 from flowedge.simulate.fixed_costs import FixedCosts
 from flowedge.simulate.virtual_pipeline import VirtualPipeline

@@ -15,7 +15,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceProbe
 from flowedge.device.memory import AvailableMemory
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.engine.draft_models import required_memory
+from flowedge.engine.executors.draft_models import required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.graphs.shapes import row_bytes_with_scratch

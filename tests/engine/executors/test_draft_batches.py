@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,12 @@ from flowedge.core.errors import BadRequestError, CapacityError, NonFiniteError,
 from flowedge.core.grammar_source import GrammarSource
 from flowedge.core.logit_rules import LogitRules, RuledPath
 from flowedge.core.sampling import SamplingParams, Walk
-from flowedge.drafting.drafter import DraftLayer, DraftPrefix
+from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.activity import DRAFT, VERIFY, job_activity
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import (
     DraftBatch,
-    DraftJob,
     DraftOutcome,
     DropCache,
     ExtendDraft,
@@ -34,6 +33,7 @@ from flowedge.engine.jobs import (
 from flowedge.models.layers.head import LMHead
 from flowedge.profiling.rehearsal.scripted_models import DiceDraft
 from tests.drafting.made_drafters import HIDDEN, VOCAB, eagle
+from tests.support.session_jobs import run_alone
 
 SAMPLINGS = (
     SamplingParams(),
@@ -76,7 +76,7 @@ def segment(index: int, head: LMHead, rows: int = 9) -> Verify:
 def test_segments_are_verified_together_as_alone(count: int, dtype: torch.dtype) -> None:
     running = executor(dtype)
     jobs = [segment(index, running.head, rows=3 + index) for index in range(count)]
-    assert running.run(DraftBatch(jobs)) == [running.run(job) for job in jobs]
+    assert running.run(DraftBatch(jobs)) == [run_alone(running, job) for job in jobs]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -89,8 +89,8 @@ def test_segments_of_sessions_with_rules_are_verified_together_as_alone(dtype: t
         own = rules[index % len(rules)]
         path = None if own is None else RuledPath(own, (4, 4, index))
         jobs.append(replace(segment(index, running.head, rows=3 + index), path=path))
-    alone = [running.run(job) for job in jobs]
-    assert running.run(DraftBatch(jobs)) == alone == [running.run(job) for job in jobs]
+    alone = [run_alone(running, job) for job in jobs]
+    assert running.run(DraftBatch(jobs)) == alone == [run_alone(running, job) for job in jobs]
     for job, walk in zip(jobs, alone, strict=True):
         assert isinstance(walk, Walk)
         asked = job.path is not None and job.path.rules.logprobs is not None
@@ -104,7 +104,7 @@ def test_a_grammar_without_a_tokenizer_ends_its_session_alone() -> None:
     refused, walk = running.run(DraftBatch([replace(jobs[0], path=RuledPath(rules, ())), jobs[1]]))
     assert isinstance(refused, BadRequestError)
     assert "no tokenizer is loaded" in str(refused)
-    assert walk == running.run(jobs[1])
+    assert walk == run_alone(running, jobs[1])
 
 
 def test_walks_of_several_sessions_share_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_walks_of_several_sessions_share_their_products(monkeypatch: pytest.Monk
     products.clear()
     alone = []
     for job in jobs:
-        running.run(job)
+        run_alone(running, job)
         alone.append(len(products))
         products.clear()
     running.run(DraftBatch(jobs))
@@ -135,7 +135,7 @@ def test_a_segment_without_numbers_ends_its_own_session(dtype: torch.dtype) -> N
     damaged[0] = np.nan
     outcomes = running.run(DraftBatch([jobs[0], replace(jobs[1], hidden=damaged), *jobs[2:]]))
     assert isinstance(outcomes[1], NonFiniteError)
-    assert [outcomes[0], *outcomes[2:]] == [running.run(job) for job in (jobs[0], *jobs[2:])]
+    assert [outcomes[0], *outcomes[2:]] == [run_alone(running, job) for job in (jobs[0], *jobs[2:])]
 
 
 def extension(index: int, rows: int, start: int = 0) -> tuple[Payload, np.ndarray]:
@@ -181,7 +181,7 @@ def test_layers_and_extensions_are_drafted_together_as_alone() -> None:
     for jobs in rounds:
         outcomes = together.run(DraftBatch(jobs))
         for job, outcome in zip(jobs, outcomes, strict=True):
-            same(alone.run(job), outcome)
+            same(run_alone(alone, job), outcome)
 
 
 def test_a_job_that_cannot_be_done_ends_its_own_session() -> None:
@@ -192,7 +192,7 @@ def test_a_job_that_cannot_be_done_ends_its_own_session() -> None:
     full, served, unknown = together.run(DraftBatch(jobs))
     assert isinstance(full, CapacityError)
     assert isinstance(unknown, ProtocolError) and "nodes [6] are not of growth 1" in str(unknown)
-    same(alone.run(jobs[1]), served)
+    same(run_alone(alone, jobs[1]), served)
 
 
 @pytest.mark.parametrize("lacking", [(), ("s1",)])
@@ -207,24 +207,24 @@ def test_without_memory_for_a_batch_its_jobs_are_run_in_turn(
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    extend = drafter.extend
+    grow = drafter.grow
 
-    def extend_some(session: str, *given: Any) -> None:
-        if session in lacking:
+    def grow_some(requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        if len(requests) == 1 and requests[0].session in lacking:
             out_of_memory()
-        extend(session, *given)
+        return grow(requests)
 
     monkeypatch.setattr(
         drafter, "_logits", _once(out_of_memory, vars(HeadDrafter)["_logits"].__get__(drafter))
     )
-    monkeypatch.setattr(drafter, "extend", extend_some)
+    monkeypatch.setattr(drafter, "grow", grow_some)
     outcomes = together.run(DraftBatch(jobs))
     for job, outcome in zip(jobs, outcomes, strict=True):
         if job.session in lacking:
             assert isinstance(outcome, CapacityError)
             assert f"for session {job.session} do not fit" in str(outcome)
         else:
-            same(alone.run(job), outcome)
+            same(run_alone(alone, job), outcome)
 
 
 def _once(first: Callable[..., Any], later: Callable[..., Any]) -> Callable[..., Any]:
@@ -239,12 +239,12 @@ def _once(first: Callable[..., Any], later: Callable[..., Any]) -> Callable[...,
 
 def test_a_session_begins_with_rows_of_one_that_has_ended() -> None:
     running = opened(1)
-    running.run(ExtendDraft("s0", *extension(0, 9)))
-    expected = running.run(root(0, 1))
+    run_alone(running, ExtendDraft("s0", *extension(0, 9)))
+    expected = run_alone(running, root(0, 1))
     running.run(KeepDraft("s0"))
     running.run(OpenDraft("s1", 60, 1, SAMPLINGS[1], DraftPrefix("s0", 9)))
     running.run(DropCache("s0"))
-    same(expected, running.run(replace(root(1, 1))))
+    same(expected, run_alone(running, replace(root(1, 1))))
 
 
 def test_without_a_drafter_each_drafting_session_ends() -> None:
@@ -267,7 +267,7 @@ def test_a_batch_has_one_kind_and_each_session_once() -> None:
 
 def test_an_executor_without_models_runs_a_batch_in_turn() -> None:
     running, head = DiceDraft(), executor().head
-    jobs: list[DraftJob] = [segment(index, head) for index in range(3)]
-    outcomes = running.run(DraftBatch([job for job in jobs if isinstance(job, Verify)]))
-    assert outcomes == [running.run(job) for job in jobs]
+    jobs = [segment(index, head) for index in range(3)]
+    outcomes = running.run(DraftBatch(jobs))
+    assert outcomes == [run_alone(running, job) for job in jobs]
     assert all(isinstance(outcome, Walk) for outcome in outcomes)

@@ -17,6 +17,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.session_rows import SessionRows
 from tests.support.seams import caches_of
+from tests.support.session_jobs import run_alone
 
 CAPACITY = 40
 ROWS = (9, 1, 20, 4)  # of the sessions' first forwards
@@ -61,7 +62,7 @@ def check_others(results: list[Any], alone: BlockExecutor, forwards: list[Forwar
     """Compare the results of all sessions but BAD with those alone."""
     for index, (result, each) in enumerate(zip(results, forwards, strict=True)):
         if index != BAD:
-            np.testing.assert_allclose(result, alone.run(each), atol=1e-4)
+            np.testing.assert_allclose(result, run_alone(alone, each), atol=1e-4)
 
 
 def unknown_session(forwards: list[Forward]) -> None:
@@ -100,7 +101,7 @@ def test_a_forward_that_contradicts_its_session_is_the_only_one_that_fails(
         results = run_together(together, forwards)
         assert isinstance(results[BAD], error)
         check_others(results, alone, good)
-        alone.run(good[BAD])
+        run_alone(alone, good[BAD])
 
 
 def test_rows_that_are_no_numbers_stay_in_their_session(block: LayerBlock) -> None:
@@ -125,7 +126,7 @@ def test_without_memory_for_a_batch_each_forward_is_computed_alone(
     together, alone = opened(block), opened(block)
     run_together(together, first(block))
     for each in first(block):
-        alone.run(each)
+        run_alone(alone, each)
     bad, forward_together = caches_of(together)[f"s{BAD}"], block.forward_together
 
     def fail(parts: list[SessionRows], *rest: Any) -> Any:
@@ -137,7 +138,7 @@ def test_without_memory_for_a_batch_each_forward_is_computed_alone(
         patch.setattr(block, "forward_together", fail)
         results = run_together(together, second(block))
     check_others(results, alone, second(block))
-    wanted = alone.run(second(block)[BAD])
+    wanted = run_alone(alone, second(block)[BAD])
     if lacking:
         assert isinstance(results[BAD], CapacityError)
         assert f"s{BAD}" not in caches_of(together), "the cache of a session that ends is free at once"

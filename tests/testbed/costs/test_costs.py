@@ -18,6 +18,7 @@ from flowedge.simulate.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.costs.profile_costs import HEADER_BYTES, LOOKUP_S, ProfileCosts
 from flowedge_testbed.emulation.drafting_sizes import NGramSize
 from flowedge_testbed.emulation.emulation import Emulation
+from tests.support.session_jobs import batch_of
 
 # A layer has 2*4*4 + 2*4*2 + 3*4*10 = 168 weights, and 2 * 2 * 2 = 8 bytes of KV a row.
 MODEL = ModelProfile(
@@ -56,57 +57,59 @@ def test_a_batch_reads_the_weights_once_and_each_cache() -> None:
     layer = (WEIGHTS * 2 + sum(seen) * KV) / BYTES_PER_S + arithmetic + OVERHEAD
     assert costs.batch_layer(0, batch) == pytest.approx(layer)
     assert costs.stage_batch(0, batch) == pytest.approx(3 * layer)
-    assert costs.stage_batch(0, batch) < sum(costs.stage_job(0, job) for job in batch)
+    assert costs.stage_batch(0, batch) < sum(costs.stage_job(0, batch_of(job)) for job in batch)
     for job in batch:
-        assert costs.stage_batch(0, [job]) == costs.stage_job(0, job)
+        assert costs.stage_batch(0, [job]) == costs.stage_job(0, batch_of(job))
 
 
 def test_a_batch_of_many_rows_is_bound_by_their_arithmetic() -> None:
     costs = ProfileCosts(emulation())
     rows = 100_000
     both = costs.batch_layer(0, [forward(rows, 0), forward(rows, 0)])
-    assert both == pytest.approx(2 * costs.layer(0, forward(rows, 0)) - OVERHEAD)
+    assert both == pytest.approx(2 * costs.layer(0, batch_of(forward(rows, 0))) - OVERHEAD)
 
 
 def test_few_rows_are_bound_by_memory() -> None:
     layer = (WEIGHTS * 2 + 11 * KV) / BYTES_PER_S + 4 * 1 * 11 * 4 / FLOPS + OVERHEAD
     costs = ProfileCosts(emulation())
-    assert costs.layer(0, forward(1, 10)) == pytest.approx(layer)
-    assert costs.stage_job(0, forward(1, 10)) == pytest.approx(3 * layer)
-    assert costs.stage_job(1, forward(1, 10)) == pytest.approx(layer)
+    assert costs.layer(0, batch_of(forward(1, 10))) == pytest.approx(layer)
+    assert costs.stage_job(0, batch_of(forward(1, 10))) == pytest.approx(3 * layer)
+    assert costs.stage_job(1, batch_of(forward(1, 10))) == pytest.approx(layer)
 
 
 def test_many_rows_are_bound_by_arithmetic() -> None:
     rows = 100
     layer = 2 * rows * WEIGHTS / FLOPS + 4 * rows * rows * 4 / FLOPS + OVERHEAD
     assert 2 * rows * WEIGHTS / FLOPS > (WEIGHTS * 2 + rows * KV) / BYTES_PER_S
-    assert ProfileCosts(emulation()).layer(0, forward(rows, 0)) == pytest.approx(layer)
+    assert ProfileCosts(emulation()).layer(0, batch_of(forward(rows, 0))) == pytest.approx(layer)
 
 
 def test_four_bit_weights_are_written_out_for_more_than_one_row() -> None:
     costs = ProfileCosts(emulation(quant="fp4"))
     packed = WEIGHTS * 0.5625
     one = (packed + KV) / BYTES_PER_S + WEIGHTS / UNPACKED_PER_S + 4 * 4 / FLOPS + OVERHEAD
-    assert costs.layer(0, forward(1, 0)) == pytest.approx(one)
+    assert costs.layer(0, batch_of(forward(1, 0))) == pytest.approx(one)
     moved = packed + 2 * KV + 4 * WEIGHTS
     two = moved / BYTES_PER_S + WEIGHTS / UNPACKED_PER_S + 4 * 2 * 2 * 4 / FLOPS + OVERHEAD
-    assert costs.layer(0, forward(2, 0)) == pytest.approx(two)
+    assert costs.layer(0, batch_of(forward(2, 0))) == pytest.approx(two)
 
 
 def test_int4_weights_are_read_packed_for_any_number_of_rows() -> None:
     costs = ProfileCosts(emulation(quant="int4"))
     for rows in (1, 2):
         read = (WEIGHTS * 0.5625 + rows * KV) / BYTES_PER_S
-        assert costs.layer(0, forward(rows, 0)) == pytest.approx(read + 16 * rows * rows / FLOPS + OVERHEAD)
+        assert costs.layer(0, batch_of(forward(rows, 0))) == pytest.approx(
+            read + 16 * rows * rows / FLOPS + OVERHEAD
+        )
     many = 2 * 100 * WEIGHTS / FLOPS + 16 * 100 * 100 / FLOPS + OVERHEAD
-    assert costs.layer(0, forward(100, 0)) == pytest.approx(many)
+    assert costs.layer(0, batch_of(forward(100, 0))) == pytest.approx(many)
 
 
 def test_stages_have_devices_of_their_own() -> None:
     fast = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 4e-6, "layer_overhead_ms": 0})
     costs = ProfileCosts(emulation(stages=(DEVICE, fast)))
-    assert costs.layer(1, forward(1, 0)) == pytest.approx((WEIGHTS * 2 + KV) / 2000 + 16 / FLOPS)
-    assert costs.layer(0, forward(1, 0)) > costs.layer(1, forward(1, 0))
+    assert costs.layer(1, batch_of(forward(1, 0))) == pytest.approx((WEIGHTS * 2 + KV) / 2000 + 16 / FLOPS)
+    assert costs.layer(0, batch_of(forward(1, 0))) > costs.layer(1, batch_of(forward(1, 0)))
 
 
 def grow(nodes: list[int], extended: int | None) -> GrowDraft:
@@ -128,16 +131,16 @@ def eagle() -> float:
 
 def test_drafting_and_verifying_with_an_eagle_head() -> None:
     costs = ProfileCosts(emulation())
-    assert costs.draft_job(ExtendDraft("s", np.zeros((3, 4)), np.zeros(3, dtype=np.int64))) == pytest.approx(
-        eagle()
-    )
+    assert costs.draft_job(
+        batch_of(ExtendDraft("s", np.zeros((3, 4)), np.zeros(3, dtype=np.int64)))
+    ) == pytest.approx(eagle())
     # The root's children come from the forward that extends the cache; deeper layers need one of their own.
-    assert costs.draft_job(grow([0], 2)) == pytest.approx(eagle() + head(1))
-    assert costs.draft_job(grow([0], None)) == pytest.approx(head(1))
-    assert costs.draft_job(grow([4, 5], None)) == pytest.approx(eagle() + head(2))
+    assert costs.draft_job(batch_of(grow([0], 2))) == pytest.approx(eagle() + head(1))
+    assert costs.draft_job(batch_of(grow([0], None))) == pytest.approx(head(1))
+    assert costs.draft_job(batch_of(grow([4, 5], None))) == pytest.approx(eagle() + head(2))
     rows = np.zeros(3, dtype=np.int64)
     verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
-    assert costs.draft_job(verify) == pytest.approx(head(3))
+    assert costs.draft_job(batch_of(verify)) == pytest.approx(head(3))
     assert costs.draft_job(DropCache("s")) == 0
 
 
@@ -146,7 +149,7 @@ def test_a_batch_shares_a_forward_and_a_product() -> None:
     jobs = [grow([4, 5], None), grow([0], 2), ExtendDraft("u", np.zeros((3, 4)), np.zeros(3, dtype=np.int64))]
     named = [replace(job, session=name) for job, name in zip(jobs, "stu", strict=True)]
     assert costs.draft_job(DraftBatch(named)) == pytest.approx(eagle() + head(3))
-    assert costs.draft_job(DraftBatch(named[:1])) == costs.draft_job(jobs[0])
+    assert costs.draft_job(DraftBatch(named[:1])) == costs.draft_job(batch_of(jobs[0]))
     roots = [replace(grow([0], None), session=name) for name in "st"]
     assert costs.draft_job(DraftBatch(roots)) == pytest.approx(head(2))
     rows = np.zeros(3, dtype=np.int64)
@@ -164,12 +167,14 @@ def test_drafting_with_an_eagle3_head() -> None:
     layer = (2 * 4 * 4 + 2 * 2 * 4 * 2 + 4 * 4 + 3 * 4 * 10) * 2 / BYTES_PER_S + OVERHEAD
     costs = ProfileCosts(eight_layers((4, 4)))
     extend = ExtendDraft("s", np.zeros((3, 16)), np.zeros(3, dtype=np.int64))
-    assert costs.draft_job(extend) == pytest.approx(fc + layer)
-    assert costs.draft_job(grow([0], 2)) == pytest.approx(fc + layer + head(1, vocab=20))
-    assert costs.draft_job(grow([4, 5], None)) == pytest.approx(layer + head(2, vocab=20)), "no fc below them"
+    assert costs.draft_job(batch_of(extend)) == pytest.approx(fc + layer)
+    assert costs.draft_job(batch_of(grow([0], 2))) == pytest.approx(fc + layer + head(1, vocab=20))
+    assert costs.draft_job(batch_of(grow([4, 5], None))) == pytest.approx(layer + head(2, vocab=20)), (
+        "no fc below them"
+    )
     rows = np.zeros(3, dtype=np.int64)
     verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
-    assert costs.draft_job(verify) == pytest.approx(head(3)), "over the target's vocabulary"
+    assert costs.draft_job(batch_of(verify)) == pytest.approx(head(3)), "over the target's vocabulary"
 
 
 def eight_layers(split: tuple[int, ...], **changes: object) -> Emulation:
@@ -187,7 +192,7 @@ def test_a_small_model_drafts_with_all_its_layers() -> None:
     weights = 4 * 2 * 2 + 3 * 2 * 4
     layers = 2 * (weights * 2 / BYTES_PER_S + OVERHEAD)
     own_head = (50 * 2 * 2 + 2 * 4 * 50) / BYTES_PER_S + OVERHEAD
-    assert ProfileCosts(emulation(drafter=small)).draft_job(grow([3], None)) == pytest.approx(
+    assert ProfileCosts(emulation(drafter=small)).draft_job(batch_of(grow([3], None))) == pytest.approx(
         layers + own_head
     )
 

@@ -27,6 +27,7 @@ from flowedge_testbed.costs.profile_costs import HEADER_BYTES, INDEX_BYTES, Prof
 from flowedge_testbed.costs.roofline import layer_s
 from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
+from tests.support.session_jobs import batch_of
 from tests.testbed.costs.test_costs import DEVICE, FLOPS, MODEL, emulation, forward
 
 SINGLE = MODEL.model_copy(update={"dtype": "float32"})
@@ -59,22 +60,24 @@ def test_between_points_it_is_linear_and_beyond_them_scaled() -> None:
 def test_a_stage_takes_what_was_measured() -> None:
     made = measured_emulation()
     costs, layer = ProfileCosts(made), LayerSize.of(SINGLE)
-    assert costs.layer(0, forward(1, 10)) == pytest.approx(0.1)
-    assert costs.stage_job(0, forward(3, 5)) == pytest.approx(3 * 0.13)
+    assert costs.layer(0, batch_of(forward(1, 10))) == pytest.approx(0.1)
+    assert costs.stage_job(0, batch_of(forward(3, 5))) == pytest.approx(3 * 0.13)
     beyond = 0.15 * layer_s(DEVICE, layer, 8, 8, "none") / layer_s(DEVICE, layer, 4, 4, "none")
-    assert costs.layer(0, forward(8, 0)) == pytest.approx(beyond, rel=0.05)
+    assert costs.layer(0, batch_of(forward(8, 0))) == pytest.approx(beyond, rel=0.05)
     # Rows that were not in the cache when it was measured cost the arithmetic of attention.
-    assert costs.layer(0, forward(2, 30)) == pytest.approx(0.11 + 4 * 2 * 20 * 4 / FLOPS)
+    assert costs.layer(0, batch_of(forward(2, 30))) == pytest.approx(0.11 + 4 * 2 * 20 * 4 / FLOPS)
     # The other device has a roofline alone, over weights of four bytes.
-    assert costs.layer(1, forward(1, 10)) == layer_s(DEVICE, layer, 1, 11, "none")
+    assert costs.layer(1, batch_of(forward(1, 10))) == layer_s(DEVICE, layer, 1, 11, "none")
 
 
 def test_the_fixed_time_of_a_forward_counts_once_and_attention_by_the_context() -> None:
     costs = ProfileCosts(measured_emulation(forward_ms=7, attention_ms={1: 20, 3: 40}))
-    assert costs.stage_job(0, forward(1, 10)) == pytest.approx(0.007 + 3 * 0.1)
-    assert costs.layer(0, forward(1, 0)) == pytest.approx(0.1 - 0.02)
-    assert costs.layer(0, forward(2, 30)) == pytest.approx(0.11 + 0.03 * 2)
-    assert costs.stage_job(1, forward(1, 10)) == costs.layer(1, forward(1, 10))  # of one layer
+    assert costs.stage_job(0, batch_of(forward(1, 10))) == pytest.approx(0.007 + 3 * 0.1)
+    assert costs.layer(0, batch_of(forward(1, 0))) == pytest.approx(0.1 - 0.02)
+    assert costs.layer(0, batch_of(forward(2, 30))) == pytest.approx(0.11 + 0.03 * 2)
+    assert costs.stage_job(1, batch_of(forward(1, 10))) == costs.layer(
+        1, batch_of(forward(1, 10))
+    )  # of one layer
 
 
 def test_a_batch_takes_the_time_of_all_rows_and_of_each_session_s_attention() -> None:
@@ -85,7 +88,7 @@ def test_a_batch_takes_the_time_of_all_rows_and_of_each_session_s_attention() ->
     assert costs.batch_layer(0, batch) == pytest.approx(layer)
     assert costs.stage_batch(0, batch) == pytest.approx(0.007 + 3 * layer)
     for job in (*batch, forward(9, 77)):
-        assert costs.stage_batch(0, [job]) == costs.stage_job(0, job)
+        assert costs.stage_batch(0, [job]) == costs.stage_job(0, batch_of(job))
 
 
 def test_without_measured_attention_a_batch_reads_the_further_caches() -> None:
@@ -107,10 +110,10 @@ def test_what_surrounds_computing_is_priced_by_device_and_strategy() -> None:
     names = np.zeros(1, dtype=np.int64)
     verify = Verify("s", SamplingParams(), np.zeros((1, 4)), names, names, names)
     grow = GrowDraft("s", 1, names, names, names, 1, None, None)
-    assert costs.conclude(DRAFT_NODE, verify) == pytest.approx(0.005)
-    assert costs.conclude(DRAFT_NODE, grow) == pytest.approx(0.007)
-    assert costs.conclude(0, forward(1, 0)) == pytest.approx(0.003)
-    assert costs.conclude(1, forward(1, 0)) == 0
+    assert costs.conclude(DRAFT_NODE, batch_of(verify)) == pytest.approx(0.005)
+    assert costs.conclude(DRAFT_NODE, batch_of(grow)) == pytest.approx(0.007)
+    assert costs.conclude(0, batch_of(forward(1, 0))) == pytest.approx(0.003)
+    assert costs.conclude(1, batch_of(forward(1, 0))) == 0
     rows = Segment("s", 0, 0, False, 0, names.repeat(8), names.repeat(8), np.zeros((8, 1)))
     tokens = replace(rows, payload=names.repeat(8).astype(np.int32))
     assert costs.receive(0, tokens) == pytest.approx(0.002)
@@ -151,18 +154,20 @@ def test_a_draft_node_takes_what_was_measured() -> None:
         pairs = (features[:extended], names[:1].repeat(extended)) if extended else (None, None)
         return GrowDraft("s", 1, names, names, names, 10, *pairs)
 
-    assert costs.draft_job(ExtendDraft("s", features, one.repeat(2))) == pytest.approx(0.006)
-    assert costs.draft_job(ExtendDraft("s", features, none)) == 0
-    assert costs.draft_job(grow([0], 2)) == pytest.approx(0.006 + 0.002)
-    assert costs.draft_job(grow([0], 0)) == pytest.approx(0.002)
-    assert costs.draft_job(grow([1, 2, 3, 4], 0)) == pytest.approx(0.014)
+    assert costs.draft_job(batch_of(ExtendDraft("s", features, one.repeat(2)))) == pytest.approx(0.006)
+    assert costs.draft_job(batch_of(ExtendDraft("s", features, none))) == 0
+    assert costs.draft_job(batch_of(grow([0], 2))) == pytest.approx(0.006 + 0.002)
+    assert costs.draft_job(batch_of(grow([0], 0))) == pytest.approx(0.002)
+    assert costs.draft_job(batch_of(grow([1, 2, 3, 4], 0))) == pytest.approx(0.014)
     rows = np.arange(6, dtype=np.int64)
     verify = Verify("s", SamplingParams(), features, rows, rows - 1, rows)
-    assert costs.draft_job(verify) == pytest.approx(0.002)
+    assert costs.draft_job(batch_of(verify)) == pytest.approx(0.002)
     halves = [replace(grow([1, 2], 0), session="s"), replace(grow([1, 2], 0), session="t")]
     assert costs.draft_job(DraftBatch(halves)) == pytest.approx(0.014), "a layer of four nodes"
     mixed = [grow([0], 2), replace(grow([1, 2], 0), session="t")]
-    assert costs.draft_job(DraftBatch(mixed)) < costs.draft_job(mixed[0]) + costs.draft_job(mixed[1])
+    assert costs.draft_job(DraftBatch(mixed)) < costs.draft_job(batch_of(mixed[0])) + costs.draft_job(
+        batch_of(mixed[1])
+    )
     roots = [grow([0], 0), replace(grow([0], 0), session="t")]
     assert 0.002 <= costs.draft_job(DraftBatch(roots)) <= 0.004
 
@@ -172,15 +177,15 @@ def test_a_draft_node_takes_what_was_measured() -> None:
 )
 def test_measurements_of_something_else_are_not_used(change: dict[str, Any]) -> None:
     other, plain = ProfileCosts(measured_emulation(**change)), ProfileCosts(emulation(model=SINGLE))
-    assert other.layer(0, forward(3, 5)) == plain.layer(0, forward(3, 5))
+    assert other.layer(0, batch_of(forward(3, 5))) == plain.layer(0, batch_of(forward(3, 5)))
 
 
 def test_another_vocabulary_leaves_the_head_to_the_roofline() -> None:
     other, plain = ProfileCosts(measured_emulation(vocab=60)), ProfileCosts(emulation(model=SINGLE))
     rows = np.arange(6, dtype=np.int64)
-    job = Verify("s", SamplingParams(), np.zeros((6, 4), dtype=np.float32), rows, rows - 1, rows)
+    job = batch_of(Verify("s", SamplingParams(), np.zeros((6, 4), dtype=np.float32), rows, rows - 1, rows))
     assert other.draft_job(job) == plain.draft_job(job)
-    extend = ExtendDraft("s", np.zeros((2, 4), dtype=np.float32), rows[:2])
+    extend = batch_of(ExtendDraft("s", np.zeros((2, 4), dtype=np.float32), rows[:2]))
     assert other.draft_job(extend) == plain.draft_job(extend)
 
 

@@ -15,6 +15,7 @@ from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
 from flowedge_testbed.costs.sample_jobs import forward_of
 from flowedge_testbed.costs.verification_choice import cheaper_verification, with_verification
 from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
+from tests.support.session_jobs import batch_of
 from tests.testbed.costs.test_costs import DEVICE, MODEL, emulation, segment
 
 FAST = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 2e-5, "layer_overhead_ms": 0.3})
@@ -32,7 +33,7 @@ def test_the_last_stage_reads_the_head_for_the_rows_that_the_path_can_take() -> 
         assert there.stage_job(1, forward_of(5, drawn=rows)) == pytest.approx(plain + there.verify(rows))
     assert there.verify(3) < here.verify(3), "by the device that has the head"
     rows = np.zeros(3, dtype=np.int64)
-    job = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
+    job = batch_of(Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows))
     assert here.draft_job(job) == here.verify(3)
 
 

@@ -23,10 +23,12 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
+from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt
+from tests.support.session_jobs import batch_of
 
 ScenarioFile = Callable[..., Path]
-ROOT_LAYER = GrowDraft("s", 1, np.array([0]), np.array([-1]), np.array([5]), 10, None, None)
+ROOT_LAYER = batch_of(GrowDraft("s", 1, np.array([0]), np.array([-1]), np.array([5]), 10, None, None))
 
 
 def emulation(scenario_file: ScenarioFile, **emulated: object) -> Emulation:
@@ -100,8 +102,8 @@ def test_the_real_drafter_proposes_the_same_share(pair: ModelSet) -> None:
     assert pair.drafter_for(WHOLE) is pair.drafter
     drafter.open("s", 8, 1)
     width = pair.head.hidden_size
-    drafter.extend("s", np.zeros((2, width), np.float32), np.array([4000, 225]))
-    layer = drafter.grow("s", 1, Frontier([0], [-1], [225]), 4096)
+    extend(drafter, "s", np.zeros((2, width), np.float32), np.array([4000, 225]))
+    layer = grow(drafter, "s", 1, Frontier([0], [-1], [225]), 4096)
     drafter.close("s")
     ids = library.token_ranking(pair.checkpoint.fingerprint).ids[:512]
     assert sorted(layer.tokens[0].tolist()) == sorted({*ids, 4000})

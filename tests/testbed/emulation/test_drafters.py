@@ -25,6 +25,7 @@ from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.support.session_jobs import batch_of
 
 ITSELF = str(Path(flowedge.__file__).parent / "bundled" / "model")  # a language model with the same tokenizer
 ScenarioFile = Callable[..., Path]
@@ -119,9 +120,10 @@ def emulation(scenario_file: ScenarioFile) -> Emulation:
 
 def test_lookups_cost_next_to_nothing_and_a_hybrid_the_sum(scenario_file: ScenarioFile) -> None:
     base = emulation(scenario_file)
-    extend = ExtendDraft("s", None, np.zeros(3, dtype=np.int64))
+    extend = batch_of(ExtendDraft("s", None, np.zeros(3, dtype=np.int64)))
     index = np.arange(1, 5)
-    grow = GrowDraft("s", 1, index, index - 1, index, 10, None, None)
+    layer = GrowDraft("s", 1, index, index - 1, index, 10, None, None)
+    grow = batch_of(layer)
     eagle, lookup = base.drafter, NGramSize(kind="ngram")
     assert isinstance(eagle, EagleSize)
     alone = ProfileCosts(base)
@@ -134,7 +136,7 @@ def test_lookups_cost_next_to_nothing_and_a_hybrid_the_sum(scenario_file: Scenar
     recall = ProfileCosts(replace(base, drafting=(eagle, RecallSize(kind="recall"))))
     read_s = 2 * 1024 * base.model.hidden * base.model.stored_bytes / base.draft_node.bytes_per_s
     assert recall.draft_job(grow) == pytest.approx(alone.draft_job(grow) + read_s)
-    true_rows = replace(grow, next_tokens=np.zeros(3, dtype=np.int64))
+    true_rows = batch_of(replace(layer, next_tokens=np.zeros(3, dtype=np.int64)))
     learning = both.draft_job(true_rows) - alone.draft_job(true_rows) - LOOKUP_S
     assert 0 < learning < LOOKUP_S, "what is drawn passes through the LM head with the nodes"
     assert alone.draft_job(grow) > 10 * LOOKUP_S

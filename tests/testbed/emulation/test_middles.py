@@ -24,6 +24,7 @@ from flowedge_testbed.emulation.middle_models import EmulatedMiddle
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
+from tests.support.session_jobs import batch_of
 from tests.support.truncated import first_layers
 from tests.testbed.costs.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 
@@ -40,9 +41,9 @@ EMULATED = [{"model": "llama2-7b", "quant": "int4", "middles": ["tiny_lm"]}]
 def test_a_middle_model_pays_for_its_layers_and_its_head() -> None:
     costs, layer = ProfileCosts(emulation(middles=(MIDDLE,))), LayerSize.of(SIZE)
     one = (layer.weights * 2 + 11 * layer.kv_bytes_per_row) / BYTES_PER_S + 4 * 11 * 2 / 10_000 + OVERHEAD
-    assert costs.layer(place_of(1), forward(1, 10)) == pytest.approx(one)
+    assert costs.layer(place_of(1), batch_of(forward(1, 10))) == pytest.approx(one)
     head = (50 * 2 * 2 + 2 * LOGIT_BYTES * 50) / BYTES_PER_S + OVERHEAD
-    assert costs.stage_job(place_of(1), forward(1, 10)) == pytest.approx(3 * one + head)
+    assert costs.stage_job(place_of(1), batch_of(forward(1, 10))) == pytest.approx(3 * one + head)
     assert costs.latency(place_of(1)) == pytest.approx(0.007)
     assert costs.latency(-1) == pytest.approx(0.002), "the draft node's own link"
     assert costs.transfer(place_of(1), Credit("s")) == pytest.approx(HEADER_BYTES / BYTES_PER_S)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.core.messages import Credit, Message
-from flowedge.engine.jobs import DraftWork, DropCache, Forward, StageJob
+from flowedge.engine.jobs import DraftJob, DropCache, Forward, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import LinkKind
 from flowedge.simulate.virtual_pipeline import abort_time
@@ -75,10 +75,10 @@ class Given:
     row_bytes: int = 0
     timings: list[JobTiming] = field(default_factory=list)
 
-    def job(self, job: StageJob | DraftWork) -> float:
+    def job(self, job: StageJob | DraftJob) -> float:
         return self.job_s
 
-    def layer(self, job: Forward) -> float:
+    def layer(self, job: ForwardBatch) -> float:
         return self.layer_s
 
     def transfer(self, message: Message) -> float:
@@ -102,12 +102,12 @@ class Recorder:
         return 7
 
 
-def forward() -> Forward:
+def forward() -> ForwardBatch:
     rows = np.arange(3)
-    return Forward("s", 0, rows[:0], 0, 0, rows - 1, rows, rows.astype(np.int32))
+    return ForwardBatch((Forward("s", 0, rows[:0], 0, 0, rows - 1, rows, rows.astype(np.int32)),))
 
 
-async def run_job(pace: EmulatedTime, job: StageJob | DraftWork, work: Callable[[], Any]) -> tuple[Any, Span]:
+async def run_job(pace: EmulatedTime, job: StageJob | DraftJob, work: Callable[[], Any]) -> tuple[Any, Span]:
     """Return the result of a job and its slot, or raise its error."""
     done: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
     pace.run_job(job, work, done.set_result)
@@ -176,7 +176,7 @@ def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
         pace.changed()
         running = asyncio.ensure_future(run_job(pace, job, lambda: "computed"))
         await asyncio.sleep(0.03)
-        job.dead = True
+        job.forwards[0].dead = True
         pace.changed()
         result, span = await running
         assert result is None

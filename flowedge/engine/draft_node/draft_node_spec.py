@@ -1,0 +1,92 @@
+"""What a draft node's pipeline takes and returns, and by which interface its sessions are observed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.request import Request
+from flowedge.core.verification import DRAFT_NODE, VerificationPlace
+
+
+@dataclass(frozen=True)
+class DraftNodeSpec:
+    """What the draft node's pipeline takes and returns.
+
+    Attributes:
+        width: values of a row that comes back: the final hidden state, then what was tapped for the drafter
+            (see models/layers/taps.py); dtype: numpy name of the values.
+        max_positions: longest sequence the model is made for.
+        prefill_rows: rows of a prefill chunk.
+        has_drafter: whether strategies that draft can be served.
+        needs_features: whether the drafter is given the target's hidden states.
+        num_stages: verification stages, by which lock-step strategies time their steps.
+        num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
+            between the drafter and the target.
+        kept_taps: for each stage that keeps what it taps of draft rows (see Open.keeps_taps), the place of
+            the first of these values in a row and the place behind the last; empty where they come with the
+            rows.
+        verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
+        vocab_size: bound of the token ids that come back.
+        max_sessions: most sessions open at once.
+        drafter_name: for messages.
+        keeps_drafter: whether the drafter copies true rows from session to session (see DraftPrefix).
+        kept_rows: most cache rows of ended sessions that stages keep for later prompts; 0 keeps none, and no
+            session begins with rows of another.
+        least_prefix: a prompt that shares fewer rows with another session is computed from its start.
+    """
+
+    width: int
+    dtype: str = "float32"
+    max_positions: int = 1 << 20
+    prefill_rows: int = 128
+    has_drafter: bool = True
+    needs_features: bool = True
+    num_stages: int = 1
+    num_routes: int = 1
+    kept_taps: tuple[tuple[int, int], ...] = ()
+    verification: VerificationPlace = DRAFT_NODE
+    vocab_size: int = 1 << 31
+    max_sessions: int = 1 << 16
+    drafter_name: str = "in use"
+    keeps_drafter: bool = False
+    kept_rows: int = 0
+    least_prefix: int = 16
+
+    def sequence_rows(self, request: Request) -> int:
+        """Return the tokens of a request's prompt and answer together.
+
+        Raises:
+            BadRequestError: when the request cannot be served by any pipeline.
+            CapacityError: when they are more than the model takes.
+        """
+        prompt, new_tokens = len(request.prompt), 0 if request.rows_only else request.max_new_tokens
+        if not prompt:
+            raise BadRequestError("the prompt has no tokens")
+        if new_tokens < 1 and not request.rows_only:
+            raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
+        wanted = prompt + new_tokens
+        if wanted > self.max_positions:
+            raise CapacityError(
+                f"{prompt} prompt tokens and {new_tokens} new ones make {wanted}; "
+                f"the model takes {self.max_positions}: shorten the prompt or lower max_new_tokens"
+            )
+        return wanted
+
+
+class SessionObserver:
+    """An observer of the sessions of a draft node. This class ignores all calls.
+
+    A method is called before the messages and outputs that follow from what it tells are taken from the
+    machine. It must not fail.
+    """
+
+    def put_out(self, session: str, tokens: Sequence[int], now: float) -> None:
+        """Take note that a session has put out tokens.
+
+        now: time of the event, in seconds of the driver's clock.
+        """
+
+
+UNOBSERVED_SESSIONS = SessionObserver()

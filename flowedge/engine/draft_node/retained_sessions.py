@@ -1,0 +1,114 @@
+"""The ended sessions whose rows stages keep, as the draft node knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowedge.core.arrays import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixSource:
+    """Rows of a session that another session may begin with.
+
+    Attributes:
+        tokens: int64 [n], of the first n rows of the session; all stages have computed these rows.
+        draft_rows: true rows of the session that the drafter has.
+    """
+
+    session: str
+    tokens: IntArray
+    draft_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class RetainedSession:
+    """The rows that are kept of an ended session.
+
+    Attributes:
+        capacity: rows of its caches, by which the memory is counted.
+        in_drafter: whether the drafter has a state of the session.
+    """
+
+    known: PrefixSource
+    capacity: int
+    in_drafter: bool
+
+
+def common_tokens(one: IntArray, other: IntArray) -> int:
+    """Return with how many tokens two texts, int64 [n] and [m], begin alike."""
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    return int(differs.argmax()) if differs.any() else length
+
+
+class RetainedSessions:
+    """The kept rows by session, the least recently used first."""
+
+    def __init__(self, most_rows: int) -> None:
+        """most_rows: cache rows of all kept sessions together."""
+        self._most_rows = most_rows
+        self._kept: dict[str, RetainedSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._kept
+
+    def __iter__(self) -> Iterator[PrefixSource]:
+        return iter([kept.known for kept in self._kept.values()])
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._kept)
+
+    @property
+    def rows(self) -> int:
+        """The cache rows of all kept sessions together."""
+        return sum(kept.capacity for kept in self._kept.values())
+
+    def fits(self, capacity: int) -> bool:
+        """Return whether a session with so many cache rows may be kept at all."""
+        return capacity <= self._most_rows
+
+    def add(self, kept: RetainedSession) -> list[str]:
+        """Keep a session; return the sessions that are to be forgotten for it.
+
+        These are sessions that begin no prompt better than this one, and the least recently used as long as
+        there are too many rows.
+        """
+        known = kept.known
+        covered = [
+            other.session
+            for other in self
+            if other.draft_rows <= known.draft_rows
+            and common_tokens(other.tokens, known.tokens) == len(other.tokens)
+        ]
+        self._kept[known.session] = kept
+        others = [name for name in self._kept if name not in (*covered, known.session)]
+        rows = kept.capacity + sum(self._kept[name].capacity for name in others)
+        while rows > self._most_rows and others:
+            covered.append(others.pop(0))
+            rows -= self._kept[covered[-1]].capacity
+        return covered
+
+    def use(self, session: str) -> None:
+        """Count a session as the most recently used, if it is kept."""
+        if session in self._kept:
+            self._kept[session] = self._kept.pop(session)
+
+    def pop(self, session: str) -> RetainedSession | None:
+        """Keep a session no more; return what was kept of it, if anything."""
+        return self._kept.pop(session, None)
+
+    def oldest(self, rows: int) -> list[str]:
+        """Return the least recently used sessions that have so many cache rows together, or all sessions."""
+        chosen: list[str] = []
+        for name, kept in self._kept.items():
+            if rows <= 0:
+                break
+            chosen.append(name)
+            rows -= kept.capacity
+        return chosen

@@ -1,0 +1,257 @@
+"""The admission of sessions at the draft node: each is opened at once, waits for capacity, or is refused."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import fmean
+
+from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.request import PRIORITIES, Failed, Opened, Output, Priority, Waiting
+from flowedge.engine.draft_node.cache_budget import (
+    AdmissionLimits,
+    CacheBudget,
+    CacheClaim,
+    check_fits_alone,
+)
+from flowedge.engine.draft_node.draft_session import DraftSession
+
+RECENT = 32  # ended sessions that are averaged
+LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
+
+
+class SessionTimes:
+    """The beginnings of the open sessions and the durations of the latest ended ones.
+
+    Times are seconds of one clock.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+        self._durations: deque[float] = deque(maxlen=RECENT)
+
+    def begin(self, session: str, now: float) -> None:
+        self._began[session] = now
+
+    def end(self, session: str, now: float) -> None:
+        self._durations.append(now - self._began.pop(session))
+
+    def expected_s(self, place: int, now: float) -> float:
+        """Return the seconds after which a request is expected to be opened.
+
+        The estimate: the open sessions end evenly spread over the mean duration, and each end opens one
+        request. The mean is of the latest ended sessions, and of the open ones that have taken longer
+        already; their sizes are not looked at.
+
+        Args:
+            place: of the request in the queue, 1 for the first.
+        """
+        ages = [now - began for began in self._began.values()]
+        if not ages:
+            return LEAST_S
+        ended = list(self._durations)
+        known = [*ended, *(age for age in ages if not ended or age > fmean(ended))]
+        return max(LEAST_S, fmean(known) * place / len(ages))
+
+
+@dataclass(eq=False)
+class WaitingSession:
+    """A session that waits.
+
+    Attributes:
+        arrived: in seconds of the draft node's clock.
+        position: the place in the queue that was told to the client, 1 for the first; 0 before that.
+        overtaken: how many later requests were opened because this one did not fit.
+    """
+
+    session: DraftSession
+    claim: CacheClaim
+    arrived: float
+    position: int = 0
+    overtaken: int = 0
+
+    def priority_class(self, now: float, promote_s: float) -> int:
+        """Return 0 for the class that is opened first; each `promote_s` of waiting takes off 1."""
+        return class_of(self.session.request.priority) - int((now - self.arrived) / promote_s)
+
+
+class WaitingQueue:
+    """Orders waiting sessions by priority, then by arrival. Who waits moves up, so that nobody starves."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, WaitingSession] = {}  # in the order of arrivals
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._waiting
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._waiting)
+
+    @property
+    def first_arrival(self) -> float | None:
+        """The arrival of the session that has waited longest; None if nobody waits."""
+        first = next(iter(self._waiting.values()), None)
+        return None if first is None else first.arrived
+
+    def put(self, session: DraftSession, claim: CacheClaim, now: float) -> None:
+        self._waiting[session.name] = WaitingSession(session, claim, now)
+
+    def remove(self, session: str) -> WaitingSession | None:
+        return self._waiting.pop(session, None)
+
+    def ordered(self, now: float, limits: AdmissionLimits) -> list[WaitingSession]:
+        """Return the waiting sessions, the one that is to be opened first at the beginning."""
+
+        def rank(waiting: WaitingSession) -> int:
+            return max(0, waiting.priority_class(now, limits.promote_s))
+
+        return sorted(self._waiting.values(), key=rank)  # of one rank, in the order of arrivals
+
+    def least_urgent(self, priority: Priority, now: float, limits: AdmissionLimits) -> WaitingSession | None:
+        """Return the last waiting session if its class is below a priority; None otherwise."""
+        ordered = self.ordered(now, limits)
+        if ordered and ordered[-1].priority_class(now, limits.promote_s) > class_of(priority):
+            return ordered[-1]
+        return None
+
+
+def class_of(priority: Priority) -> int:
+    return PRIORITIES.index(priority)
+
+
+class SessionAdmission:
+    """Holds the sessions that wait, and knows what the open ones hold. Times are seconds of one clock.
+
+    A session is opened when all caches have room for it. The order is that of priorities, then of arrivals. A
+    session that does not fit yet may be overtaken by later ones that do, but only `limits.overtakes` times:
+    then room is kept for it, and nothing behind it is opened before it.
+
+    Attributes:
+        limits: may be replaced.
+    """
+
+    def __init__(self, device: str, limits: AdmissionLimits) -> None:
+        """device: the draft node, for messages."""
+        self.limits = limits
+        self._device = device
+        self._budget = CacheBudget()
+        self._queue = WaitingQueue()
+        self._times = SessionTimes()
+        self._outputs: deque[Output] = deque()
+
+    @property
+    def waiting(self) -> list[str]:
+        """The names of the sessions that wait."""
+        return self._queue.names
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    def is_waiting(self, session: str) -> bool:
+        return session in self._queue
+
+    @property
+    def held_rows(self) -> int:
+        """Cache rows that open sessions hold on every stage."""
+        return self._budget.rows
+
+    def rows_over(self, kept_rows: int) -> int:
+        """Return by how many cache rows open and kept sessions are beyond the room (see CacheBudget)."""
+        return self._budget.rows_over(kept_rows, self.limits)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the next waiting session is refused, unless it is opened before; None if none waits."""
+        first = self._queue.first_arrival
+        return None if first is None else first + self.limits.queue_s
+
+    def arrive(self, session: DraftSession, now: float) -> None:
+        """Take in a session, which `admit` opens at once if there is room.
+
+        Where the queue is full, an arrival takes the place of the last waiting session of a lower class.
+
+        Raises:
+            BadRequestError: when a session of its name waits.
+            CapacityError: when it can never fit, or the queue is full; in the latter case with the seconds
+                until there will be room.
+        """
+        if session.name in self._queue:
+            raise BadRequestError(f"session {session.name} exists already")
+        claim = CacheClaim(session.capacity, session.capacity if session.strategy.needs_drafter else 0)
+        check_fits_alone(claim, self.limits, self._device)
+        waiting = len(self._queue)
+        if waiting >= self.limits.queue_length and (waiting or not self._budget.fits(claim, self.limits)):
+            last = self._queue.least_urgent(session.request.priority, now, self.limits)
+            error = self._later(
+                f"{waiting} requests wait for device {self._device} already", waiting + 1, now
+            )
+            if last is None:
+                raise error
+            self._refuse(last, error)
+        self._queue.put(session, claim, now)
+
+    def withdraw(self, session: str) -> bool:
+        """Forget a waiting session; return whether it was waiting."""
+        return self._queue.remove(session) is not None
+
+    def release(self, session: str, now: float) -> None:
+        """Take back what an open session holds: it has ended."""
+        if self._budget.release(session):
+            self._times.end(session, now)
+
+    def admit(self, now: float) -> list[DraftSession]:
+        """Return the sessions that are to be opened now; refuse those that have waited too long."""
+        ordered = self._queue.ordered(now, self.limits)
+        for place, waiting in enumerate(ordered, 1):
+            if now >= waiting.arrived + self.limits.queue_s:
+                what = f"device {self._device} had no room for the request within {self.limits.queue_s:g} s"
+                self._refuse(waiting, self._later(what, place, now))
+        opened = [self._open(waiting, now) for waiting in self._fitting(now)]
+        for position, waiting in enumerate(self._queue.ordered(now, self.limits), 1):
+            if waiting.position != position:
+                waiting.position = position
+                expected_s = self._times.expected_s(position, now)
+                self._outputs.append(Waiting(waiting.session.name, position, expected_s))
+        return opened
+
+    def take_outputs(self) -> list[Output]:
+        """Return what clients are to be told since the last call."""
+        taken = list(self._outputs)
+        self._outputs.clear()
+        return taken
+
+    def _fitting(self, now: float) -> list[WaitingSession]:
+        """Return the waiting sessions that there is room for, and hold it."""
+        fitting: list[WaitingSession] = []
+        passed: list[WaitingSession] = []
+        for waiting in self._queue.ordered(now, self.limits):
+            if any(each.overtaken >= self.limits.overtakes for each in passed):
+                break
+            if not self._budget.fits(waiting.claim, self.limits):
+                passed.append(waiting)
+                continue
+            for each in passed:
+                each.overtaken += 1
+            self._budget.hold(waiting.session.name, waiting.claim)
+            fitting.append(waiting)
+        return fitting
+
+    def _open(self, waiting: WaitingSession, now: float) -> DraftSession:
+        name = waiting.session.name
+        self._queue.remove(name)
+        self._times.begin(name, now)
+        if waiting.position:  # the client has been told that it waits
+            self._outputs.append(Opened(name, now - waiting.arrived))
+        return waiting.session
+
+    def _refuse(self, waiting: WaitingSession, error: CapacityError) -> None:
+        self._queue.remove(waiting.session.name)
+        self._outputs.append(Failed(waiting.session.name, error))
+
+    def _later(self, what: str, place: int, now: float) -> CapacityError:
+        return CapacityError.later(what, self._times.expected_s(place, now))

@@ -1,0 +1,245 @@
+"""Opening and ending of sessions on the target's route, with rows of other sessions where there are some.
+
+A session whose prompt begins with tokens that another session has computed is opened with a copy of their
+rows. The other session may be open, or have ended and be kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from flowedge.core.arrays import IntArray
+from flowedge.core.errors import CapacityError, FlowEdgeError, PrefixLostError
+from flowedge.core.messages import Close, Forget, Prefix
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.draft_session import DraftSession
+from flowedge.engine.draft_node.prefill_order import PrefillOrder
+from flowedge.engine.draft_node.retained_sessions import (
+    PrefixSource,
+    RetainedSession,
+    RetainedSessions,
+    common_tokens,
+)
+from flowedge.engine.jobs import DraftBatch, DraftJob, DropCache, KeepDraft, OpenDraft
+from flowedge.protocol.outbox import DraftNodeOutbox
+from flowedge.strategies.commands import AcceptPath
+from flowedge.strategies.events import TARGET
+
+
+class TargetSessions:
+    """What the draft node has opened on the target's route, which sessions wait, and which are kept.
+
+    A session waits to be opened while another session computes rows that it can begin with, if these are more
+    rows than the pipeline holds at once. With fewer, its own rows would be through as soon.
+    """
+
+    def __init__(
+        self,
+        spec: DraftNodeSpec,
+        outbox: DraftNodeOutbox,
+        jobs: deque[DraftJob],
+        prefill: PrefillOrder,
+    ) -> None:
+        """outbox: of the target's route; jobs: those that go before all others of the draft node."""
+        self._spec = spec
+        self._outbox = outbox
+        self._jobs = jobs
+        self._prefill = prefill
+        self._kept = RetainedSessions(spec.kept_rows)
+        self._waiting: dict[str, DraftSession] = {}
+        self._begun_again: set[str] = set()
+
+    @property
+    def num_kept(self) -> int:
+        """Ended sessions whose rows are kept."""
+        return len(self._kept)
+
+    @property
+    def kept_rows(self) -> int:
+        """The cache rows of all kept sessions together."""
+        return self._kept.rows
+
+    @property
+    def names(self) -> list[str]:
+        """The kept sessions, the least recently used first."""
+        return self._kept.names
+
+    def waits(self, name: str) -> bool:
+        """Return whether a session is not opened yet, because it waits for rows of another."""
+        return name in self._waiting
+
+    def begin(self, session: DraftSession, sessions: Iterable[DraftSession]) -> None:
+        """Open a session, or have it wait.
+
+        sessions: all that have not ended, this one among them.
+        """
+        self._waiting.pop(session.name, None)
+        self.forget([session.name])
+        if self._spec.kept_rows and session.request.reuses_prefix and not session.request.rows_only:
+            prefix, draft_rows, coming = self._best(session, sessions)
+            rows = 0 if prefix is None else prefix.rows
+            if coming - rows > self._spec.prefill_rows * self._spec.num_stages:
+                self._waiting[session.name] = session
+                return
+            if prefix is not None and rows >= self._spec.least_prefix:
+                session.begin(prefix, draft_rows)
+                self._kept.use(prefix.session)
+        self._open(session)
+
+    def begin_waiting(self, sessions: Iterable[DraftSession]) -> None:
+        """Open the waiting sessions that need not wait any more; `sessions` are all that have not ended."""
+        for session in list(self._waiting.values()):
+            self.begin(session, sessions)
+
+    def begin_again(self, session: DraftSession, error: FlowEdgeError, *, in_band: bool) -> bool:
+        """Open a session without rows of others if that mends an error; return whether it does.
+
+        It does where a device does not hold the rows, and where kept sessions take the room of this one. No
+        row of the session has come back then, so that nothing of it is lost.
+
+        in_band: whether the error has come in-band, so that no message of the session is behind it. A stage
+            may report it by another way as well; that report is ignored.
+        """
+        name, prefix = session.name, session.prefix
+        rows = 0 if prefix is None else prefix.rows
+        lost, full = isinstance(error, PrefixLostError), isinstance(error, CapacityError)
+        if not in_band and (lost or full) and name in self._begun_again:
+            return True
+        if name in self._begun_again or len(cached_tokens(session)) > rows:
+            return False
+        if not (lost and prefix is not None) and not (full and len(self._kept)):
+            return False
+        if not in_band:
+            return True
+        self.forget([prefix.session] if lost and prefix is not None else self._kept.names)
+        self._begun_again.add(name)
+        # In-band alone: an express Close could be there after the second Open.
+        self._outbox.in_band.drop_segments(name)
+        self._outbox.in_band.put(Close(name))
+        if session.strategy.needs_drafter:
+            self._jobs.append(DropCache(name))
+        self._prefill.leave(name)
+        session.begin(None)
+        self._open(session)
+        return True
+
+    def end(self, session: DraftSession, last: Sequence[AcceptPath], *, keep: bool) -> None:
+        """End a session, which no list of sessions has any more.
+
+        Args:
+            last: the rows that become context at the end, if any; keep: whether its rows may be kept.
+        """
+        name, waited = session.name, self._waiting.pop(session.name, None) is not None
+        self._prefill.leave(name)
+        self._begun_again.discard(name)
+        request = session.request
+        keep = keep and session.prefilled and request.reuses_prefix and self._kept.fits(session.capacity)
+        extension = None
+        if keep:
+            extension = session.last_extension() if session.keeps_drafter else None
+            if len(session.ledger(TARGET).sequence.tokens):
+                accepted = last[0].accepted if last else ()
+                self._outbox.prune(session.prune(AcceptPath(accepted, None, ends_round=False)))
+            self._outbox.keep(name, len(cached_tokens(session)))
+        else:
+            self._outbox.close(name)
+        in_drafter = keep and session.draft_rows > 0
+        if (session.strategy.needs_drafter or request.rules is not None) and not waited:
+            self._jobs += [] if extension is None else [DraftBatch([extension])]
+            self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
+        if keep:
+            known = PrefixSource(name, cached_tokens(session), session.draft_rows)
+            self.forget(self._kept.add(RetainedSession(known, session.capacity, in_drafter)))
+
+    def forget_oldest(self, rows: int) -> int:
+        """Forget the least recently used sessions for `rows` cache rows, or all; return their cache rows."""
+        before = self.kept_rows
+        self.forget(self._kept.oldest(rows))
+        return before - self.kept_rows
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Keep the rows of ended sessions no more; other names are ignored."""
+        for name in names:
+            kept = self._kept.pop(name)
+            if kept is not None:
+                self._outbox.put(Forget(name))
+                if kept.in_drafter:
+                    self._jobs.append(DropCache(name))
+
+    def take_close(self, close: Close) -> None:
+        """Take in the Close of a session that has come back, by which all stages may not keep its rows."""
+        if not close.kept:
+            self.forget([close.session])
+
+    def _open(self, session: DraftSession) -> None:
+        request = session.request
+        if session.strategy.needs_drafter:
+            self._jobs.append(
+                OpenDraft(
+                    session.name,
+                    session.capacity,
+                    request.prompt[0],
+                    request.draft_noise,
+                    session.draft_prefix,
+                )
+            )
+        self._outbox.put(session.opening(TARGET))
+        self._prefill.join(session)
+
+    def _best(
+        self, session: DraftSession, sessions: Iterable[DraftSession]
+    ) -> tuple[Prefix | None, int, int]:
+        """Return the most rows that a session can begin with now, and how many it could begin with later.
+
+        Returns:
+            The rows, the number of true rows of the drafter with them, and the most rows that a session in
+            its prefill will have.
+        """
+        prompt = np.array(session.request.prompt, dtype=np.int64)
+        best, best_draft_rows, coming = None, 0, 0
+        for known in [*self._kept, *self._open_rows(session, sessions)]:
+            common = common_tokens(prompt, known.tokens)
+            rows, draft_rows = usable_rows(session, common, known.draft_rows)
+            if rows > (0 if best is None else best.rows):
+                best, best_draft_rows = Prefix(known.session, rows), draft_rows
+        for other in sessions:
+            if not other.prefilled and self._may_copy(other, session):
+                shared = common_tokens(prompt, np.array(other.request.prompt, dtype=np.int64))
+                of_drafter = shared if other.keeps_drafter else 0
+                coming = max(coming, usable_rows(session, shared, of_drafter)[0])
+        return best, best_draft_rows, coming
+
+    def _open_rows(self, session: DraftSession, sessions: Iterable[DraftSession]) -> list[PrefixSource]:
+        return [
+            PrefixSource(other.name, cached_tokens(other), other.draft_rows)
+            for other in sessions
+            if self._may_copy(other, session)
+        ]
+
+    def _may_copy(self, other: DraftSession, session: DraftSession) -> bool:
+        opened = other is not session and other.name not in self._waiting
+        return opened and other.request.reuses_prefix
+
+
+def cached_tokens(session: DraftSession) -> IntArray:
+    """Return the tokens of the rows of a session that every stage of the target has computed: int64 [n]."""
+    return session.ledger(TARGET).cached_tokens
+
+
+def usable_rows(session: DraftSession, common: int, draft_rows: int) -> tuple[int, int]:
+    """Return how many rows, and true rows of the drafter, a session can begin with.
+
+    Args:
+        common: tokens with which it and another session begin alike, all of them computed.
+        draft_rows: true rows of the other session that the drafter has.
+    """
+    # True row t has token t + 1, so that the last common token makes no true row. The last row of a prompt
+    # is always computed, because the first token is drawn from it.
+    rows = max(common - 1, 0)
+    if not session.strategy.needs_drafter:
+        return rows, 0
+    drafted = min(rows, draft_rows)
+    return (drafted if session.needs_features else rows), drafted

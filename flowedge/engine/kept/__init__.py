@@ -1,1 +1,0 @@
-"""Caches that a stage keeps of sessions that have ended."""

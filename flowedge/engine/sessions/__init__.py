@@ -1,1 +1,0 @@
-"""What the sessions of a draft node have in common."""

@@ -1,0 +1,80 @@
+"""The KV caches that a stage keeps of ended sessions, for the prefixes of later sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowedge.core.arrays import IntArray
+from flowedge.core.errors import PrefixLostError, ProtocolError
+from flowedge.core.messages import Close, Prefix
+from flowedge.engine.jobs import CopiedRows
+from flowedge.engine.stage.cached_rows import CachedRows
+
+
+@dataclass(frozen=True, eq=False)
+class _RetainedCache:
+    """The cache of an ended session.
+
+    Attributes:
+        capacity: its rows; slots: int64 [n], where the n context rows are that are kept.
+    """
+
+    capacity: int
+    slots: IntArray
+
+
+class RetainedCaches:
+    """The kept caches by session. Only the draft node says which caches are kept, and for how long."""
+
+    def __init__(self, most: int) -> None:
+        """most: number of caches that may be kept."""
+        self._most = most
+        self._caches: dict[str, _RetainedCache] = {}
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    @property
+    def capacity(self) -> int:
+        """The rows of all kept caches together."""
+        return sum(cache.capacity for cache in self._caches.values())
+
+    def keep(self, close: Close, capacity: int, tail: CachedRows) -> bool:
+        """Keep the cache of a session if its Close says so; return whether it is kept.
+
+        Args:
+            capacity: rows of the cache; tail: the rows in it.
+        """
+        if not 0 < close.kept <= tail.context or len(self._caches) >= self._most:
+            return False
+        self._caches[close.session] = _RetainedCache(capacity, tail.slots_of(close.kept))
+        return True
+
+    def copied(self, prefix: Prefix, source: CachedRows | None) -> CopiedRows:
+        """Return the rows that a new session begins with.
+
+        Args:
+            source: the rows of the session of the prefix; None if it is not open.
+
+        Raises:
+            PrefixLostError: when no rows of that session are held.
+            ProtocolError: when fewer rows of it are context.
+        """
+        name, rows = prefix.session, prefix.rows
+        if source is None and name not in self._caches:
+            raise PrefixLostError(f"no rows of session {name} are held here")
+        context = len(self._caches[name].slots) if source is None else source.context
+        if not 0 < rows <= context:
+            raise ProtocolError(f"{rows} rows of session {name} are asked for, which has {context}")
+        slots = self._caches[name].slots[:rows] if source is None else source.slots_of(rows)
+        return CopiedRows(name, slots)
+
+    def forget(self, session: str) -> bool:
+        """Keep a session's cache no more; return whether it was kept."""
+        return self._caches.pop(session, None) is not None
+
+    def take_all(self) -> list[str]:
+        """Keep no cache any more; return the sessions whose caches were kept."""
+        sessions = list(self._caches)
+        self._caches.clear()
+        return sessions

@@ -1,0 +1,71 @@
+"""What a stage accepts and hands on, and why it refuses to open a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
+from flowedge.core.message_limits import SEGMENT_ROWS
+from flowedge.core.messages import Open
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What a stage accepts and hands on.
+
+    Attributes:
+        is_first: whether it takes token ids, and grants credits; other stages take hidden states.
+        width: values of a row of hidden states that it takes.
+        tapped_before: of these, the values that stages before it have tapped. Draft rows come without them if
+            stages keep what they tap (see Open.keeps_taps).
+        added_width: values by which the rows that it hands on are wider (see models/layers/taps.py). The
+            first stage takes no hidden states and hands on rows of width + added_width.
+        vocab_size: bound of token ids; dtype: numpy name of hidden states.
+        max_rows: most rows of one segment; max_capacity: most cache rows of one session.
+        max_total_capacity: most cache rows of all sessions together.
+        max_sessions: most sessions open at once, and most caches kept of ended sessions.
+        max_queue: most segments that wait to be computed.
+        padding_per_row: bytes sent along with each row, when a larger model is emulated.
+        draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
+        returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
+        layers: the layers that it computes, for messages.
+    """
+
+    is_first: bool
+    width: int
+    vocab_size: int
+    dtype: str = "float32"
+    max_rows: int = SEGMENT_ROWS
+    max_capacity: int = 1 << 20
+    max_total_capacity: int = 1 << 40
+    max_sessions: int = 64
+    max_queue: int = 4096
+    padding_per_row: int = 0
+    added_width: int = 0
+    tapped_before: int = 0
+    draws: bool = False
+    returns_tokens: bool = False
+    layers: str = "its layers"
+
+    def refusal(self, opened: Open, sessions: int, taken: int) -> FlowEdgeError | None:
+        """Return the reason for which a session cannot be opened; None if it can.
+
+        Args:
+            sessions: number of open sessions; taken: cache rows of open sessions and of kept caches.
+        """
+        name, rows = opened.session, opened.capacity
+        reused = 0 if opened.prefix is None else opened.prefix.rows
+        if rows < 1 or reused >= rows:
+            return ProtocolError(f"session {name} asks for {rows} cache rows, of which {reused} are a prefix")
+        if rows > self.max_capacity:
+            return CapacityError(
+                f"session {name} asks for {rows} cache rows; this stage has room for {self.max_capacity}"
+            )
+        if taken + rows > self.max_total_capacity:
+            return CapacityError(
+                f"session {name} asks for {rows} cache rows; this stage has room for "
+                f"{self.max_total_capacity}, of which other sessions have {taken}"
+            )
+        if sessions >= self.max_sessions:
+            return CapacityError(f"{self.max_sessions} sessions are open here already")
+        return None

@@ -1,0 +1,80 @@
+"""The driver of a draft node that tells what its pipeline does while somebody watches."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from flowedge.core.messages import Message, Segment, SessionMessage
+from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.draft_node.draft_node_spec import UNOBSERVED_SESSIONS
+from flowedge.engine.draft_node.preparing import context_tokens
+from flowedge.engine.jobs import DraftJob, DraftResult, GrowDraft, outcomes_of
+from flowedge.live.activity.notes import ActivityNotes
+from flowedge.live.compute_thread import Outcome
+from flowedge.live.live_draft_node import LiveDraftNode
+from flowedge.live.running_request import RunningRequest
+from flowedge.strategies.events import TARGET
+
+
+class WatchedDraftNode(LiveDraftNode):
+    """A LiveDraftNode whose work can be noted. While nobody watches, nothing is noted."""
+
+    _notes: ActivityNotes | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Sessions that are open, without those that wait."""
+        return max(len(self._running) - self.num_waiting, 0)
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        return context_tokens(self._machine.spec, self._machine.admission.limits)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of hidden states, with what is tapped for the drafter."""
+        spec = self._machine.spec
+        return spec.width * np.dtype(spec.dtype).itemsize
+
+    def begin_notes(self, notes: ActivityNotes) -> None:
+        """Have everything noted from now on, in these notes only."""
+        with self._lock:
+            self._notes = self._machine.observer = notes
+
+    def end_notes(self, notes: ActivityNotes) -> None:
+        """Note nothing any more, unless other notes have been begun since."""
+        with self._lock:
+            if self._notes is notes:
+                self._notes, self._machine.observer = None, UNOBSERVED_SESSIONS
+
+    def _next_outbound(self, route: int) -> Message | None:
+        message = super()._next_outbound(route)
+        if self._notes is not None and message is not None and route == TARGET:
+            self._notes.leaves(message, time.monotonic())
+        return message
+
+    def _take_part(self, message: SessionMessage, route: int, sender: str) -> None:
+        if self._notes is not None and route == TARGET and isinstance(message, Segment):
+            self._notes.came_back(message, time.monotonic())
+        super()._take_part(message, route, sender)
+
+    def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
+        if self._notes is not None:
+            self._notes.worked(job, *outcome.span)
+            for part, result in outcomes_of(job, outcome.result):
+                if isinstance(part, GrowDraft) and isinstance(result, DraftLayer):
+                    self._notes.grown(part, result, outcome.span.end)
+        super()._finish(job, outcome)
+
+    def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
+        if self._notes is not None:
+            self._notes.left(num_bytes, ended)
+        super()._note_sent(message, num_bytes, started, ended)
+
+    def _count_end(self, running: RunningRequest, reason: str) -> None:
+        if self._notes is not None:
+            self._notes.ended(running.session, reason, time.monotonic())
+        super()._count_end(running, reason)

@@ -1,0 +1,107 @@
+"""The width and the padding of the rows that a stage takes and sends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime, Tapped
+from flowedge.engine.stage import stage
+from flowedge.engine.stage.stage import Stage
+from flowedge.engine.stage.stage_spec import StageSpec
+from tests.engine.exact_model import ExactStage
+from tests.engine.rig import Rig, prune, segment
+from tests.engine.stage.stage_sessions import finish, opened
+
+
+def test_a_stage_pads_the_rows_it_sends_whatever_padding_they_came_with():
+    rig = Rig(padding_per_row=100)
+    rig.receive(Open("s", 20))
+    (prompt,) = rig.receive(segment(first=0, rows=4, padding=7))
+    assert prompt.padding == 400
+    rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5]))
+    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
+    fence, trimmed = rig.release()
+    assert isinstance(fence, Prune)
+    assert (trimmed.num_rows, trimmed.padding) == (2, 200), "the third died while computing"
+
+
+def test_rows_that_are_pruned_in_the_outbox_take_their_padding_with_them():
+    stage = Stage("v0", StageSpec(is_first=True, width=1, vocab_size=50, dtype="uint64", padding_per_row=100))
+    executor = ExactStage(0)
+    stage.receive(Open("s", 20), express=False)
+    for sent in (
+        segment(first=0, rows=4),
+        segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5]),
+    ):
+        stage.receive(sent, express=False)
+    while (job := stage.next_job()) is not None:
+        stage.finish(job, executor.run(job))
+    stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
+    sent = []
+    while (message := stage.next_outbound()) is not None:
+        sent.append(message)
+    assert [m.padding for m in sent if isinstance(m, Segment)] == [400, 200]
+
+
+def test_an_empty_segment_carries_no_padding():
+    rig = opened(padding_per_row=100)
+    (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[], padding=999))
+    assert (sent.num_rows, sent.padding) == (0, 0)
+    finish(rig)
+
+
+def test_rows_are_checked_against_the_width_that_earlier_stages_gave_them():
+    rig = Rig(is_first=False, width=3, added_width=1)
+    rig.receive(Open("s", 20))
+    (fault,) = rig.receive(segment(first=0, rows=4, payload=np.zeros((4, 1), dtype=np.uint64)))
+    assert isinstance(fault, Fault) and fault.code == "protocol"
+    assert "this stage takes uint64 [4, 3]" in fault.reason
+
+
+def test_an_empty_segment_has_the_width_of_the_rows_it_stands_for():
+    rig = opened(added_width=2)
+    (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[]))
+    assert sent.payload.shape == (0, 3)
+    finish(rig)
+
+
+def test_what_is_kept_goes_to_the_draft_node_in_messages_of_a_bounded_size(monkeypatch):
+    monkeypatch.setattr(stage, "TAPPED_BYTES", 20)
+    tapping = Stage("v1", StageSpec(False, 3, 50, "uint64", added_width=1, tapped_before=2))
+    executor = ExactStage(1, taps=True)
+
+    def receive(message, express=False):
+        tapping.receive(message, express)
+        while (job := tapping.next_job()) is not None:
+            tapping.finish(job, executor.run(job))
+
+    receive(Open("s", 20, keeps_taps=True))
+    receive(segment(first=0, rows=4, payload=np.ones((4, 3), dtype=np.uint64)))
+    payload = np.array([[7], [8], [9]], dtype=np.uint64)
+    receive(segment(number=1, first=4, parents=[CONTEXT, 4, 5], positions=[4, 5, 6], payload=payload))
+    receive(prune(epoch=1, source_len=7, context=4, accepted=3, retained=[4, 5, 6]), express=True)
+    sent = list(iter(tapping.next_outbound, None))
+    assert [m.payload.shape for m in sent if isinstance(m, Segment)] == [(4, 4), (3, 1)]
+    told = list(iter(tapping.next_express, None))
+    assert all(isinstance(message, Tapped) and message.first == 3 for message in told)
+    assert [message.rows.tolist() for message in told] == [[[7], [8]], [[9]]]
+    assert tapping.next_express() is None
+
+
+def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
+    rig = Rig()
+    rig.receive(Open("s", 20))
+    rig.receive(segment(first=0, rows=4))
+    times = (StageTime(5, 0.25),)
+    rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5], stage_times=times))
+    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
+    rig.stage.record_busy(rig.held[0], 0.5)
+    _, sent = rig.release()
+    assert sent.stage_times == (*times, StageTime(3, 0.5)), "also for the row that died while computing"
+
+
+def test_a_stage_that_computed_nothing_of_a_segment_says_so():
+    rig = opened()
+    (sent,) = rig.receive(segment(number=1, first=4, parents=[], positions=[]))
+    assert sent.stage_times == (StageTime(0, 0.0),)
+    finish(rig)
