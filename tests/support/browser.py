@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 T = TypeVar("T")
 WAIT_S = 60.0
-AXE = Path(__file__).parents[1] / "serving" / "page" / "vendor" / "axe.min.js"
+AXE = Path(__file__).parents[1] / "gateway" / "page" / "vendor" / "axe.min.js"
 
 
 class Browser:
