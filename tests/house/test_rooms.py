@@ -17,7 +17,9 @@ ROOMS = sorted({module.path.parent for module in product().values() if not modul
 TESTBED = sorted(path.parent for path in (ROOT / "testbed" / "flowedge_testbed").rglob("__init__.py"))
 
 # Modules below SMALL lines with one user, and why each is a module of its own.
-OF_THEIR_OWN: dict[str, str] = {}
+OF_THEIR_OWN = {
+    "flowedge.agent.services.prompt_encoding": "an agent imports the tokenizer's side with the first request",
+}
 MOST_OF_THEIR_OWN = 10
 
 # Tests of several packages together, or of what is no package.

@@ -21,7 +21,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
-from flowedge.agent.services.prompt_preparation import PromptEncoder
+from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.cluster.tls.caller_member import caller_key
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.ids import check_request_id, new_request_id, session_of
