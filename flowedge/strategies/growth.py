@@ -72,10 +72,10 @@ class Growth:
 
 
 def best_absent(base: DraftTree, tree: DraftTree, count: int) -> list[int]:
-    """Return the nodes of `base` that `tree` has, and the `count` best nodes of `base` that it lacks.
+    """Return the nodes of `base` that are in `tree` too, then the `count` best nodes of `base` that are not.
 
-    Both trees have the same root. Together the nodes are connected, so that score-aware expansion can merge
-    them into `tree`.
+    Both trees have the same root. The returned nodes are connected, so score-aware expansion can merge them
+    into `tree`.
     """
     in_tree: dict[int, int | None] = {ROOT: ROOT}
     for node in range(ROOT + 1, len(base)):

@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class SteppingSession(Protocol):
-    """A session that sends with the steps."""
+    """A session that sends at most one segment in each pipeline step."""
 
     @property
     def may_send_segment(self) -> bool:
-        """Whether it has a segment to send now."""
+        """Whether the session has a segment to send now."""
         ...
 
     @property
     def awaits_layer(self) -> bool:
-        """Whether it has no segment to send yet, and will have one by an event that nothing holds up."""
+        """Whether the session waits for a layer of its draft tree, after which it has a segment to send."""
         ...
 
 

@@ -111,7 +111,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
 
     @property
     def load(self) -> float:
-        """Requests that it answers or queues, of this gateway now and of others when it was last asked."""
+        """Requests at the pipeline: this gateway's now, and others' when the pipeline was last described."""
         if self.device is None:
             return self.leases
         others = self.device.sessions + self.device.waiting - self._leases_when_asked

@@ -47,7 +47,7 @@ async def connect(
                 raise AccessError(f"{host} port {port} is {holder.member}, not the expected {member}")
         await _send(connected, token)
         if await receive(connected, len(ACCEPTED)) != ACCEPTED:
-            raise ConnectionError("it answered the token with something else")
+            raise ConnectionError("the device does not answer as an agent does that expects this connection")
     except BaseException:
         connected.close()
         raise

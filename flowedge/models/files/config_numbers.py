@@ -140,12 +140,12 @@ def _check_value(name: str, value: object, path: Path | str, field: str) -> None
         if not isinstance(value, dict):
             raise _wrong(path, field, value, "an object")
         check_values(value, path, field)
-    elif (wanted := _wanted_scalar(name, value) or _wanted_list(name, value)) is not None:
-        raise _wrong(path, field, value, wanted)
+    elif (expected := _expected_scalar(name, value) or _expected_list(name, value)) is not None:
+        raise _wrong(path, field, value, expected)
 
 
-def _wanted_scalar(name: str, value: object) -> str | None:
-    """What a field with one value has to hold; None if it holds that, or is no field with one value."""
+def _expected_scalar(name: str, value: object) -> str | None:
+    """Return what a field of one value must hold, as "true or false"; None if the value is right."""
     if name in _WHOLE and not _is_whole(value, *_WHOLE[name]):
         return f"an integer from {_WHOLE[name][0]} to {_WHOLE[name][1]}"
     if name in _REAL and not _is_real(value, *_REAL[name]):
@@ -157,8 +157,8 @@ def _wanted_scalar(name: str, value: object) -> str | None:
     return None
 
 
-def _wanted_list(name: str, value: object) -> str | None:
-    """What a field with a list has to hold; None if it holds that, or is no field with a list."""
+def _expected_list(name: str, value: object) -> str | None:
+    """Return what a list must hold, as "a list of positive numbers"; None if the value is right."""
     entries: list[Any] = value if isinstance(value, list) and len(value) <= _MAX_LIST else [None]
     if name == "layer_types" and not all(isinstance(kind, str) for kind in entries):
         return f"a list of at most {_MAX_LIST} names"

@@ -14,32 +14,33 @@ from flowedge.strategies.events import Layer, Verified
 
 
 class LinkBound:
-    """The least time that a row alone has taken, and the least time for each row that others have taken.
+    """The time of segments on the links, as the shortest trips that were seen: of one row, and for each row.
 
-    A segment that waits in front of a stage takes longer than its way over the links, never less. So the
-    least of many trips is close to the links' own time, for segments whose rows are pruned on their way.
+    A segment that waits in front of a stage is late, never early. So the shortest of many trips is close to
+    the time on the links. Example: trips of 1 row in 3 ms and of 8 rows in 8 ms give 3 ms for the first row
+    and 1 ms for each further row.
     """
 
     def __init__(self) -> None:
-        self._alone = math.inf
-        self._each = math.inf
+        self._one_row = math.inf
+        self._per_row = math.inf
 
     @property
     def known(self) -> bool:
         """Whether a trip was observed."""
-        return not math.isinf(min(self._alone, self._each))
+        return not math.isinf(min(self._one_row, self._per_row))
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Take in the time of a trip of a segment of 1 row or more, less that of its forwards."""
+        """Note the seconds of a trip of a segment of 1 row or more, without the seconds of its forwards."""
         if rows == 1:
-            self._alone = min(self._alone, seconds)
+            self._one_row = min(self._one_row, seconds)
         else:
-            self._each = min(self._each, seconds / rows)
+            self._per_row = min(self._per_row, seconds / rows)
 
     def curve(self, most: int) -> FloatArray:
         """Return the seconds of 1 to `most` rows: float64 [most], rising; 0 while nothing is known."""
-        alone, each = (0.0 if math.isinf(least) else least for least in (self._alone, self._each))
-        times: FloatArray = alone + each * np.arange(most, dtype=np.float64)
+        first, further = (0.0 if math.isinf(least) else least for least in (self._one_row, self._per_row))
+        times: FloatArray = first + further * np.arange(most, dtype=np.float64)
         return times
 
 

@@ -164,7 +164,11 @@ class Fetcher:
                 states, sending = await self._clients[source.address].have(asked)
             except FlowEdgeError as error:
                 if not source.problem:
-                    _log.warning("%s is not used until it answers again: %s", source.address, error)
+                    _log.warning(
+                        "fetching goes on without %s until that device answers again: %s",
+                        source.address,
+                        error,
+                    )
                 source.fail(str(error))
                 pause = self._settings.retry_s
             else:

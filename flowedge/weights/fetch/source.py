@@ -62,7 +62,7 @@ class Source:
         return before != (self.held, self.receiving, self.problem)
 
     def fail(self, problem: str) -> None:
-        """Do not use the device until it answers again."""
+        """Leave the device out until a request to it succeeds."""
         self.problem, self.held, self.receiving = problem, frozenset(), frozenset()
 
     def put_aside(self, reason: str, now: float) -> None:
