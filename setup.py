@@ -1,4 +1,4 @@
-"""Builds the kernels of flowedge/native, one library for each kind of CPU; all else is in pyproject.toml.
+"""Builds the kernels of flowedge/kernels, one library for each kind of CPU; all else is in pyproject.toml.
 
 Without a C++ compiler FlowEdge is installed without kernels, and computes layers with torch.
 """
@@ -16,15 +16,15 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("flowedge/native")
+KERNELS = Path("flowedge/kernels")
 
 
 class BuildKernels(build_ext):
     """Compiles each build for this machine's architecture."""
 
     def run(self):
-        folder = NATIVE if self.inplace else Path(self.build_lib) / NATIVE
-        builds = runpy.run_path(str(NATIVE / "builds.py"))
+        folder = KERNELS if self.inplace else Path(self.build_lib) / KERNELS
+        builds = runpy.run_path("flowedge/device/kernel_builds.py")
         wanted = builds["builds_of"](platform.machine())
         compiler = shutil.which(os.environ.get("CXX", "g++"))
         if compiler is None or not wanted:
@@ -38,7 +38,7 @@ class BuildKernels(build_ext):
         def compile_build(build):
             target = folder / build.file_name
             made = target.with_suffix(f".{os.getpid()}")
-            source = NATIVE / "src" / "flowedge.cpp"
+            source = KERNELS / "src" / "flowedge.cpp"
             subprocess.run([compiler, *builds["OPTIONS"], *build.options, "-o", made, source], check=True)
             made.replace(target)  # a process that has loaded the old library keeps it
 
@@ -46,7 +46,7 @@ class BuildKernels(build_ext):
             list(pool.map(compile_build, wanted))
 
     def get_outputs(self):
-        return [str(path) for path in (Path(self.build_lib) / NATIVE).glob("kernels_*.so")]
+        return [str(path) for path in (Path(self.build_lib) / KERNELS).glob("kernels_*.so")]
 
     def get_output_mapping(self):
         return {}
@@ -61,6 +61,6 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("flowedge.native.kernels", [])],
+    ext_modules=[Extension("flowedge.kernels.kernels", [])],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
 )

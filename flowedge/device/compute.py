@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.device.kernel_library import cpu_flags, missing_reason
 from flowedge.device.process import module_command
-from flowedge.native.library import cpu_flags, missing_reason
 
 AUTO, CPU = "auto", "cpu"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.draft_form import AUTO, DraftForm
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quantize import linear_bytes
-from flowedge.native.library import missing_reason
 
 
 def layer_quant(form: DraftForm, dtype: torch.dtype, device: torch.device) -> str:

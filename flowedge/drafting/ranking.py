@@ -18,11 +18,11 @@ import torch
 
 from flowedge.core.gumbel_noise import gumbel_noise_of, noise_streams
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.drafter import DraftLayer, Scores, padded_layer
 from flowedge.models.copies import to_device, to_host
 from flowedge.models.native.likeliest import likeliest
 from flowedge.models.sampling.device_noise import near_noise
-from flowedge.native.library import missing_reason
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree
 # best with the draws (docs/drafters.md).

@@ -22,7 +22,7 @@ from flowedge.device.compute import (
     processor_name,
     try_device,
 )
-from flowedge.native.library import missing_reason
+from flowedge.device.kernel_library import missing_reason
 from tests.support.kernels import without_kernels
 
 GPU = DeviceProbe("cuda:0", "Orin", ("bfloat16", "float16", "float32"))

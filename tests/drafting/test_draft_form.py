@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import draft_quant
 from flowedge.drafting.draft_form import ALL, AUTO, DraftForm
 from flowedge.drafting.draft_quant import layer_quant
@@ -18,7 +19,6 @@ from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.native.library import missing_reason
 from tests.support.breadth import dealt_diagonally
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -13,10 +13,10 @@ import torch
 
 from flowedge.core.errors import CapacityError
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import joined, model_drafter
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.joined import JoinedDrafter
-from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, makers, small
 from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.heads import head_forward
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -19,7 +20,6 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
 from flowedge.models.layers.head import LMHead
 from flowedge.models.quant.quantize import quantize_block
-from flowedge.native.library import missing_reason
 from tests.drafting.trees import extend, grow_and_check
 
 HIDDEN, VOCAB, TRUE_ROWS = 64, 50, 300

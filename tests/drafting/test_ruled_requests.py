@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from flowedge.core.arrays import NO_TOKEN
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.ranking import RULED_OUT
-from flowedge.native.library import missing_reason
 from tests.drafting.made_drafters import EXACT, NAMES, VOCAB, Make, makers
 from tests.drafting.test_drafting_together import ROWS, SAMPLINGS, Text, compare
 from tests.drafting.trees import grow

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.native import library
-from flowedge.native.builds import Build, builds_of
+from flowedge.device import kernel_library as library
+from flowedge.device.kernel_builds import Build, builds_of
 
-FOLDER = Path(library.__file__).parent
+FOLDER = Path(library.__file__).parents[1] / "kernels"
 RUNNING = [
     build
     for build in builds_of(platform.machine())

@@ -1,4 +1,4 @@
-"""The layer of an EAGLE-1/2 head, computed by the kernels of flowedge.native."""
+"""The layer of an EAGLE-1/2 head, computed by the compiled kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flowedge.core.arrays import IntArray
+from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -26,7 +27,6 @@ from flowedge.models.products.structures import (
     LinearFields,
     pointer,
 )
-from flowedge.native.library import missing_reason
 
 _ACTIVATION = "silu"
 

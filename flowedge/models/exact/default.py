@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from flowedge.native.library import missing_reason
+from flowedge.device.kernel_library import missing_reason
 
 ExactOption: TypeAlias = bool | Literal["auto"]
 

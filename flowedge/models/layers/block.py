@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import BadRequestError
+from flowedge.device.kernel_library import is_switched_off, missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.copies import to_device
 from flowedge.models.exact.attention_test import AttentionSizes
@@ -33,7 +34,6 @@ from flowedge.models.native.native_block import MOST_ROWS, NativeBlock
 from flowedge.models.native.native_layer import NotNativeError
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
-from flowedge.native.library import is_switched_off, missing_reason
 from flowedge.text.json_object import reading
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class LayerBlock:
         inexact_reason: why the block is not exact although that was asked for; empty otherwise.
         decoding: computes small forwards over static tensors; None where every forward is computed layer by
             layer.
-        native: computes the layers by the kernels of flowedge.native; None where torch computes them.
+        native: computes the layers by the compiled kernels; None where torch computes them.
         not_native_reason: why torch computes them; empty for a GPU.
     """
 

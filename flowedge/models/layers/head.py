@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.product_test import product_counts
 from flowedge.models.exact.row_counts import ANY_COUNT, RowCounts
@@ -21,7 +22,6 @@ from flowedge.models.products.native_linear import (
     native_float,
     product,
 )
-from flowedge.native.library import missing_reason
 
 _MOST_ROWS = 64  # of an exact product; more rows are computed in parts
 

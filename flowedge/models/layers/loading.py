@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.families import FINAL_NORM, layer_prefix
 from flowedge.models.files.weight_file import byte_view
@@ -28,7 +29,6 @@ from flowedge.models.quant.block_repacking import can_repack, repack_blocks, rep
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
-from flowedge.native.library import missing_reason
 from flowedge.text.json_object import reading
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
@@ -109,7 +109,7 @@ class LayerLoader:
 
     @property
     def _computed_by_torch(self) -> bool:
-        """Whether linear layers are joined; the kernels of flowedge.native take them as they are."""
+        """Whether linear layers are joined; the compiled kernels take them as they are."""
         return self.device.type != "cpu" or bool(missing_reason())
 
     def _parameter(self, name: str, shape: Sequence[int], room: torch.Tensor | None = None) -> nn.Parameter:

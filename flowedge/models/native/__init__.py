@@ -1,1 +1,1 @@
-"""Decoder layers that the kernels of flowedge.native compute, several layers a call."""
+"""Decoder layers that the compiled kernels compute, several layers a call."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from flowedge.device.kernel_library import library
 from flowedge.models.native.paths import RowPaths
 from flowedge.models.native.rotation_table import RotationTable
 from flowedge.models.products.structures import CacheFields, RunFields, SessionRowsFields
-from flowedge.native.library import library
 
 
 @dataclass(frozen=True, eq=False)

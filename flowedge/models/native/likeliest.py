@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import FloatArray, IntArray
+from flowedge.device.kernel_library import library
 from flowedge.models.products.structures import pointer
-from flowedge.native.library import library
 
 
 def likeliest(

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from flowedge.device.kernel_library import library
 from flowedge.models.lean.form import LayerForm
 from flowedge.models.products.structures import FORMATS, pointer
-from flowedge.native.library import library
 
 
 def norm_factor(norm: Any, form: LayerForm) -> torch.Tensor:

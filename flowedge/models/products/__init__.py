@@ -1,1 +1,1 @@
-"""Products of rows with weights by the kernels of flowedge.native."""
+"""Products of rows with weights by the compiled kernels."""

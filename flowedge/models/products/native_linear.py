@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.device.kernel_library import library
 from flowedge.models.products.structures import BFLOAT16, FLOAT32, FORMATS, LinearFields, pointer
-from flowedge.native.library import library
 
 _WEIGHTS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}  # floats that the kernels multiply with
 

@@ -1,4 +1,4 @@
-"""The packed weights of the kernels' integer products; flowedge/native/src/products.h says how they lie."""
+"""The packed weights of the kernels' integer products; flowedge/kernels/src/products.h says how they lie."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 
 import torch
 
+from flowedge.device.kernel_library import library
 from flowedge.models.products.structures import pointer
-from flowedge.native.library import library
 
 LANES = 16  # outputs of a block
 GROUP_MULTIPLE = 32  # weights of a group are a multiple of this number

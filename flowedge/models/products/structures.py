@@ -1,4 +1,4 @@
-"""The structures of flowedge/native/src, as ctypes passes them. Fields are described there."""
+"""The structures of flowedge/kernels/src, as ctypes passes them. Fields are described there."""
 
 from __future__ import annotations
 

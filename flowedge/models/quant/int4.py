@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.products.native_linear import NativeLinear
 from flowedge.models.products.packing import packed_int4, packed_scales
 from flowedge.models.products.structures import INT4
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4_kernels import PACK_ROWS, Int4Kernel, kernel_of
-from flowedge.native.library import missing_reason
 
 GROUP = 64  # weights of a row that share a scale and a zero, where FlowEdge quantises
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP

@@ -7,12 +7,12 @@ from torch import nn
 from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.products.native_linear import NativeLinear
 from flowedge.models.products.packing import packed_int8, packed_scales, padded_outputs
 from flowedge.models.products.structures import INT8
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.w8a16 import GroupedW8A16Linear, Int8Kernel, multiply_unpacked
-from flowedge.native.library import missing_reason
 
 GROUP = 128  # weights of a row that share a scale
 SMALL_GROUP = 32  # the group size of rows whose length is no multiple of GROUP
@@ -35,7 +35,7 @@ def padded_width(in_features: int) -> tuple[int, int]:
 class Int8:
     """Weights of eight bits, multiplied with rows of eight bits that have a scale for each group as well.
 
-    Where the kernels of flowedge.native do not run, the same weights are multiplied with rows in float32.
+    Where the compiled kernels do not run, the same weights are multiplied with rows in float32.
     """
 
     name = "int8"

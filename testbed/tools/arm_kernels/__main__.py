@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flowedge.native import library
-from flowedge.native.builds import OPTIONS, Build, builds_of
+from flowedge.device import kernel_library as library
+from flowedge.device.kernel_builds import OPTIONS, Build, builds_of
 
-_SOURCES = Path(library.__file__).parent / "src"
+_SOURCES = Path(library.__file__).parents[1] / "kernels" / "src"
 _TIMEOUT_S = 300
 # Relative differences of float results: other orders of summation, and roundings of layers to 16 bits.
 _ALLOWED = {"float32": 1e-5, "bfloat16": 1e-3, "layer-float32": 1e-4, "layer-int8": 2e-2, "layer-int4": 2e-2}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.native.likeliest import likeliest
-from flowedge.native.library import missing_reason
 
 pytestmark = pytest.mark.skipif(bool(missing_reason()), reason=missing_reason() or "there are kernels")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from flowedge.device.kernel_builds import Build
 from flowedge.models.products.native_linear import NativeLinear, native_float
 from flowedge.models.products.packing import packed_int4, packed_int8, packed_scales
 from flowedge.models.products.structures import INT4, INT8
-from flowedge.native.builds import Build
 from tests.support.kernels import RUNNING, kernels_of
 
 FORMATS = ("float32", "bfloat16", "int8", "int4")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.native import library
-from flowedge.native.builds import BUILDS, builds_of
-from flowedge.native.library import LibraryError, fitting_build, missing_reason, opened
-from tests.support.kernels import RUNNING, without_kernels
+from flowedge.device import kernel_library as library
+from flowedge.device.kernel_builds import BUILDS, builds_of
+from flowedge.device.kernel_library import LibraryError, fitting_build, missing_reason, opened
+from tests.support.kernels import FOLDER, RUNNING, without_kernels
 
 ALL = [build.file_name for build in BUILDS]
 
@@ -56,7 +56,7 @@ def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert RUNNING, "no kernels were built for this machine"
     monkeypatch.setattr(library, "VERSION", 10**6)
     with pytest.raises(LibraryError, match="install FlowEdge again"):
-        opened(Path(library.__file__).parent / RUNNING[0].file_name)
+        opened(FOLDER / RUNNING[0].file_name)
 
 
 @pytest.mark.skipif(

@@ -9,12 +9,12 @@ import platform
 from collections.abc import Collection
 from pathlib import Path
 
-from flowedge.native.builds import Build, builds_of
+from flowedge.device.kernel_builds import Build, builds_of
 
 VERSION = 3  # of the structures and functions, which the library has to have
 OFF = "FLOWEDGE_NATIVE"  # the environment variable; "off" computes all layers with torch
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parents[1] / "kernels"
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
