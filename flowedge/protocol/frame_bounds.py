@@ -1,4 +1,4 @@
-"""The bounds of the head of each kind of frame, held against its bytes before protobuf parses them.
+"""The bounds of frames, which pipeline.proto declares, held against a frame's bytes before they are parsed.
 
 Parsing makes objects of what it reads: two bytes of an empty report cost more than a hundred. So the fields
 of a frame are counted and measured first, which allocates nothing.
@@ -7,12 +7,15 @@ of a frame are counted and measured first, which allocates nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from flowedge.core.errors import ProtocolError
-from flowedge.core.message_limits import BATCH_SEGMENTS
+from flowedge.v1 import pipeline_pb2 as pb
+from flowedge.v1.bounds_pb2 import Bounds, most
 
 
 class FrameError(ProtocolError):
@@ -27,16 +30,6 @@ class FrameError(ProtocolError):
         self.session = session
 
 
-MAX_SESSION_ID = 64  # characters
-MAX_TEXT = 4096  # characters of a reason or of a device name
-MAX_ROWS = 1 << 16  # rows of a segment, and rows that a prune retains
-MAX_REPORTS = 1024  # stages of one pipeline
-MAX_REPORT_BYTES = 1024  # of one stage's report
-MAX_EOS = 1 << 10  # token ids that end an answer
-OPEN_BYTES = 32 << 10  # of the head of a frame that opens a session
-CONTROL_BYTES = 1 << 20  # most bytes of a frame that is no segment
-SEGMENT_HEAD_BYTES = 3 << 20  # most bytes of the head of the frame of a segment or a batch
-
 VARINT_BYTES = 10  # most bytes of a number
 SMALL_BYTES = 16 << 10  # a frame up to this size costs little, whatever it holds
 _VARINT, _FIXED64, _BYTES = 0, 1, 2  # wire types
@@ -44,7 +37,7 @@ _NOTHING_YET = ""
 
 
 class _Field(NamedTuple):
-    """What a field may be.
+    """The bounds of a field, as pipeline.proto declares them.
 
     Attributes:
         wire: its wire type.
@@ -52,6 +45,7 @@ class _Field(NamedTuple):
         times: how often it may come.
         values: most numbers of a packed list; 0 for a field that is no list.
         fields: those of a message in the field; None where the bytes are not looked into.
+        names_session: whether it holds the session of the frame.
     """
 
     wire: int
@@ -59,56 +53,45 @@ class _Field(NamedTuple):
     times: int = 1
     values: int = 0
     fields: Mapping[int, _Field] | None = None
+    names_session: bool = False
 
 
-def _message(size: int, fields: Mapping[int, _Field], times: int = 1) -> _Field:
-    return _Field(_BYTES, size, times, fields=fields)
+def _bounds_of(field: Any) -> Bounds:  # descriptors have one type in Python and another in the C library
+    bounds: Bounds = field.GetOptions().Extensions[most]
+    return bounds
 
 
-def _packed(values: int) -> _Field:
-    return _Field(_BYTES, values * VARINT_BYTES, values=values)
+def _field(field: Any) -> _Field:
+    bounds = _bounds_of(field)
+    if bounds.values:
+        return _Field(_BYTES, bounds.values * VARINT_BYTES, values=bounds.values)
+    if field.type == FieldDescriptor.TYPE_DOUBLE:
+        return _Field(_FIXED64)
+    if not bounds.bytes:
+        return _Field(_VARINT)
+    inner = None if field.message_type is None or bounds.opaque else _fields(field.message_type)
+    is_session = field.name == "session"
+    return _Field(_BYTES, bounds.bytes, bounds.times or 1, fields=inner, names_session=is_session)
 
 
-_NUMBER = _Field(_VARINT)
-_FLOAT = _Field(_FIXED64)
-_SESSION = _Field(_BYTES, 4 * MAX_SESSION_ID)
-_NAME = _Field(_BYTES, 4 * MAX_SESSION_ID)  # of a session that the frame is not of
-_TEXT = _Field(_BYTES, 4 * MAX_TEXT)
-_LIST = _packed(MAX_ROWS)
-_STAGES = _packed(MAX_REPORTS)
-_TENSOR = _message(512, {1: _NUMBER, 2: _packed(2)})
-_SEGMENT = {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST, 7: _LIST, 8: _TENSOR} | {
-    9: _NUMBER,
-    10: _LIST,
-    11: _LIST,
-    12: _STAGES,
-    13: _STAGES,
-}
-_EOS = _packed(MAX_EOS)
-_DRAWING = {1: _FLOAT, 2: _NUMBER, 3: _FLOAT, 4: _NUMBER, 5: _NUMBER, 6: _NUMBER, 7: _NUMBER, 8: _EOS}
-_PREFIX = {1: _NAME, 2: _NUMBER}
-_OPEN = {1: _SESSION, 2: _NUMBER, 3: _message(OPEN_BYTES, _DRAWING), 4: _NUMBER, 5: _NUMBER} | {
-    6: _message(512, _PREFIX)
-}
-_BODIES: Mapping[int, tuple[str, _Field]] = {
-    1: ("open", _message(OPEN_BYTES, _OPEN)),
-    2: ("segment", _message(SEGMENT_HEAD_BYTES, _SEGMENT)),
-    3: (
-        "prune",
-        _message(CONTROL_BYTES, {1: _SESSION, 2: _NUMBER, 3: _NUMBER, 4: _NUMBER, 5: _NUMBER, 6: _LIST}),
-    ),
-    4: (
-        "close",
-        _message(CONTROL_BYTES, {1: _SESSION, 2: _Field(_BYTES, MAX_REPORT_BYTES, MAX_REPORTS), 3: _NUMBER}),
-    ),
-    5: ("credit", _message(512, {1: _SESSION})),
-    6: ("fault", _message(CONTROL_BYTES, {1: _SESSION, 2: _TEXT, 3: _TEXT, 4: _TEXT})),
-    7: ("heartbeat", _message(512, {1: _NUMBER})),
-    9: ("tapped", _message(1024, {1: _SESSION, 2: _NUMBER, 3: _TENSOR})),
-    10: ("batch", _message(SEGMENT_HEAD_BYTES, {1: _message(SEGMENT_HEAD_BYTES, _SEGMENT, BATCH_SEGMENTS)})),
-    11: ("forget", _message(512, {1: _SESSION})),
-}
-_FRAME = {number: body for number, (_, body) in _BODIES.items()} | {8: _FLOAT}
+def _fields(message: Any) -> Mapping[int, _Field]:
+    return {field.number: _field(field) for field in message.fields}
+
+
+_BODIES = {field.number: field.name for field in pb.Frame.DESCRIPTOR.oneofs_by_name["body"].fields}
+_FRAME = _fields(pb.Frame.DESCRIPTOR)
+
+
+def _declared(message: type[Message], name: str) -> Bounds:
+    return _bounds_of(message.DESCRIPTOR.fields_by_name[name])
+
+
+MAX_SESSION_ID = _declared(pb.Open, "session").bytes // 4  # characters, of up to 4 bytes in UTF-8
+MAX_TEXT = _declared(pb.Fault, "reason").bytes // 4  # characters of a reason or of a device name
+MAX_ROWS = _declared(pb.Segment, "positions").values  # rows of a segment, and rows that a prune retains
+MAX_REPORTS = _declared(pb.Close, "reports").times  # stages of one pipeline
+CONTROL_BYTES = _declared(pb.Frame, "prune").bytes  # most bytes of a frame that is no segment
+SEGMENT_HEAD_BYTES = _declared(pb.Frame, "segment").bytes  # of the head of a segment or a batch
 
 
 def check_bounds(data: bytes) -> None:
@@ -123,14 +106,14 @@ def check_bounds(data: bytes) -> None:
     walk = _Walk(data)
     bodies = 0
     for number, start, stop in walk.fields(0, len(data), _FRAME):
-        if number not in _BODIES:
+        body = _FRAME[number].fields
+        if body is None:
             continue
         bodies += 1
-        walk.kind, body = _BODIES[number]
+        walk.kind = _BODIES[number]
         if bodies > 1:
             raise walk.error("a second body")
-        assert body.fields is not None
-        walk.message(start, stop, body.fields)
+        walk.message(start, stop, body)
 
 
 class _Walk:
@@ -147,7 +130,7 @@ class _Walk:
     def message(self, start: int, stop: int, known: Mapping[int, _Field]) -> None:
         for number, first, end in self.fields(start, stop, known):
             field = known[number]
-            if field is _SESSION:
+            if field.names_session:
                 self._note_session(self._data[first:end])
             elif field.values:
                 self._check_list(number, first, end, field.values)

@@ -19,7 +19,7 @@ def open_to_pb(message: Open) -> pb.Open:
         drawing=None if drawing is None else _drawing_to_pb(drawing),
         keeps_taps=message.keeps_taps,
         takes_turns=message.takes_turns,
-        prefix=None if prefix is None else pb.Prefix(session=prefix.session, rows=prefix.rows),
+        prefix=None if prefix is None else pb.Prefix(source=prefix.session, rows=prefix.rows),
     )
 
 
@@ -28,11 +28,11 @@ def open_from_pb(message: pb.Open) -> Open:
     drawing = _drawing_from_pb(message.drawing) if message.HasField("drawing") else None
     prefix = None
     if message.HasField("prefix"):
-        if not is_session_id(message.prefix.session):
+        if not is_session_id(message.prefix.source):
             raise ProtocolError(
                 f"the session of the prefix must be 1 to {MAX_SESSION_ID} printable ASCII characters"
             )
-        prefix = Prefix(message.prefix.session, index(message.prefix.rows))
+        prefix = Prefix(message.prefix.source, index(message.prefix.rows))
     capacity = index(message.capacity)
     return Open(message.session, capacity, drawing, message.keeps_taps, message.takes_turns, prefix)
 

@@ -1,3 +1,4 @@
+from flowedge.v1 import bounds_pb2 as _bounds_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -83,12 +84,12 @@ class Open(_message.Message):
     def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., takes_turns: _Optional[bool] = ..., prefix: _Optional[_Union[Prefix, _Mapping]] = ...) -> None: ...
 
 class Prefix(_message.Message):
-    __slots__ = ("session", "rows")
-    SESSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("source", "rows")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    session: str
+    source: str
     rows: int
-    def __init__(self, session: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, source: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Drawing(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "prompt_rows", "features", "max_new_tokens", "eos")

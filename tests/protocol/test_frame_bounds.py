@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flowedge.core.message_limits import BATCH_SEGMENTS
 from flowedge.core.messages import Close, Message, Prune, Segment, StageReport
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import MAX_REPORTS, MAX_ROWS, SMALL_BYTES, FrameError, check_bounds
+from flowedge.v1 import pipeline_pb2 as pb
+from flowedge.v1.bounds_pb2 import most
 
 
 def number(value: int) -> bytes:
@@ -76,3 +79,18 @@ def test_the_error_names_the_session() -> None:
     with pytest.raises(FrameError) as caught:
         check_bounds(HOSTILE["10,000 empty reports"])
     assert caught.value.session == "s"
+
+
+def test_every_field_of_a_frame_has_a_bound() -> None:
+    """A text, a list or a message without one could not be sent at all."""
+    unbounded = [
+        f"{message.full_name}.{field.name}"
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+        if message.name not in {"LinkRequest", "LinkOffer", "StageReport"}
+        and (field.message_type or field.is_repeated or field.type == field.TYPE_STRING)
+        and not field.GetOptions().Extensions[most].ByteSize()
+    ]
+    assert not unbounded
+    segments = pb.Batch.DESCRIPTOR.fields_by_name["segments"]
+    assert segments.GetOptions().Extensions[most].times == BATCH_SEGMENTS
