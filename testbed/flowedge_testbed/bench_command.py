@@ -31,7 +31,7 @@ def bench(
     ],
     clock: Annotated[
         str | None,
-        typer.Option(help="Source of time: virtual, replay, paced or real (docs/benchmarks.md)."),
+        typer.Option(help="Source of time: virtual, replay, paced or real (testbed/docs/benchmarks.md)."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Use few prompts and tokens: under three minutes on two cores.")

@@ -2,7 +2,7 @@
 
 Calibration fits memory_efficiency. It takes for granted the acceptance length of the paper's drafter, the
 devices' TFLOPS, the overhead of a layer, and the latency and rate of the links. For each changed assumption
-the table has the constant that fits then, and the ratios of tokens/s that docs/results.md reports.
+the table has the constant that fits then, and the ratios of tokens/s that testbed/docs/costs.md reports.
 
 Run: python -m testbed.tools.sensitivity --data DIR --out DIR [--samples N] [--calibration-samples N]
 """

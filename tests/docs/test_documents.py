@@ -17,8 +17,11 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("testbed/**/*.md")),
     *sorted(ROOT.glob("device_agents/**/*.md")),
 ]
+MAX_LINES = {ROOT / "README.md": 150, ROOT / "docs/architecture.md": 150}
+MAX_LINES_OF_OTHERS = 250
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -39,6 +42,12 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
         if not path.exists() or (anchor and path.suffix == ".md" and anchor not in headings(path)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_is_read_in_one_sitting(document: Path) -> None:
+    lines = document.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MAX_LINES.get(document, MAX_LINES_OF_OTHERS)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -76,15 +76,7 @@ def terminal_width() -> int:
 def help_page(command: Any, context: Any, width: int) -> str:
     """Return the help of a command, in lines of `width` columns."""
     width = min(width, _WIDEST)
-    options, arguments = [], []
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is None:
-            continue
-        if parameter.param_type_name == "argument":
-            arguments.append(Entry(_argument(parameter), _readable(record[1]).removesuffix(" [required]")))
-        else:
-            options.append(_option(*record))
+    options, arguments = parameter_entries(command, context)
     pieces = [context.command_path, "[OPTIONS]", *(argument.term for argument in arguments)]
     commands: list[Entry] = []
     if isinstance(command, typer.core.TyperGroup):
@@ -96,6 +88,20 @@ def help_page(command: Any, context: Any, width: int) -> str:
     blocks += _section("Options", options, width)
     blocks += _section("Commands", commands, width)
     return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
+
+
+def parameter_entries(command: Any, context: Any) -> tuple[list[Entry], list[Entry]]:
+    """Return the options of a command and its arguments, each with its value and its description."""
+    options, arguments = [], []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        if parameter.param_type_name == "argument":
+            arguments.append(Entry(_argument(parameter), _readable(record[1]).removesuffix(" [required]")))
+        else:
+            options.append(_option(*record))
+    return options, arguments
 
 
 def entries(items: Sequence[Entry], width: int, longest: int = _LONGEST_TERM) -> list[str]:
@@ -170,7 +176,7 @@ def _readable(description: str) -> str:
         (r"([-\d.]+)<=x<=([-\d.]+)", r"\1 to \2"),
         (r"x>=([-\d.]+)", r"\1 or more"),
         (r"x<=([-\d.]+)", r"at most \1"),
-        (r"default: (\d+)\.0\b", r"default: \1"),
+        (r"default: (\d+)\.0(?![.\d])", r"default: \1"),
     ):
         notes = re.sub(pattern, words, notes)
     return f"{text} {notes}".strip()

@@ -19,9 +19,9 @@ class NaivePP(Strategy):
 
     The tree goes in segments of L_max rows, one behind the other: appendix A.1 sets L_max = 16 "for Gardener
     and all baseline methods", and section 4.1 has the input "processed in a pipelined fashion". The influence
-    of the links' rate in the paper's figures agrees with this reading (docs/benchmarks.md). Nothing is pruned
-    before the last segment has returned; the gain of acting on each segment is what Pruned PP shows. With
-    `segment_rows` = L the tree goes in one segment.
+    of the links' rate in the paper's figures agrees with this reading (testbed/docs/costs.md). Nothing is
+    pruned before the last segment has returned; the gain of acting on each segment is what Pruned PP shows.
+    With `segment_rows` = L the tree goes in one segment.
     """
 
     name: ClassVar[str] = "naive_pp"

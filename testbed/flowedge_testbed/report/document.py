@@ -19,7 +19,7 @@ from flowedge_testbed.scenario import Scenario, Table
 
 _BOUNDS = (
     "The most tokens/s that the rows in flight allow: (1 + C(M)) / T_lat. M is first the rows as sent, then "
-    "the rows that are not pruned yet. docs/benchmarks.md explains how it is computed."
+    "the rows that are not pruned yet. testbed/docs/reports.md explains how it is computed."
 )
 
 
