@@ -13,7 +13,7 @@ _MAX_ADDRESSES = 4096
 
 
 @dataclass
-class _Failures:
+class _FailedAttempts:
     count: int = 0
     last_s: float = 0.0
     free_s: float = 0.0  # the time from which the address may try again
@@ -28,7 +28,7 @@ class JoinThrottle:
     """
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[str, _Failures] = OrderedDict()
+        self._addresses: OrderedDict[str, _FailedAttempts] = OrderedDict()
         self.failures = 0  # of all addresses, since the start
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class JoinThrottle:
         self.failures += 1
         found = self._addresses.pop(address, None)
         if found is None or now_s - found.last_s > _FORGOTTEN_S:
-            found = _Failures()
+            found = _FailedAttempts()
         found.count, found.last_s = found.count + 1, now_s
         if found.count > _FREE:
             wait_s = min(_FIRST_WAIT_S * 2.0 ** min(found.count - _FREE - 1, 16), _LONGEST_WAIT_S)

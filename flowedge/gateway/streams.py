@@ -63,7 +63,7 @@ def ndjson_stream(
 ) -> StreamingResponse:
     """Return the answer that sends a JSON value a line; otherwise as `event_stream`, without comments."""
     shown = error_line or (lambda error: {"error": error.message})
-    return _Lines(lines, gateway_of(request), _encoded_line, lambda error: _encoded_line(shown(error)))
+    return _EventLines(lines, gateway_of(request), _encoded_line, lambda error: _encoded_line(shown(error)))
 
 
 def _encoded_event(event: str | ServerEvent) -> bytes:
@@ -176,5 +176,5 @@ class _Events(_PieceByPiece, EventSourceResponse):
     comment = _COMMENT
 
 
-class _Lines(_PieceByPiece):
+class _EventLines(_PieceByPiece):
     media_type = "application/x-ndjson"

@@ -11,7 +11,7 @@ MAX_KINDS = 1024  # of lines that are counted apart
 
 
 @dataclass
-class _Lines:
+class _LineCount:
     """The lines of one kind since a time."""
 
     since: float
@@ -27,7 +27,7 @@ class LogRate:
     ) -> None:
         """most: lines of one kind in so many seconds; clock: returns seconds."""
         self._most, self._seconds, self._clock = most, seconds, clock
-        self._kinds: dict[Hashable, _Lines] = {}
+        self._kinds: dict[Hashable, _LineCount] = {}
 
     @property
     def kinds(self) -> int:
@@ -45,7 +45,7 @@ class LogRate:
         silent = 0
         if lines is None or now - lines.since >= self._seconds:
             silent = lines.silent if lines is not None else 0
-            lines = self._kinds[kind] = _Lines(now)
+            lines = self._kinds[kind] = _LineCount(now)
         if lines.logged >= self._most:
             lines.silent += 1
             return None

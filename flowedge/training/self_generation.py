@@ -17,7 +17,7 @@ TEMPERATURES = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _WrittenAnswer:
     prompt: Sequence[int]
     tokens: Sequence[int]
 
@@ -59,7 +59,7 @@ def self_generated(
             for job in range(len(answers), total)
         ]
         for question, tokens in zip(questions, target.answers(questions), strict=True):
-            answers.append(_Answer(question.prompt, tokens))
+            answers.append(_WrittenAnswer(question.prompt, tokens))
             lines.write(answers[-1].as_line())
             lines.flush()
             advance(len(answers), total)
@@ -72,16 +72,16 @@ def is_looping(tokens: Sequence[int], window: int = 16, times: int = 3) -> bool:
     return any(count >= times for count in runs.values())
 
 
-def _read(file: Path) -> list[_Answer]:
+def _read(file: Path) -> list[_WrittenAnswer]:
     """The answers of the file's complete lines; an incomplete last line is ignored."""
     if not file.exists():
         return []
     try:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        answers: list[_Answer] = []
+        answers: list[_WrittenAnswer] = []
         for entry in [json.loads(line) for line in lines if line.endswith("\n")]:
             length, tokens = int(entry["prompt_length"]), list(map(int, entry["tokens"]))
-            answers.append(_Answer(tokens[:length], tokens[length:]))
+            answers.append(_WrittenAnswer(tokens[:length], tokens[length:]))
         return answers
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: cannot be read ({error}); --restart starts over") from error

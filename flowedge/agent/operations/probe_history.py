@@ -31,7 +31,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class _Failures:
+class _FailedProbes:
     count: int
     until: float  # when it may be asked again
 
@@ -46,7 +46,7 @@ class ProbeHistory:
     def __init__(self, shuffle: random.Random | None = None) -> None:
         """shuffle: decides the order of equals, which nobody else may foresee."""
         self._good: dict[tuple[str, str], tuple[Candidate, int]] = {}  # with failures since the last answer
-        self._bad: dict[tuple[str, str], _Failures] = {}
+        self._bad: dict[tuple[str, str], _FailedProbes] = {}
         self._shuffle = shuffle or random.SystemRandom()
 
     def known(self) -> list[Candidate]:
@@ -82,9 +82,9 @@ class ProbeHistory:
         count = self._failures(candidate).count + 1
         pause = min(FIRST_PAUSE_S * 2 ** min(count - 1, _MOST_DOUBLINGS), MOST_PAUSE_S)
         self._bad.pop(candidate.key, None)
-        self._bad[candidate.key] = _Failures(count, now + pause)
+        self._bad[candidate.key] = _FailedProbes(count, now + pause)
         while len(self._bad) > MOST_BAD:
             del self._bad[next(iter(self._bad))]
 
-    def _failures(self, candidate: Candidate) -> _Failures:
-        return self._bad.get(candidate.key, _Failures(0, float("-inf")))
+    def _failures(self, candidate: Candidate) -> _FailedProbes:
+        return self._bad.get(candidate.key, _FailedProbes(0, float("-inf")))

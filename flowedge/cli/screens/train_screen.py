@@ -83,7 +83,7 @@ class _Bar(TrainScreen):
         self._bar.update(self._task, total=total, completed=done, detail=detail)
 
 
-class _Lines(TrainScreen):
+class _TrainingLines(TrainScreen):
     """The first and the last step of each phase, and a step every LINE_EVERY_S seconds, a line each."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ def train_screen(out: Path) -> Iterator[TrainingObserver]:
     """
     console = error_console()
     if not console.is_terminal:
-        with _stop_shown(_Lines(), out) as screen:
+        with _stop_shown(_TrainingLines(), out) as screen:
             yield screen
         return
     columns = (

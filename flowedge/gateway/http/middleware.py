@@ -89,7 +89,7 @@ class RequestMiddleware:
         client = scope.get("client") or ("",)
         record = RequestRecord(given or new_request_id(), scope["method"], peer=client[0])
         token = CURRENT.set(record)
-        answer = _Answer(send, record)
+        answer = _SentAnswer(send, record)
         try:
             await self._answer(scope, headers, receive, answer)
         except ClientGoneError:
@@ -101,7 +101,7 @@ class RequestMiddleware:
             record.endpoint = self._endpoints.of(scope)
             self._note(record)
 
-    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: _Answer) -> None:
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: _SentAnswer) -> None:
         gateway, record = self._gateway, answer.record
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         is_open = path in OPEN_PATHS
@@ -138,7 +138,7 @@ class RequestMiddleware:
         check_host(http, headers)
         check_origin(http, scope["method"], headers)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, body: bytes) -> None:
+    async def _run(self, scope: Scope, receive: Receive, answer: _SentAnswer, body: bytes) -> None:
         """Run the endpoint; end it when the client goes away, or the time for running answers is over.
 
         Raises:
@@ -190,7 +190,7 @@ class RequestMiddleware:
         _log.log(level, "%s", record.endpoint or "no endpoint", extra=fields)
 
 
-class _Answer:
+class _SentAnswer:
     """Sends the answer of a request, with its id among the headers.
 
     Attributes:
