@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flowedge.cli.asking import Questioner
-from flowedge.cli.concurrent_asking import ConcurrentQuestions
+from flowedge.cli.asking import Questioner, Questions
 from flowedge.cli.output import warn, write_answer
-from flowedge.cli.pipelines.opening import open_pipeline
+from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import Verdict
 from flowedge.cli.report import JsonReport
@@ -51,8 +50,8 @@ def answer_all(
     report = JsonReport(request, options, json_file, concurrency)
     with (
         screen.transfers() as transfers,
-        open_pipeline(request, screen.progress, transfers) as address,
-        Client(address, timeout_s=timeout_s) as client,
+        open_planned(request, screen.progress, transfers) as planned,
+        Client(planned.draft_node, timeout_s=timeout_s) as client,
     ):
         report.draft_node = device = client.describe()
         if request.is_made_already:
@@ -61,16 +60,15 @@ def answer_all(
                 _check_is_served(request, device)
         checker = _load_checker(request, device.dtype, screen) if check else None
         askings = [Questioner(client, prompt, options, timeout_s) for prompt in prompts]
-        several = concurrency > 1
         try:
-            with ConcurrentQuestions(askings if several else [], concurrency) as concurrent:
+            with Questions(askings, concurrency) as questions:
                 for index, asking in enumerate(askings):
                     if index:
                         write_answer("\n")  # sets the answers apart
-                    if not several:
+                    if concurrency == 1:
                         asking.on_waiting, asking.on_pause = screen.show_place, screen.show_pause
                     screen.announce(index + 1, len(prompts), asking.prompt)
-                    _show(concurrent.texts(index) if several else asking.texts())
+                    _show(questions.texts(index))
                     answer = asking.answer(_judge(asking, checker))
                     report.answers.append(answer)
                     screen.show_answer(answer, several=len(prompts) > 1)

@@ -1,20 +1,27 @@
-"""One prompt of the command line, asked until there is room for it."""
+"""The prompts of the command line, each asked until there is room for it: one by one, or several at once."""
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.client import Client, Generation
 from flowedge.client.base_client import OnWaiting
 from flowedge.client.request import GenerateOptions
-from flowedge.client.statistics import typed_statistics
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import CapacityError, DeadlineError
 
 LEAST_S = 0.01  # of the time for an answer that a pause has used up; the error then is that of the deadline
+JOIN_S = 5.0  # for a thread to end whose request was cancelled
+MARGIN_S = 10.0  # beyond the time for an answer, after which its thread has given up by itself
+
+Piece = str | BaseException | None
+"""A part of the text, the error that ended the answer, or None at its end."""
 
 
 @dataclass(eq=False)
@@ -62,21 +69,10 @@ class Questioner:
         Raises:
             ProtocolError: when the draft node's statistics make no sense.
         """
-        generation = self.generation
-        assert generation is not None, "the prompt has been asked"
+        assert self.generation is not None, "the prompt has been asked"
         first = self.answered if self._first_token is None else self._first_token
-        return PromptAnswer(
-            prompt=self.prompt,
-            prompt_ids=generation.prompt_ids,
-            token_ids=generation.token_ids,
-            text=generation.text,
-            seed=generation.seed or 0,
-            finish_reason=generation.finish_reason or "",
-            statistics=typed_statistics(generation.statistics),
-            client_ttft_s=first - self.asked,
-            verdict=verdict,
-            asked=self.asked,
-            answered=self.answered,
+        return PromptAnswer.of(
+            self.prompt, self.generation, self.asked, self.answered, first - self.asked, verdict
         )
 
     def _try(self, left_s: float) -> Generator[str, None, float | None]:
@@ -99,3 +95,69 @@ class Questioner:
                     self.on_pause(pause_s)
                 return pause_s
         return None
+
+
+class Questions(AbstractContextManager["Questions"]):
+    """Prompts whose answers are read in their order; what still runs at the end of the context is cancelled.
+
+    Threads ask the prompts, so many at once. A single prompt at once is asked when its answer is read.
+    """
+
+    def __init__(self, askings: Sequence[Questioner], at_once: int) -> None:
+        self._askings = list(askings)
+        self._pieces: list[queue.SimpleQueue[Piece]] = [queue.SimpleQueue() for _ in askings]
+        self._left = deque(range(len(askings)))
+        self._threads = [
+            threading.Thread(target=self._ask_all, name="flowedge-asking", daemon=True)
+            for _ in range(min(at_once, len(askings)) if at_once > 1 else 0)
+        ]
+
+    def __enter__(self) -> Questions:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for asking in self._askings:
+            asking.stop.set()
+        for asking in self._askings:
+            if asking.generation is not None:
+                asking.generation.close()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    def texts(self, index: int) -> Iterator[str]:
+        """Yield the text of an answer as it comes; what came before is yielded at once.
+
+        Raises the error that ends the answer.
+        """
+        if not self._threads:
+            yield from self._askings[index].texts()
+            return
+        # Its turn may come only when all answers before it have ended.
+        wait_s = self._askings[index].timeout_s + MARGIN_S
+        while True:
+            try:
+                piece = self._pieces[index].get(timeout=wait_s)
+            except queue.Empty as error:
+                raise DeadlineError(f"there was no answer within {wait_s:g} s") from error
+            if piece is None:
+                return
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+
+    def _ask_all(self) -> None:
+        while True:
+            try:
+                index = self._left.popleft()
+            except IndexError:
+                return
+            pieces = self._pieces[index]
+            try:
+                for text in self._askings[index].texts():
+                    pieces.put(text)
+            except Exception as error:  # noqa: BLE001 (it is raised where the answer is read)
+                pieces.put(error)
+            else:
+                pieces.put(None)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.output import complain, log_to_stderr, say, say_text
-from flowedge.cli.screens.help_page import (
+from flowedge.cli.help_page import (
     Entry,
     HelpCommand,
     HelpGroup,
@@ -24,7 +23,7 @@ from flowedge.cli.screens.help_page import (
     terminal_width,
     use_help_pages,
 )
-from flowedge.cli.words import wrap_words
+from flowedge.cli.output import complain, log_to_stderr, say, say_text, wrap_words
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 from flowedge.network.tls_version import require_tls13
 from flowedge.version import VERSION

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flowedge.cli.words import wrap_words
+from rich.cells import cell_len
+
 from flowedge.core.plain_text import visible, visible_answer, visible_field
 
 _log = logging.getLogger("flowedge.cli")
@@ -117,3 +118,20 @@ def log_to_stderr(level: int = logging.WARNING, pattern: str = "%(message)s") ->
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(pattern))
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def wrap_words(text: str, width: int, indent: str = "", *, first: str | None = None) -> list[str]:
+    """Return a text in lines of at most `width` columns of a terminal; only a longer word exceeds them.
+
+    Args:
+        indent: begins each line.
+        first: begins the first line instead of `indent`.
+    """
+    lines: list[str] = []
+    line = indent if first is None else first
+    for word in text.split():
+        if line.strip() and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = indent
+        line += f" {word}" if line.strip() else word
+    return [*lines, line]

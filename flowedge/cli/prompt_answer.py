@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from flowedge.client import Generation
+from flowedge.client.statistics import typed_statistics
 from flowedge.engine.statistics import RequestStatistics
 
 
@@ -81,6 +83,36 @@ class PromptAnswer:
     verdict: Verdict | None
     asked: float = 0.0
     answered: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        prompt: str,
+        generation: Generation,
+        asked: float,
+        answered: float,
+        client_ttft_s: float | None = None,
+        verdict: Verdict | None = None,
+    ) -> PromptAnswer:
+        """Return a complete answer; without `client_ttft_s`, that of the draft node stands in for it.
+
+        Raises:
+            ProtocolError: when the draft node's statistics make no sense.
+        """
+        statistics = typed_statistics(generation.statistics)
+        return cls(
+            prompt=prompt,
+            prompt_ids=generation.prompt_ids,
+            token_ids=generation.token_ids,
+            text=generation.text,
+            seed=generation.seed or 0,
+            finish_reason=generation.finish_reason or "",
+            statistics=statistics,
+            client_ttft_s=statistics.ttft_s if client_ttft_s is None else client_ttft_s,
+            verdict=verdict,
+            asked=asked,
+            answered=answered,
+        )
 
 
 def served_s(answers: Iterable[PromptAnswer]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,31 +24,23 @@ _COUNTS = ("segments", "empty_segments", "prunes", "draft_layers", "draft_rows_s
 _WORK = ("rows_computed", "rows_trimmed", "rows_wasted", "segments", "aborted", "busy_s")
 
 
+@dataclass
 class JsonReport:
     """The answers so far, written as a JSON file if a file was asked for.
 
     Attributes:
         options: how the prompts are answered.
+        file: None if no file was asked for.
+        concurrency: how many prompts are asked at once.
         draft_node: what the draft node reports about itself and its stages; None before it was asked.
     """
 
-    def __init__(
-        self,
-        request: PipelineRequest,
-        options: GenerateOptions,
-        file: Path | None,
-        concurrency: int = 1,
-    ) -> None:
-        """
-        file: None if no file was asked for.
-        concurrency: how many prompts are asked at once.
-        """
-        self.request = request
-        self._concurrency = concurrency
-        self.answers: list[PromptAnswer] = []
-        self.draft_node: Device | None = None
-        self.options = options
-        self._file = file
+    request: PipelineRequest
+    options: GenerateOptions
+    file: Path | None
+    concurrency: int = 1
+    answers: list[PromptAnswer] = field(default_factory=list)
+    draft_node: Device | None = None
 
     @property
     def passed(self) -> bool:
@@ -61,12 +53,12 @@ class JsonReport:
         Raises:
             FlowEdgeError: when it cannot be written.
         """
-        if self._file is None:
+        if self.file is None:
             return
         try:
-            self._file.write_text(json.dumps(self.content(), indent=1), encoding="utf-8")
+            self.file.write_text(json.dumps(self.content(), indent=1), encoding="utf-8")
         except OSError as error:
-            raise FlowEdgeError(f"--json {self._file}: cannot be written: {error.strerror}") from error
+            raise FlowEdgeError(f"--json {self.file}: cannot be written: {error.strerror}") from error
 
     def content(self) -> dict[str, Any]:
         device = self.draft_node
@@ -75,7 +67,7 @@ class JsonReport:
                 **asdict(self.request),
                 "drafter": drafter_label(self.request.drafter),
                 **asdict(self.options),
-                "concurrency": self._concurrency,
+                "concurrency": self.concurrency,
                 "dtype": self.request.dtype if device is None else device.dtype,
                 "draft_node": None if device is None else device.address,
                 "stage_addresses": [] if device is None else list(device.stage_addresses),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flowedge.client.survey import SurveyedAgent
+from flowedge.client.survey import AgentReply, SurveyedAgent
 from flowedge.discovery.interfaces import Interface
 from flowedge.doctor.clocks import ClockFacts
 from flowedge.doctor.membership import RefusalFacts
@@ -38,6 +38,11 @@ class KnownAgents:
         return tuple(agent for agent in self.others if agent.answer is not None)
 
     @property
+    def _answers(self) -> list[tuple[str, AgentReply]]:
+        """The names of the agents of other devices that answer, with their answers."""
+        return [(agent.name, agent.answer) for agent in self.others if agent.answer is not None]
+
+    @property
     def measurer(self) -> SurveyedAgent | None:
         """The agent of this device that measures links: the first agent that other devices can reach."""
         reachable = [
@@ -57,26 +62,21 @@ class KnownAgents:
     def clocks(self) -> list[ClockFacts]:
         """Return the wall clocks of other devices that report them."""
         return [
-            ClockFacts(agent.name, agent.answer.wall.offset, agent.answer.wall.uncertainty)
-            for agent in self.answering
-            if agent.answer is not None and agent.answer.wall is not None
+            ClockFacts(name, answer.wall.offset, answer.wall.uncertainty)
+            for name, answer in self._answers
+            if answer.wall is not None
         ]
 
     def memories(self) -> list[MemoryFacts]:
         """Return the memory of other devices that answer."""
         return [
-            MemoryFacts(agent.name, agent.answer.device.memory_total, agent.answer.device.memory_available)
-            for agent in self.answering
-            if agent.answer is not None
+            MemoryFacts(name, answer.device.memory_total, answer.device.memory_available)
+            for name, answer in self._answers
         ]
 
     def unused_gpus(self) -> list[tuple[str, str]]:
         """Return other devices that answer, each with why its GPU is not used; "" where nothing is wrong."""
-        return [
-            (agent.name, agent.answer.device.compute.reason)
-            for agent in self.answering
-            if agent.answer is not None
-        ]
+        return [(name, answer.device.compute.reason) for name, answer in self._answers]
 
     def refusals(self) -> list[RefusalFacts]:
         """Return the agents with which no call is possible, because one side does not accept the other."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowedge.core.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from flowedge.drafting.drafter_kind import DrafterKind
     from flowedge.v1.agent_pb2 import DraftNodeRole
     from flowedge.v1.measure_pb2 import MeasureDeviceRequest
 
@@ -58,6 +59,21 @@ def unknown_drafter(source: str) -> BadRequestError:
     return BadRequestError(
         f"drafter {source}: no such directory, and neither a hub id (owner/name) nor {words}; {advice}"
     )
+
+
+def check_recall(names: Sequence[str], kinds: Sequence[DrafterKind | None]) -> None:
+    """Check that "recall" stands beside an EAGLE head.
+
+    Args:
+        kinds: of the named drafters but "recall"; None where only the agents know the kind.
+
+    Raises:
+        BadRequestError: when there is no head that it could correct.
+    """
+    if RECALL in names and {"eagle", None}.isdisjoint(kinds):
+        raise BadRequestError(
+            f"drafter {drafter_label(names)}: {RECALL} corrects an EAGLE head, and there is none beside it"
+        )
 
 
 def drafter_label(names: Sequence[str]) -> str:

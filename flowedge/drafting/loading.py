@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-import flowedge
-from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.errors import CheckpointError
 from flowedge.device.files import expand_home
 from flowedge.drafting.choice import (
     BUNDLED,
@@ -18,13 +17,13 @@ from flowedge.drafting.choice import (
     BUNDLED_SMALL,
     NGRAM,
     RECALL,
-    drafter_label,
+    check_recall,
     unknown_drafter,
 )
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.draft_quant import copy_limit, layer_quant, lm_quant
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.drafter_kind import DrafterKind, kind_of_checkpoint
+from flowedge.drafting.drafter_kind import DrafterKind, check_target, kind_of_checkpoint
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
@@ -37,7 +36,7 @@ from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.model_source import model_directory
+from flowedge.models.checkpoint.model_source import BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.gguf.model_files import files_in
 from flowedge.models.graphs.static_decoding import capture_decoding
@@ -46,7 +45,6 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.layers.taps import Taps, eagle3_taps
 from flowedge.models.quant.quantize import module_bytes, quantize_block
 
-BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
@@ -94,10 +92,8 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
         CheckpointError: when files cannot be read or belong to another target.
     """
     recalls = RECALL in names
-    if recalls and "eagle" not in drafter_kinds(names):
-        raise BadRequestError(
-            f"drafter {drafter_label(names)}: {RECALL} corrects an EAGLE head, and there is none beside it"
-        )
+    if recalls:
+        check_recall(names, drafter_kinds(names))
     parts = [_load(source, target, recalls) for source in names if source != RECALL]
     learning = next((part for part in parts if isinstance(part, ModelDrafter) and part.can_learn), None)
     if learning is not None and target.learner is not None:
@@ -190,13 +186,8 @@ def _proposals(exact: LMHead, target: TargetModel, quant: str, saved: int) -> Pr
 
 def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
     """Check that a head was made for a target's hidden size and vocabulary."""
-    found = (head.target_hidden_size, int(head.config.vocab_size))
-    wanted = (int(config.hidden_size), int(config.vocab_size))
-    if found != wanted:
-        raise CheckpointError(
-            f"drafter {directory} is for a model of hidden size {found[0]} and {found[1]} tokens, "
-            f"this one has {wanted[0]} and {wanted[1]}"
-        )
+    made_for = (head.target_hidden_size, int(head.config.vocab_size))
+    check_target(str(directory), made_for, "this one", (int(config.hidden_size), int(config.vocab_size)))
 
 
 def check_width(head: DraftHead, config: Any, directory: Path) -> None:

@@ -57,20 +57,23 @@ def split_counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_split(counts: list[int], layers: int, stages: int) -> list[int]:
+def check_split(counts: list[int], layers: int | None, stages: int | None) -> list[int]:
     """Return the counts unchanged.
+
+    Args:
+        layers, stages: of the pipeline; None for a number that is not known yet.
 
     Raises:
         BadRequestError: when they are not one count for each stage, or do not add up to the layers.
     """
     split = ",".join(map(str, counts))
-    if len(counts) != stages:
+    if stages not in (None, len(counts)):
         raise BadRequestError(
             f"the split {split} is for {counted(len(counts), 'stage')}, but there are {stages}"
         )
     if min(counts) < 1:
         raise BadRequestError(f"the split {split} leaves a stage without a layer")
-    if sum(counts) != layers:
+    if layers not in (None, sum(counts)):
         raise BadRequestError(
             f"the split {split} adds up to {sum(counts)} layers, but the model has {layers}"
         )

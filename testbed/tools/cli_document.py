@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from flowedge.cli.help_page import Entry, parameter_entries
 from flowedge.cli.main import COMMANDS, app
-from flowedge.cli.screens.help_page import Entry, parameter_entries
 
 DOCUMENT = Path("docs") / "cli.md"
 GROUPS = {

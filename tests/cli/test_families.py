@@ -1,4 +1,4 @@
-"""Checkpoints of other families than the bundled one's, through the command line and real processes."""
+"""Models of other families than the bundled one, and an EAGLE-3 head, with the command and real processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
+from tests.drafting.conftest import save_small_lm
+from tests.drafting.eagle3_files import save_eagle3_head
 from tests.models.tiny_families import make_tiny
 from tests.support.processes import AgentProcess
 from tests.text.test_tokenizer import byte_level
@@ -25,3 +27,20 @@ def test_generate_with_the_check(
     peers = ",".join(agent.address for agent in idle_agents[:3])
     assert run(["generate", "--peers", peers, "--check", *model, *prompt, *sampling]) == 0
     assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_eagle3_head_drafts(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, head = tmp_path / "model", tmp_path / "head"
+    save_small_lm(model, num_hidden_layers=8)
+    save_eagle3_head(head, hidden=32, vocab=4096, draft_vocab=1000)
+    models = ["--model", str(model), "--drafter", str(head), "--strategy", "auto"]
+    prompt = ["--prompt", "The quick brown fox jumps", "--max-new-tokens", "24"]
+    sampling = ["--temperature", "0.8", "--seed", "3"]
+    peers = ",".join(agent.address for agent in idle_agents[:3])
+    assert run(["generate", "--peers", peers, "--check", *models, *prompt, *sampling]) == 0
+    told = capsys.readouterr().err
+    assert "check: the output is identical to the plain model's" in told
+    assert "what the drafter reads of inner layers comes w" in told, "with every row, or when it is accepted"

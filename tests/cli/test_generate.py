@@ -203,14 +203,6 @@ def test_joined_drafters_reach_the_draft_node(
     assert "loading" not in capsys.readouterr().err.replace("loading the whole model", "")
 
 
-def test_a_model_that_is_not_there(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ["--stages", "1", "--prompt", PROMPT, "--model", str(tmp_path), "--drafter", "none"]
-    assert run(["generate", *options, "--strategy", "autoregressive"]) == 2
-    error = capfd.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("flowedge: ")
-    assert str(tmp_path) in error
-
-
 @pytest.mark.slow
 def test_a_pipeline_is_freed_before_it_is_made_anew(
     idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.choice import drafter_label, drafter_names, drafter_value, drafters_of
+from flowedge.drafting.choice import check_recall, drafter_label, drafter_names, drafter_value, drafters_of
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
@@ -95,6 +95,11 @@ def test_names_that_make_no_sense(given: list[str], said: str) -> None:
 def test_recall_needs_a_head(target: TargetModel, names: tuple[str, ...]) -> None:
     with pytest.raises(BadRequestError, match="recall corrects an EAGLE head"):
         load_drafter(names, target)
+
+
+def test_recall_may_correct_a_drafter_that_only_the_agents_know() -> None:
+    check_recall(["recall", "owner/head"], [None])
+    check_recall(["ngram"], ["ngram"])
 
 
 def test_every_kind_is_loaded(target: TargetModel, lm: Path) -> None:

@@ -59,6 +59,9 @@ def test_a_split_that_does_not_add_up_is_refused() -> None:
 
 def test_a_split_can_be_read_without_knowing_the_model() -> None:
     assert split_counts("10,11") == [10, 11]
+    assert check_split([5, 3], None, None) == [5, 3]
+    with pytest.raises(BadRequestError, match="without a layer"):
+        check_split([8, 0], None, None)
 
 
 def test_no_stages_are_no_pipeline() -> None:

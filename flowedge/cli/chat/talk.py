@@ -1,20 +1,24 @@
-"""Messages of the user, and the answers as they come."""
+"""Messages of the user, the answers as they come, and the line below an answer."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flowedge.cli.chat.busy import BusyIndicator
-from flowedge.cli.chat.live_line import LiveLine
 from flowedge.cli.output import warn, write_answer, write_control
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Conversation, Generation
-from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_INTERVAL_S = 0.1  # between two changes of the line below an answer
+_LINE_FEED = "\x1bD\x1bM"  # a line down, which scrolls at the bottom, and up again
+_KEEP, _BACK, _BELOW, _CLEAR = "\x1b7", "\x1b8", "\x1b[B\r", "\x1b[2K"
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Talk:
             warn(f"flowedge: {error}{hint}")
         else:
             self._end(begun)
-            self.last = _complete(message, answer, self._asked)
+            self.last = PromptAnswer.of(message, answer, self._asked, time.monotonic())
 
     def statistics(self) -> None:
         """Show the statistics of the last answer.
@@ -133,18 +137,36 @@ def write_answer_dim(text: str) -> None:
     write_control(_PLAIN)
 
 
-def _complete(message: str, answer: Generation, asked: float) -> PromptAnswer:
-    statistics = typed_statistics(answer.statistics)
-    return PromptAnswer(
-        prompt=message,
-        prompt_ids=answer.prompt_ids,
-        token_ids=answer.token_ids,
-        text=answer.text,
-        seed=answer.seed or 0,
-        finish_reason=answer.finish_reason or "",
-        statistics=statistics,
-        client_ttft_s=statistics.ttft_s,
-        verdict=None,
-        asked=asked,
-        answered=time.monotonic(),
-    )
+class LiveLine:
+    """A line that stays below the text that a terminal is given; nothing where there is no terminal.
+
+    Attributes:
+        shown: whether there is one.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, shown: bool) -> None:
+        """write: of the terminal that gets the text."""
+        self.shown = shown
+        self._write = write
+        self._last = 0.0
+        self._drawn = False
+
+    @classmethod
+    def on_terminal(cls) -> LiveLine:
+        """Return the line of standard output, if that is a terminal."""
+        return cls(write_control, shown=sys.stdout.isatty() and sys.stdin.isatty())
+
+    def show(self, text: str) -> None:
+        """Replace the line, at most ten times a second."""
+        now = time.monotonic()
+        if not self.shown or (self._drawn and now - self._last < _INTERVAL_S):
+            return
+        self._last, self._drawn = now, True
+        cut = text[: max(shutil.get_terminal_size().columns - 1, 1)]
+        self._write(f"{_LINE_FEED}{_KEEP}{_BELOW}{_CLEAR}{_DIM}{cut}{_PLAIN}{_BACK}")
+
+    def clear(self) -> None:
+        """Remove the line, before more text comes or the answer ends."""
+        if self._drawn:
+            self._drawn = False
+            self._write(f"{_KEEP}{_BELOW}{_CLEAR}{_BACK}")

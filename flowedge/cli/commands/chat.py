@@ -71,12 +71,11 @@ def chat(
     """
     from flowedge.cli.answers import fitting_options
     from flowedge.cli.chat.input import is_terminal
-    from flowedge.cli.chat.live_line import LiveLine
-    from flowedge.cli.chat.talk import Talk
+    from flowedge.cli.chat.talk import LiveLine, Talk
     from flowedge.cli.pipelines.hub_models import download_models
+    from flowedge.cli.pipelines.opening import open_or_start
+    from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import PipelineRequest
-    from flowedge.cli.pipelines.starting import open_or_start
-    from flowedge.cli.preflight.preflight import Preflight
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
     from flowedge.client import Client, GenerateOptions
@@ -110,8 +109,8 @@ def chat(
     choose_credentials(cluster_dir, insecure)
     with (
         screen.transfers() as transfers,
-        open_or_start(request, screen.progress, transfers) as address,
-        Client(address, timeout_s=timeout, retries=_RETRIES) as client,
+        open_or_start(request, screen.progress, transfers) as planned,
+        Client(planned.draft_node, timeout_s=timeout, retries=_RETRIES) as client,
     ):
         if request.is_made_already:
             options = fitting_options(options, client.describe())

@@ -14,7 +14,6 @@ import typer
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
-from flowedge.cli.screens.layout import Column, Form
 from flowedge.cluster.credentials.certificate_role import read_roles, text_of
 from flowedge.core.errors import BadRequestError
 from flowedge.device.owner import become_owner
@@ -151,7 +150,7 @@ def list_members(
     as_json: AsJson = False,
 ) -> None:
     """List the members: name, roles, serial number of the certificate, expiry, whether it is revoked."""
-    from flowedge.cli.screens.tables import output_console, plain_table
+    from flowedge.cli.screens.tables import Column, Form, print_table
 
     certificates = _open(directory).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
@@ -159,10 +158,8 @@ def list_members(
         say_json(rows)
         return
     serial = Column("serial", Form.WHOLE, drop=1)
-    table = plain_table("name", "roles", serial, Column("expires", Form.WHOLE), Column("state", Form.PROSE))
-    for row in rows:
-        table.add_row(*row.values())
-    output_console().print(table)
+    expires, state = Column("expires", Form.WHOLE), Column("state", Form.PROSE)
+    print_table(("name", "roles", serial, expires, state), [list(row.values()) for row in rows])
 
 
 @cluster.command()

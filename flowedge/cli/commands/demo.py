@@ -36,8 +36,8 @@ def demo(
     """Show a pipeline on this machine: agents that find each other, answers, and their check."""
     from flowedge.agent.local_cluster import LocalCluster
     from flowedge.cli.answers import answer_all
+    from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import PipelineRequest
-    from flowedge.cli.preflight.preflight import Preflight
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.client.request import GenerateOptions
     from flowedge.discovery.discovery import discover

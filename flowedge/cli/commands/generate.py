@@ -35,9 +35,9 @@ from flowedge.cli.options import (
 from flowedge.cli.output import errors_only
 from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import checked_utf8
-from flowedge.core.request import DEFAULT_PRIORITY, Noise, Priority
+from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Noise, Priority
 from flowedge.drafting.draft_form import DraftForm
-from flowedge.strategies.choice import WITH_MIDDLE_MODELS, checked_strategy
+from flowedge.strategies.choice import STRATEGIES, WITH_MIDDLE_MODELS, checked_strategy
 
 
 def generate(
@@ -53,17 +53,16 @@ def generate(
     strategy: Annotated[
         str,
         typer.Option(
-            help="auto, or a method to compare with: autoregressive, naive_pp, pruned_pp, "
-            "flowspec_no_sbd, flowspec_paper, "
-            "flowspec, pipedec, specpipe, specpipe_db, pipeinfer, pipespec, pipespec_sync."
+            help=f"{DEFAULT_STRATEGY}, or a method to compare with: "
+            f"{', '.join(name for name in STRATEGIES if name != DEFAULT_STRATEGY)}."
         ),
     ] = "auto",
     middle: Annotated[
         str | None,
         typer.Option(
             metavar="DIR,...",
-            help="Middle models of pipespec, the smallest first: language models with the target's "
-            "tokenizer. "
+            help=f"Middle models of {' and '.join(WITH_MIDDLE_MODELS)}, the smallest first: language models "
+            "with the target's tokenizer. "
             "Each needs an agent; in --peers these agents come after the stages.",
         ),
     ] = None,
@@ -141,8 +140,8 @@ def generate(
     """
     from flowedge.cli.answers import answer_all
     from flowedge.cli.pipelines.hub_models import download_models
+    from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import PipelineRequest
-    from flowedge.cli.preflight.preflight import Preflight
     from flowedge.cli.prompts import PromptSources
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
@@ -209,5 +208,7 @@ def _middle_models(text: str | None, strategy: str) -> tuple[str, ...]:
     if not models:
         raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
     if strategy not in WITH_MIDDLE_MODELS:
-        raise BadRequestError(f"--strategy {strategy} uses no middle models; only pipespec does")
+        raise BadRequestError(
+            f"--strategy {strategy} uses no middle models; only {' and '.join(WITH_MIDDLE_MODELS)} does"
+        )
     return models

@@ -10,7 +10,6 @@ import typer
 
 from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say, say_json, warn
-from flowedge.cli.screens.layout import Column, Form
 from flowedge.core.errors import CheckpointError
 from flowedge.core.plain_text import counted
 from flowedge.profiling.documents.model import Quantisation
@@ -25,15 +24,6 @@ models = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=False,
     add_completion=False,
-)
-_COLUMNS = (
-    Column("model", Form.WHOLE),
-    Column("name"),
-    Column("stored in", Form.WHOLE, drop=1),
-    Column("on"),
-    Column("cached", Form.WHOLE, right=True),
-    Column("whole model", Form.WHOLE, right=True, drop=2),
-    Column("", Form.WHOLE, drop=3),
 )
 CacheDir = Annotated[
     str | None,
@@ -180,12 +170,21 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
 
 
 def _print(held: list[HeldModel]) -> None:
-    from flowedge.cli.screens.tables import output_console, plain_table
+    from flowedge.cli.screens.tables import Column, Form, print_table
 
-    table = plain_table(*_COLUMNS)
+    columns = (
+        Column("model", Form.WHOLE),
+        Column("name"),
+        Column("stored in", Form.WHOLE, drop=1),
+        Column("on"),
+        Column("cached", Form.WHOLE, right=True),
+        Column("whole model", Form.WHOLE, right=True, drop=2),
+        Column("", Form.WHOLE, drop=3),
+    )
+    rows = []
     for model in held:
         share = "whole" if model.here_bytes >= model.total_bytes else "a part"
         cells = [f"sha256:{model.id[:12]}", model.name, model.quant, model.device]
         cells += [f"{model.here_bytes / 2**20:.1f} MiB", f"{model.total_bytes / 2**20:.1f} MiB"]
-        table.add_row(*cells, "its directory" if model.in_directory else share)
-    output_console().print(table)
+        rows.append([*cells, "its directory" if model.in_directory else share])
+    print_table(columns, rows)

@@ -34,7 +34,6 @@ from flowedge.cli.options import (
 )
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say, say_json, say_text, warn
-from flowedge.cli.screens.layout import Column, Form
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
 from flowedge.drafting.draft_form import DraftForm
@@ -239,7 +238,7 @@ def add(
 @keys.command("list")
 def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
     """List the keys: name, when it was made, limits. The keys themselves are known to nobody."""
-    from flowedge.cli.screens.tables import output_console, plain_table
+    from flowedge.cli.screens.tables import Column, Form, print_table
 
     rows = [
         {
@@ -257,15 +256,11 @@ def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
         say_json(rows)
         return
     numbers = ("requests/min", "concurrent", "tokens/min", "tokens/day")
-    table = plain_table(
-        "name",
-        Column("created", Form.WHOLE, drop=1),
-        "priority",
-        *(Column(title, Form.WHOLE, right=True) for title in numbers),
+    limits = [Column(title, Form.WHOLE, right=True) for title in numbers]
+    print_table(
+        ("name", Column("created", Form.WHOLE, drop=1), "priority", *limits),
+        [["-" if cell is None else str(cell) for cell in row.values()] for row in rows],
     )
-    for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row.values()))
-    output_console().print(table)
 
 
 @keys.command()

@@ -87,7 +87,7 @@ def train_drafter(
 
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """
-    from flowedge.cli.stages import StagesRequest
+    from flowedge.cli.pipelines.stages import StagesRequest
     from flowedge.cli.trust import choose_credentials
     from flowedge.models.libraries import import_libraries
 
@@ -112,6 +112,6 @@ def train_drafter(
     agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
     choose_credentials(cluster_dir, insecure)
     import_libraries()
-    from flowedge.cli.training_run import train_and_report
+    from flowedge.cli.screens.train_screen import train_and_report
 
     train_and_report(local_path(model), data, out, settings, agents, device, restart=restart)

@@ -11,8 +11,8 @@ from flowedge.cli.options import choose_drafting, local_path
 from flowedge.cli.output import lines_are_logged
 from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.opening import open_planned
+from flowedge.cli.pipelines.preflight import Preflight
 from flowedge.cli.pipelines.request import PipelineRequest
-from flowedge.cli.preflight.preflight import Preflight
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.request import GenerateOptions
 from flowedge.core.plain_text import counted

@@ -6,20 +6,17 @@ import asyncio
 import logging
 
 from flowedge.agent.config.loading import load_config
+from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError
 from flowedge.client import Client, Device
 from flowedge.client.announced import AnnouncedReply, ask_announced, errors_of_answer
 from flowedge.client.device import IDLE
 from flowedge.cluster.process import current
-from flowedge.core.errors import AccessError, DeadlineError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.network.address import is_loopback
 
 _log = logging.getLogger(__name__)
-
-
-class NoAgentFoundError(DeadlineError):
-    """No agent is announced on the network."""
 
 
 def find_devices(discover_s: float, least: int) -> dict[str, Device]:

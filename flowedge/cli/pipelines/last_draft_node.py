@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -41,11 +42,9 @@ class LastDraftNodes:
     written is no error: the network is searched then.
     """
 
-    def __init__(self, cluster: str, group: str = "", file: Path | None = None) -> None:
-        """file: by default that of this user."""
+    def __init__(self, cluster: str, group: str = "") -> None:
         self._cluster = cluster
         self._network = f"{cluster}/{group}"
-        self._file = file
 
     def recall(self) -> KnownDraftNode | None:
         """Return the draft node that was remembered last; None without a usable one."""
@@ -61,8 +60,11 @@ class LastDraftNodes:
         """Keep a draft node for the next command."""
         if not self._may_know(node.address) or node == self.recall():
             return
+        content: Mapping[str, Any] = {}
         try:
-            others = [(key, known) for key, known in self._read_or_none().items() if key != self._network]
+            with contextlib.suppress(OSError, ValueError):
+                content = self._read()
+            others = [(key, known) for key, known in content.items() if key != self._network]
             content = dict([*others, (self._network, asdict(node))][-_MOST_NETWORKS:])
             path = self._path()
             if not path.parent.is_dir():
@@ -75,7 +77,7 @@ class LastDraftNodes:
         return bool(self._cluster) or is_loopback(address)
 
     def _path(self) -> Path:
-        return self._file or state_dir() / "last-draft-nodes.json"
+        return state_dir() / "last-draft-nodes.json"
 
     def _read(self) -> Mapping[str, Any]:
         with self._path().open("rb") as file:
@@ -83,12 +85,6 @@ class LastDraftNodes:
         if not isinstance(content, dict):
             raise ValueError("the file holds no object")
         return content
-
-    def _read_or_none(self) -> Mapping[str, Any]:
-        try:
-            return self._read()
-        except (OSError, ValueError):
-            return {}
 
 
 def _known(entry: Any) -> KnownDraftNode:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
+from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError, PlannedPipeline
 from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Client
 from flowedge.client.assembly import OnProgress, assemble
@@ -14,17 +15,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import counted
 from flowedge.weights.fetch.progress import OnTransfer
 
-
-@contextmanager
-def open_pipeline(
-    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
-) -> Iterator[str]:
-    """Yield the address of a draft node whose pipeline is ready; agents started here end with the context.
-
-    See `open_planned`.
-    """
-    with open_planned(request, report, on_transfer) as planned:
-        yield planned.draft_node
+LOCAL_STAGES = 4  # that are started where the network has no agent
 
 
 @contextmanager
@@ -53,8 +44,8 @@ def open_planned(
             from flowedge.cli.pipelines.network import plan_on_network  # noqa: PLC0415 (only a search needs it)
 
             planned = plan_on_network(request, report)
-        if planned.missing is not None:
-            assemble(planned.missing, report, on_transfer=on_transfer)
+        if planned.spec is not None and not planned.ready:
+            assemble(planned.spec, report, on_transfer=on_transfer)
         if planned.found is not None:
             from flowedge.cli.pipelines.network import remember  # noqa: PLC0415
 
@@ -80,3 +71,18 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeli
         return PlannedPipeline(peers[0], None, ready=True)
     wanted = request.spec(peers[0], peers[1:])
     return PlannedPipeline(peers[0], wanted, ready=wanted.is_served_by(device))
+
+
+@contextmanager
+def open_or_start(
+    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
+) -> Iterator[PlannedPipeline]:
+    """Yield what `open_planned` yields; agents are started here if none is found on the network."""
+    with ExitStack() as opened:
+        try:
+            planned = opened.enter_context(open_planned(request, report, on_transfer))
+        except NoAgentFoundError:
+            report("the network", "has no agent that answers, so agents are started here for this run")
+            local = replace(request, stages=LOCAL_STAGES)
+            planned = opened.enter_context(open_planned(local, report, on_transfer))
+        yield planned

@@ -1,4 +1,4 @@
-"""A pipeline that is to serve a command."""
+"""A pipeline that is to serve a command, and the error where the network has no agent for one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
+from flowedge.core.errors import DeadlineError
+
+
+class NoAgentFoundError(DeadlineError):
+    """No agent is announced on the network."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,3 @@ class PlannedPipeline:
     spec: PipelineSpec | None
     ready: bool
     found: Device | None = None
-
-    @property
-    def missing(self) -> PipelineSpec | None:
-        """What has to be set up; None if the pipeline is ready."""
-        return None if self.ready else self.spec

@@ -8,8 +8,7 @@ from statistics import fmean, median
 
 from flowedge.cli.output import warn
 from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
-from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import PlainTable, error_console, line, plain_table
+from flowedge.cli.screens.tables import Column, Form, PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer

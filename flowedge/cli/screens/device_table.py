@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import PlainTable, plain_table
+from flowedge.cli.screens.tables import Column, Form, PlainTable, plain_table
 from flowedge.client.duplicates import duplicates
 from flowedge.client.survey import SurveyedAgent
 from flowedge.core.plain_text import counted

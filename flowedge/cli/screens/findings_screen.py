@@ -8,8 +8,8 @@ from rich.text import Text
 
 from flowedge.agent.config.loading import load_config
 from flowedge.cli.options import split_peers
+from flowedge.cli.output import wrap_words
 from flowedge.cli.screens.tables import error_console, line, output_console
-from flowedge.cli.words import wrap_words
 from flowedge.cluster.credentials.credentials import CredentialStore
 from flowedge.cluster.credentials.identities import Identities, IdentityKind, kind_of
 from flowedge.cluster.process import current

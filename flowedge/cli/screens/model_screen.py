@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any
 
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import PlainTable, line, output_console, plain_table
+from flowedge.cli.screens.tables import Column, Form, PlainTable, line, output_console, plain_table
 from flowedge.drafting.draft_form import DEFAULT_FORM
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.inspection import ModelSizes, inspect_checkpoint
@@ -132,13 +131,18 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
 
 
 def _fit_table(fits: list[dict[str, Any]], dtype: str) -> PlainTable:
-    most = Column("layers a device", Form.WHOLE, right=True, drop=1)
-    table = plain_table("layers in", most, Column("devices needed", Form.WHOLE, right=True))
+    columns = [
+        Column("layers a device", Form.WHOLE, right=True, drop=1),
+        Column("devices needed", Form.WHOLE, right=True),
+    ]
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
-        table.add_column(Column(f"split over {asked} devices", Form.WHOLE))
-        table.add_column(Column("largest stage", Form.WHOLE, right=True, drop=2))
-        table.add_column(Column("fits", Form.WHOLE))
+        columns += [
+            Column(f"split over {asked} devices", Form.WHOLE),
+            Column("largest stage", Form.WHOLE, right=True, drop=2),
+            Column("fits", Form.WHOLE),
+        ]
+    table = plain_table("layers in", *columns)
     for row in fits:
         cells = [
             _format(row["quant"], dtype),

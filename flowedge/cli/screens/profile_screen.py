@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from flowedge.cli.output import say
-from flowedge.cli.screens.layout import Column, Form
-from flowedge.cli.screens.tables import PlainTable, error_console, line, output_console, plain_table
+from flowedge.cli.screens.tables import (
+    Column,
+    Form,
+    PlainTable,
+    error_console,
+    line,
+    output_console,
+    plain_table,
+)
 from flowedge.client.assembly import OnProgress
 from flowedge.profiling.documents.device import MeasuredQuantisations
 from flowedge.profiling.documents.link import LinkProfile

@@ -1,4 +1,4 @@
-"""Progress of a training, for people."""
+"""`flowedge train-drafter`: the training, with its progress for people. Imports torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from time import monotonic
 
+import torch
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from flowedge.cli.output import warn
+from flowedge.cli.output import say, warn
+from flowedge.cli.pipelines.stages import StagesRequest, open_stages
 from flowedge.cli.screens.tables import error_console
 from flowedge.cli.screens.tables import line as shown
+from flowedge.client.assembly import OnProgress
 from flowedge.core.errors import DeadlineError, DeviceError
-from flowedge.training.run import TrainingObserver
+from flowedge.models.layers.taps import Taps
+from flowedge.training.cluster_target import open_cluster_target
+from flowedge.training.interruption import Interruption
+from flowedge.training.local_target import open_local_target
+from flowedge.training.run import TrainingObserver, train_drafter
+from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress
+from flowedge.training.target import OpenTarget, TrainingTarget, check_device
 
 LINE_EVERY_S = 30.0  # between two lines of progress where there is no terminal
 BESIDE_DETAIL = 36  # columns of phase, bar and remaining time, with the spaces between them
@@ -150,3 +159,63 @@ def _stop_shown(screen: TrainScreen, out: Path) -> Iterator[TrainScreen]:
                 "with --restart it starts over."
             )
         raise
+
+
+def train_and_report(
+    model: str,
+    data: Path,
+    out: Path,
+    settings: TrainingSettings,
+    agents: StagesRequest,
+    device: str,
+    *,
+    restart: bool,
+) -> None:
+    """Train a head and print where it is and how well it drafts.
+
+    Args:
+        agents: where the target's layers are; in this process if no agents are asked for.
+        device: "cpu" or "cuda", of the head and of layers in this process.
+        restart: whether to begin anew instead of going on after an interruption.
+    """
+    interruption = Interruption()
+    with interruption.handled(), train_screen(out) as screen:
+        opener = _open_target(agents, device, lambda name, doing: screen.say(f"{name}: {doing}"))
+        acceptance = train_drafter(
+            model,
+            data,
+            out,
+            settings,
+            screen,
+            open_target=opener,
+            restart=restart,
+            deferred=interruption.deferred,
+        )
+    say(f"the head is in {out}: give it as --drafter {out}")
+    if acceptance.cycles:
+        say(
+            f"acceptance length {acceptance.length:.2f} tokens a draft-verify cycle "
+            f"({acceptance.tokens} tokens, {acceptance.prompts} held-out prompts)"
+        )
+    else:
+        say("the head is not evaluated: no prompt was held out that fits the context")
+
+
+def _open_target(agents: StagesRequest, device_name: str, report: OnProgress) -> OpenTarget:
+    device = check_device(device_name)
+
+    @contextmanager
+    def opener(source: str, quant: str, dtype: torch.dtype, taps: Taps) -> Iterator[TrainingTarget]:
+        if not agents.any_asked:
+            with open_local_target(source, quant, dtype, taps, device) as target:
+                yield target
+            return
+        with (
+            open_stages(agents, report) as stages,
+            open_cluster_target(
+                source, quant, dtype, taps, stages=stages, split=agents.counts, report=report, device=device
+            ) as target,
+        ):
+            yield target
+
+    return opener

@@ -18,8 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from flowedge.cli.screens.layout import shorten_middle
-from flowedge.cli.screens.tables import MOST_OF_CELL, error_console, line
+from flowedge.cli.screens.tables import MOST_OF_CELL, error_console, line, shorten_middle
 from flowedge.core.plain_text import visible_field
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-import flowedge
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.model_config import ModelConfig
-from flowedge.models.checkpoint.model_source import BUNDLED, model_directory
+from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.files import prequantised
 from flowedge.models.files.families import EMBEDDING, LM_HEAD
@@ -103,7 +102,7 @@ class Checkpoint:
             CheckpointError: when the source cannot be found, downloaded or understood.
         """
         if source == BUNDLED:
-            return cls(Path(flowedge.__file__).parent / "bundled" / "model")
+            return cls(BUNDLED_PATH / "model")
         return cls(model_directory(source, hub=hub))
 
     def tokenizer_directory(self) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import flowedge
 from flowedge.core.errors import CheckpointError
 from flowedge.device.files import expand_home
 from flowedge.models.files.quantiser_settings import QUANTISER_FILES
@@ -20,6 +21,7 @@ from flowedge.models.gguf.file_choice import (
 from flowedge.models.gguf.split_files import SUFFIX, file_names, files_of
 
 BUNDLED = "bundled"
+BUNDLED_PATH = Path(flowedge.__file__).parent / "bundled"
 CONFIG = "config.json"
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -38,6 +40,11 @@ DOWNLOADED_FILES = (
     *TOKENIZER_FILES,
 )
 PICKLED_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_WEIGHTS = ("*.safetensors", "*.bin")
+_NOWHERE = (
+    "no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf, "
+    "owner/name:QUANTISATION)"
+)
 
 _PART = r"[A-Za-z0-9][\w.-]*"
 _HUB_ID = re.compile(rf"{_PART}(/{_PART})?")
@@ -61,6 +68,23 @@ class FoundModel:
     def is_complete(self) -> bool:
         """Whether the config is there; GGUF files hold it themselves."""
         return bool(self.gguf) or (self.directory / CONFIG).is_file()
+
+    def check_files(self) -> None:
+        """Check that the directory holds a config and weights. No file is read.
+
+        Raises:
+            CheckpointError: when one of the two is missing.
+        """
+        if not self.is_complete:
+            content = (
+                "is empty" if not any(self.directory.iterdir()) else f"holds no {CONFIG} and no GGUF model"
+            )
+            raise CheckpointError(f"{self.directory}: the directory {content}; give the directory of a model")
+        if not self.gguf and not any(any(self.directory.glob(pattern)) for pattern in _WEIGHTS):
+            raise CheckpointError(
+                f"{self.directory}: the directory holds a {CONFIG} and no weights (*.safetensors); "
+                "was its download interrupted?"
+            )
 
 
 def is_hub_model(source: str) -> bool:
@@ -103,10 +127,7 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
             raise CheckpointError(f"{source}: the hub id {hub_file['id']} has no file {hub_file['file']}")
         return FoundModel(first.parent, files_of(first))
     if not _HUB_ID.fullmatch(source):
-        raise CheckpointError(
-            f"{source}: no such directory or GGUF file, and not a hub id (owner/name, owner/name/FILE.gguf, "
-            "owner/name:QUANTISATION)"
-        )
+        raise CheckpointError(f"{source}: {_NOWHERE}")
     directory = _download(source, DOWNLOADED_FILES, hub)
     if not (directory / CONFIG).is_file():
         raise CheckpointError(
@@ -116,6 +137,46 @@ def find_model(source: str, *, hub: bool = True) -> FoundModel:
     if any(directory.glob("*.safetensors")):
         return FoundModel(directory)
     return FoundModel(_download(source, (*DOWNLOADED_FILES, *PICKLED_FILES), hub))
+
+
+def find_here(source: str, *, needed: bool) -> FoundModel | None:
+    """Find a model on this machine; None if only the hub or other machines may have it.
+
+    Nothing is downloaded.
+
+    Args:
+        needed: whether a process of this machine has to open the model.
+
+    Raises:
+        CheckpointError: when the source cannot be a model for anybody, or is needed here and is no model.
+    """
+    path, place = expand_home(source), expand_home(source.rpartition(":")[0] or source)
+    if path.is_file() and path.suffix != SUFFIX:
+        raise CheckpointError(
+            f"{source}: is a file and no GGUF file; give the directory that holds the model"
+        )
+    if path.exists() or place.is_dir():
+        found = find_model(source, hub=False)
+        if needed:
+            found.check_files()
+        return found if found.is_complete else None
+    if is_hub_model(source):
+        try:
+            return find_model(source, hub=False)
+        except CheckpointError:
+            return None  # not downloaded yet
+    if needed or not source.startswith(("/", "~")):
+        raise CheckpointError(f"{source}: {_NOWHERE}")
+    return None
+
+
+def is_word(source: str) -> bool:
+    """Return whether a source is neither a path of this machine nor of the form of a path or a hub id."""
+    return (
+        "/" not in source
+        and not source.startswith("~")
+        and not Path(source.rpartition(":")[0] or source).exists()
+    )
 
 
 def _find_quantisation(place: str, quantisation: str, hub: bool) -> FoundModel:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.cli.chat import live_line
+from flowedge.cli.chat import talk
 from flowedge.cli.chat.busy import BusyIndicator, BusyShares
 from flowedge.client.watching.activity import ComputedSegment, LinkState, PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError
@@ -65,5 +65,5 @@ def test_a_watch_that_fails_shows_nothing(caplog: pytest.LogCaptureFixture) -> N
 def test_the_line_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     written: list[str] = []
-    live_line.LiveLine(written.append, shown=True).show("9 tokens   desk 25% attic 80%")
+    talk.LiveLine(written.append, shown=True).show("9 tokens   desk 25% attic 80%")
     assert without_colours(re.sub(r"[\r]", "", "".join(written))) == "9 tokens   desk 25%"

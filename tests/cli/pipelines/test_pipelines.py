@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
-from flowedge.cli.pipelines.opening import open_pipeline
+from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
@@ -82,8 +82,8 @@ def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PR
 
 
 def use(request: PipelineRequest = REQUEST) -> str:
-    with open_pipeline(request, lambda device, message: None) as address:
-        return address
+    with open_planned(request, lambda device, message: None) as planned:
+        return planned.draft_node
 
 
 def test_the_first_idle_agent_drafts_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

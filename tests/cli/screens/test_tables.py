@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flowedge.cli.screens.device_table import device_table
-from flowedge.cli.screens.layout import Column, Form, lay_out, shorten_middle
-from flowedge.cli.screens.tables import TerminalConsole, output_console
+from flowedge.cli.screens.tables import Column, Form, TerminalConsole, lay_out, output_console, shorten_middle
 
 DEVICE: dict[str, Any] = {
     "kind": "Jetson Orin Nano",

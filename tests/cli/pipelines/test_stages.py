@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flowedge.cli.stages import StagesRequest, open_stages
+from flowedge.cli.pipelines.stages import StagesRequest, open_stages
 from flowedge.core.errors import FlowEdgeError
 from tests.cli.pipelines.test_pipelines import IDLE, network
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.core
 
-from flowedge.cli.output import say_text
-from flowedge.cli.words import wrap_words
+from flowedge.cli.output import say_text, wrap_words
 
 _WIDEST = 100  # columns of a terminal; longer lines are hard to read
 _STACKED_BELOW = 72  # columns of a terminal below which a description goes under its term

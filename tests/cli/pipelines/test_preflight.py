@@ -12,7 +12,10 @@ import pytest
 
 import flowedge
 from flowedge.cli.main import run
+from flowedge.cli.pipelines.preflight import check_room
 from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.core.errors import CapacityError
+from flowedge.models.checkpoint.model_header import ModelHeader
 from tests.support.gguf_files import write_gguf
 
 BUNDLED = Path(flowedge.__file__).parent / "bundled"
@@ -63,6 +66,18 @@ def bundled_model(directory: Path, **changes: object) -> Path:
 def test_an_answer_that_leaves_no_room_for_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, *here("--max-new-tokens", "2048"), code=1)
     assert "--max-new-tokens 2048 leaves no room for a prompt: bundled takes 2048 tokens" in error
+
+
+def test_a_prompt_and_its_answer_are_added() -> None:
+    header = ModelHeader("m", 8, 100, 4, 16)
+    check_room(header, 40, 60)
+    with pytest.raises(
+        CapacityError, match=r"41 tokens of the prompt and 60 new ones .* lower --max-new-tokens"
+    ):
+        check_room(header, 41, 60)
+    with pytest.raises(CapacityError, match=r"prompt 3: .* shorten the prompt"):
+        check_room(header, 101, 60, "prompt 3: ")
+    check_room(ModelHeader("m", 8, None, None, None), 1000, 1000)
 
 
 def test_a_prompt_is_counted_as_the_draft_node_counts_it(capsys: pytest.CaptureFixture[str]) -> None:

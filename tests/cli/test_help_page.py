@@ -10,8 +10,8 @@ import pytest
 import typer
 import typer.core
 
+from flowedge.cli.help_page import help_page
 from flowedge.cli.main import all_commands, app, run
-from flowedge.cli.screens.help_page import help_page
 from tests.support.terminal import run_in_terminal
 
 WIDTHS = (40, 60, 80, 120)

@@ -30,6 +30,11 @@ class ModelHeader:
     hidden_size: int | None
     vocab_size: int | None
 
+    @property
+    def sizes(self) -> tuple[int | None, int | None]:
+        """The hidden size and the number of tokens."""
+        return self.hidden_size, self.vocab_size
+
 
 def read_header(found: FoundModel, place: str) -> ModelHeader:
     """Read the header of a model.

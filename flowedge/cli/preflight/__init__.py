@@ -1,1 +1,0 @@
-"""What is checked before anything is started: names of models, the split, the room for a prompt. No torch."""
