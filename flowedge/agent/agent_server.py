@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.cluster.process import Security
+from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.cluster.tls.serving import check_of, new_server
-from flowedge.network.calls.admission import CallAdmission
 
 
 def agent_server(config: AgentConfig, security: Security, guard: Guard | None) -> RenewableServer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.client import Client, Generation
-from flowedge.client.base_client import OnWaiting
+from flowedge.client.chat.transcript import OnWaiting
 from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import CapacityError, DeadlineError
 

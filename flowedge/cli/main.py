@@ -25,7 +25,6 @@ from flowedge.cli.help_page import (
 )
 from flowedge.cli.output import complain, log_to_stderr, say, say_text, wrap_words
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
-from flowedge.network.tls_version import require_tls13
 from flowedge.version import VERSION
 
 EXIT_FAILURE = 1  # something failed
@@ -191,8 +190,17 @@ def main() -> None:
     _quieten_grpc()
     if not os.environ.get("FLOWEDGE_DEBUG"):
         sys.excepthook = _report_defect
-    require_tls13()
+    _require_tls13()
     sys.exit(run())
+
+
+def _require_tls13() -> None:
+    """Have gRPC, which is not imported yet, refuse versions of TLS before 1.3, as server and as client.
+
+    gRPC's Python API sets no least version. Its list of ciphers is for TLS 1.2 and older only, and none of
+    them fits an ECDSA certificate when the list has ciphers of RSA alone; TLS 1.3 has a list of its own.
+    """
+    os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES128-GCM-SHA256"
 
 
 def _open_missing_streams() -> None:

@@ -3,12 +3,11 @@
 from flowedge.client.aio import AsyncClient, AsyncConversation, AsyncGeneration
 from flowedge.client.chat.grammar import Grammar
 from flowedge.client.chat.messages import ChatMessage, ToolCall
-from flowedge.client.chat.received import TokenLogprob, ToolCallDelta
+from flowedge.client.chat.transcript import Chunk, TokenLogprob, ToolCallDelta
 from flowedge.client.device import Device
 from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.status import DraftNodeStatus
 from flowedge.client.sync import Client, Conversation, Generation
-from flowedge.client.transcript import Chunk
 
 __all__ = [
     "AsyncClient",

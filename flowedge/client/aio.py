@@ -1,138 +1,89 @@
-"""The client for asyncio."""
+"""The client for asyncio, on which the blocking one stands."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
-from flowedge.client.base_client import BaseClient, OnWaiting, StreamedTranscript
-from flowedge.client.channel import CHANNEL_OPTIONS
-from flowedge.client.chat.messages import ChatMessage, checked_messages
-from flowedge.client.chat.tools import AUTO, ToolOffer
-from flowedge.client.conversations.conversation import BaseConversation
+from flowedge.client.activity import PipelineActivity
+from flowedge.client.base_client import BaseClient
+from flowedge.client.channel import CHANNEL_OPTIONS, read_replies, stream_ended
+from flowedge.client.chat.transcript import Chunk, OnWaiting, StreamedTranscript
+from flowedge.client.clock_offset import Exchange, exchange_clocks
+from flowedge.client.conversation import BaseConversation
 from flowedge.client.device import Device
-from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
 from flowedge.client.status import DraftNodeStatus
-from flowedge.client.transcript import Chunk
-from flowedge.client.watching.activity import PipelineActivity
-from flowedge.client.watching.streams import watch_async
-from flowedge.cluster.tls.channels import AsyncConnection
-from flowedge.core.errors import DeadlineError, FlowEdgeError
+from flowedge.cluster.tls.channels import Connection
+from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
 from flowedge.network.deadline import within
+from flowedge.network.grpc_status import from_status, passed_deadline
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub
 from flowedge.v1.generation_pb2_grpc import GenerationStub
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+_FIRST_S, _MOST_S = 0.2, 5.0  # of a pause
 
 
 @dataclass(eq=False, repr=False)
-class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
-    """`Client` for asyncio, with the same arguments and the same errors."""
+class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["AsyncClient"]):
+    """`Client` for asyncio, with the same arguments and the same errors; answers are read by `async for`.
+
+    Attributes:
+        connection: to the agent.
+    """
+
+    connection: Connection = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._connection: AsyncConnection = AsyncConnection(
-            self.address, CHANNEL_OPTIONS, name=self.name, security=self.security
-        )
-
-    def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        prompt_ids: Sequence[int] | None = None,
-        text: str | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        options: GenerateOptions | None = None,
-        on_waiting: OnWaiting | None = None,
-        **arguments: Unpack[GenerateArguments],
-    ) -> AsyncGeneration:
-        """Start an answer, as `Client.generate` does; iterate over it with `async for`."""
-        seconds = self.seconds_for(timeout_s)
-        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id, text=text)
-        return self._start(request, seconds, on_waiting)
-
-    def chat(
-        self,
-        messages: Sequence[ChatMessage | Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str = AUTO,
-        parallel_tool_calls: bool = True,
-        template_values: Mapping[str, Any] | None = None,
-        parse: bool = True,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        options: GenerateOptions | None = None,
-        on_waiting: OnWaiting | None = None,
-        **arguments: Unpack[GenerateArguments],
-    ) -> AsyncGeneration:
-        """Start the next message of a conversation, as `Client.chat` does."""
-        seconds = self.seconds_for(timeout_s)
-        offer = ToolOffer(tools, tool_choice, parallel_tool_calls, template_values)
-        chosen = chosen_options(options, arguments)
-        request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
-        return self._start(request, seconds, on_waiting)
-
-    def conversation(
-        self,
-        *,
-        system: str | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        keeps_partial: bool = False,
-        **arguments: Any,
-    ) -> AsyncConversation:
-        """Begin a conversation, which keeps its history.
-
-        Args:
-            system: a system message, for models whose chat template takes one.
-            tools: what the model may call, as dicts of OpenAI's form.
-            keeps_partial: whether an answer that fails or is cancelled is kept, as far as it came.
-            arguments: of `chat`, for each question.
-        """
-        return AsyncConversation(
-            self.chat, system=system, tools=tools, keeps_partial=keeps_partial, **arguments
-        )
+        self.connection = Connection(self.address, CHANNEL_OPTIONS, name=self.name, security=self.security)
 
     def _start(
         self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
     ) -> AsyncGeneration:
-        async def begin(seconds: float) -> Any:
-            return GenerationStub(await self._connection.channel()).Generate(request, timeout=seconds)
-
-        return AsyncGeneration(self, request.request_id, seconds, begin, on_waiting)
+        return AsyncGeneration(RequestEvents(self, request, seconds), request.request_id, on_waiting)
 
     async def describe(self) -> Device:
-        stub = AgentStub(await self._connection.channel())
+        """Ask the agent what it is and which role it has."""
+        stub = AgentStub(await self.connection.channel())
         try:
             reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
         except grpc.aio.AioRpcError as error:
-            raise self.description_error(error) from error
+            if passed_deadline(error):
+                limit = f"after {self.silence_s:g} s, the limit given by silence_s"
+                raise DeadlineError(f"device {self.address} had not answered {limit}") from error
+            raise self.error_of(error) from error
         return Device.from_proto(reply)
 
-    def watch(self) -> AsyncIterator[PipelineActivity]:
+    async def watch(self) -> AsyncGenerator[PipelineActivity, None]:
         """Watch the draft node's pipeline, as `Client.watch` does; iterate over it with `async for`."""
-
-        async def begin() -> Any:
-            return GenerationStub(await self._connection.channel()).Watch(pb.WatchRequest())
-
-        return watch_async(begin, self.address, self.silence_s, self.error_of)
+        call = GenerationStub(await self.connection.channel()).Watch(pb.WatchRequest())
+        try:
+            async with aclosing(read_replies(call, self.silence_s)) as messages:
+                async for message in messages:
+                    yield PipelineActivity.from_proto(message, self.address)
+        except grpc.aio.AioRpcError as error:
+            raise self.error_of(error) from error
+        except DeadlineError:
+            raise self.silent() from None
+        raise stream_ended(self.address, "the watch was ended")
 
     async def devices(self) -> list[Device]:
         """Ask the draft node and its stages what they are, as `Client.devices` does."""
         first = await self.describe()
 
         async def describe(address: str) -> Device:
-            async with AsyncClient(**self.other_client(address)) as client:
-                return await client.describe()
+            other = AsyncClient(address, silence_s=self.silence_s, security=self.security)
+            async with other:
+                return await other.describe()
 
         return [first, *await asyncio.gather(*map(describe, first.stage_addresses))]
 
@@ -140,13 +91,135 @@ class AsyncClient(BaseClient, AbstractAsyncContextManager["AsyncClient"]):
         """Ask the draft node what it serves, and for its requests, as `Client.status` does."""
         return DraftNodeStatus.of(await self.describe())
 
+    async def exchange_clocks(self, count: int) -> list[Exchange]:
+        """Ask the agent for its clocks, as `Client.exchange_clocks` does."""
+        stub = AgentStub(await self.connection.channel())
+        return [await exchange_clocks(stub, self.address, self.silence_s) for _ in range(count)]
+
     async def close(self) -> None:
         """End the connection; requests that are running are cancelled."""
-        self.cancel_answers()
-        await self._connection.close()
+        self._cancel_answers()
+        await self.connection.close()
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    def error_of(self, error: grpc.RpcError) -> FlowEdgeError:
+        """Take note of a failed call and return the FlowEdge error behind it."""
+        self.connection.note(error)
+        return from_status(error, self.address)
+
+    def silent(self) -> DeviceLostError:
+        """Return the error for a device that gives no sign of life."""
+        limit = f"no sign of life for {self.silence_s:g} s, the limit given by silence_s"
+        return DeviceLostError(self.address, limit)
+
+
+class RequestEvents:
+    """The events that a draft node streams for one request, which is sent again where that may help.
+
+    It is sent at once; to be made by code that the event loop runs.
+    """
+
+    def __init__(self, client: AsyncClient, request: pb.GenerateRequest, timeout_s: float) -> None:
+        self._client, self._request, self._timeout_s = client, request, timeout_s
+        self._until = time.monotonic() + timeout_s
+        self._retries = Retries(client.retries)
+        self._final = False  # whether it was cancelled, or its answer has begun, so that it is not sent again
+        self.call: asyncio.Future[Any] = asyncio.ensure_future(self._send(0.0))
+
+    async def read(self) -> pb.GenerateEvent | None:
+        """Return the next event; None where the request is sent again, after a pause.
+
+        Raises the FlowEdgeError for which the answer cannot be completed.
+        """
+        try:
+            event = await self._read()
+        except FlowEdgeError as error:
+            pause_s = None if self._final else self._retries.pause_s(error, self._until - time.monotonic())
+            if pause_s is None:
+                raise
+            self.call = asyncio.ensure_future(self._send(pause_s))
+            return None
+        self._final = self._final or event.WhichOneof("body") not in ("waiting", "keep_alive")
+        return event
+
+    async def stream(self) -> AsyncGenerator[pb.GenerateEvent | None, None]:
+        """Yield what `read` returns until the answer is complete; leaving the loop ends the call."""
+        try:
+            while True:
+                event = await self.read()
+                yield event
+                if event is not None and event.HasField("finished"):
+                    await within(self._client.silence_s, (await self.call).read(), "the call did not end")
+                    return
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._final = True
+        if self.call.cancel() or self.call.cancelled():
+            return
+        if self.call.exception() is None:
+            self.call.result().cancel()
+
+    async def _send(self, pause_s: float) -> Any:
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        stub = GenerationStub(await self._client.connection.channel())
+        return stub.Generate(self._request, timeout=self._until - time.monotonic())
+
+    async def _read(self) -> pb.GenerateEvent:
+        call = await asyncio.shield(self.call)
+        try:
+            event = await within(self._client.silence_s, call.read(), "no sign of life came")
+        except DeadlineError:
+            raise self._client.silent() from None
+        except grpc.aio.AioRpcError as error:
+            if passed_deadline(error):
+                limit = f"after {self._timeout_s:g} s, the limit given by timeout_s"
+                late = f"the answer of {self._client.address} was not complete {limit}"
+                raise DeadlineError(late) from error
+            raise self._client.error_of(error) from error
+        if not isinstance(event, pb.GenerateEvent):
+            raise stream_ended(self._client.address, "the answer was complete")
+        return event
+
+
+@dataclass
+class Retries:
+    """The further tries that a request has; only a request without any output is sent again.
+
+    Attributes:
+        left: number of further tries.
+    """
+
+    left: int
+    _pause_s: float = _FIRST_S
+
+    def pause_s(self, error: FlowEdgeError, left_s: float) -> float | None:
+        """Take a further try; return the seconds to wait before it, None if there is none.
+
+        Args:
+            error: that ended the request before its first event.
+            left_s: seconds that the answer may still take.
+        """
+        if not self.left:
+            return None
+        if isinstance(error, CapacityError):
+            if error.retry_after_s is None:
+                return None
+            pause_s = error.retry_after_s
+        elif isinstance(error, DeviceLostError):
+            pause_s = self._pause_s * random.uniform(0.5, 1.0)
+        else:
+            return None
+        if pause_s >= left_s:
+            return None
+        self.left -= 1
+        self._pause_s = min(2 * self._pause_s, _MOST_S)
+        return pause_s
 
 
 class AsyncGeneration(
@@ -154,18 +227,9 @@ class AsyncGeneration(
 ):
     """`Generation` for asyncio."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        request_id: str,
-        timeout_s: float,
-        begin: Callable[[float], Coroutine[Any, Any, Any]],
-        on_waiting: OnWaiting | None = None,
-    ) -> None:
-        """begin: sends the request, which may take so many seconds; gives the call once it is connected."""
-        super().__init__(client, request_id, timeout_s, on_waiting)
-        self._begin = begin
-        self._beginning = asyncio.ensure_future(begin(timeout_s))
+    def __init__(self, events: RequestEvents, request_id: str, on_waiting: OnWaiting | None = None) -> None:
+        super().__init__(request_id, on_waiting)
+        self._events = events
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return _AnswerLoop(self)
@@ -174,15 +238,10 @@ class AsyncGeneration(
         self._check_not_failed()
         while self.finish_reason is None:
             try:
-                chunk = self._take(await self._next_event())
+                chunk = self._take(await self._events.read())
             except FlowEdgeError as error:
                 if self.finish_reason is not None:  # another task has called close() meanwhile
                     break
-                if (pause_s := self._pause_before_retry(error)) is not None:
-                    await asyncio.sleep(pause_s)
-                    if self.finish_reason is None:
-                        self._beginning = asyncio.ensure_future(self._begin(self._left_s()))
-                    continue
                 raise self._failed(error) from error.__cause__
             except asyncio.CancelledError:
                 if self.finish_reason is not None:  # gRPC's way to say that close() has cancelled the call
@@ -201,26 +260,11 @@ class AsyncGeneration(
         self.close()
 
     def _cancel(self) -> None:
-        if self._beginning.cancel() or self._beginning.cancelled():
-            return
-        if self._beginning.exception() is None:
-            self._beginning.result().cancel()
-
-    async def _next_event(self) -> pb.GenerateEvent:
-        call = await asyncio.shield(self._beginning)
-        try:
-            event = await within(self._client.silence_s, call.read(), "no sign of life came")
-        except DeadlineError:
-            raise self._silent() from None
-        except grpc.aio.AioRpcError as error:
-            raise self._error_of(error) from error
-        if not isinstance(event, pb.GenerateEvent):
-            raise self._ended_early()
-        return event
+        self._events.cancel()
 
 
-class AsyncConversation(BaseConversation[AsyncGeneration]):
-    """A conversation of an `AsyncClient`."""
+AsyncConversation = BaseConversation[AsyncGeneration]
+"""A conversation of an `AsyncClient`."""
 
 
 class _AnswerLoop(AsyncIterator[Chunk]):

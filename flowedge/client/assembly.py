@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
-import grpc
-
-from flowedge.client.channel import open_stub, stream_ended
+from flowedge.client.channel import open_stub, read_replies, stream_ended
 from flowedge.client.device import Device
+from flowedge.client.loop_thread import ReadAhead, run
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.ids import new_pipeline_id
 from flowedge.core.verification import VERIFICATIONS
@@ -16,7 +16,6 @@ from flowedge.device.compute import AUTO, PREFERENCE
 from flowedge.drafting.choice import drafter_label
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.network.address import checked_address
-from flowedge.network.watchdog import Watchdog
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
@@ -121,6 +120,30 @@ def assemble(
         FlowEdgeError: the error of the device that failed.
     """
     pipeline = new_pipeline_id()
+    with ReadAhead(_set_up(spec, pipeline, timeout_s)) as progresses:
+        for progress in progresses:
+            _tell(progress, report, on_transfer)
+    return pipeline
+
+
+async def assemble_async(
+    spec: PipelineSpec,
+    report: OnProgress,
+    timeout_s: float = LOAD_TIMEOUT_S,
+    on_transfer: OnTransfer = lambda *_: None,
+) -> str:
+    """`assemble` for asyncio."""
+    pipeline = new_pipeline_id()
+    async with aclosing(_set_up(spec, pipeline, timeout_s)) as progresses:
+        async for progress in progresses:
+            _tell(progress, report, on_transfer)
+    return pipeline
+
+
+async def _set_up(
+    spec: PipelineSpec, pipeline: str, timeout_s: float
+) -> AsyncGenerator[pb.RoleProgress, None]:
+    """Have the draft node set up its pipeline, and yield what it tells; errors are those of `assemble`."""
     role = pb.DraftNodeRole(
         pipeline=pipeline,
         model=spec.model,
@@ -140,24 +163,25 @@ def assemble(
         draft_vocabulary=str(spec.draft_form.vocabulary),
     )
     ready = False
-    with open_stub(spec.draft_node) as stub:
-        call = stub.BecomeDraftNode(role)
-        with Watchdog(timeout_s, call.cancel) as watchdog:
-            try:
-                for progress in call:
-                    watchdog.extend()
-                    if progress.message:
-                        report(progress.device, progress.message)
-                    if progress.HasField("transfer"):
-                        on_transfer(progress.device, FetchProgress.from_proto(progress.transfer))
-                    ready = progress.ready
-            except grpc.RpcError as error:
-                if watchdog.expired:
-                    raise DeadlineError(f"no news of the pipeline for {timeout_s:g} s") from error
-                raise
+    async with (
+        open_stub(spec.draft_node) as stub,
+        aclosing(read_replies(stub.BecomeDraftNode(role), timeout_s)) as replies,
+    ):
+        try:
+            async for progress in replies:
+                yield progress
+                ready = progress.ready
+        except DeadlineError as error:
+            raise DeadlineError(f"no news of the pipeline for {timeout_s:g} s") from error
     if not ready:
         raise stream_ended(spec.draft_node, "all devices were ready")
-    return pipeline
+
+
+def _tell(progress: pb.RoleProgress, report: OnProgress, on_transfer: OnTransfer) -> None:
+    if progress.message:
+        report(progress.device, progress.message)
+    if progress.HasField("transfer"):
+        on_transfer(progress.device, FetchProgress.from_proto(progress.transfer))
 
 
 def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) -> None:
@@ -169,6 +193,10 @@ def release(addresses: Sequence[str], pipeline: str, timeout_s: float = 10.0) ->
     Raises:
         FlowEdgeError: the error of the first agent that fails; the agents after it are not asked.
     """
-    for address in addresses:
-        with open_stub(address) as stub:
-            stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)
+
+    async def release_all() -> None:
+        for address in addresses:
+            async with open_stub(address) as stub:
+                await stub.Release(pb.ReleaseRequest(pipeline=pipeline), timeout=timeout_s)
+
+    run(release_all())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 
-from flowedge.cluster.tls.channels import open_sync_channel
+from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.errors import DeviceLostError
 from flowedge.network.address import checked_address
+from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status
 from flowedge.v1.agent_pb2_grpc import AgentStub
 
@@ -23,8 +25,8 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 SILENCE_S = 5.0  # a draft node that has nothing to send gives a sign of life each second
 
 
-@contextmanager
-def open_stub(address: str, stub: Callable[[grpc.Channel], Any] = AgentStub) -> Iterator[Any]:
+@asynccontextmanager
+async def open_stub(address: str, stub: Callable[[grpc.aio.Channel], Any] = AgentStub) -> AsyncIterator[Any]:
     """Open a channel to an agent and yield a stub; a gRPC error inside is raised as a FlowEdgeError.
 
     Raises:
@@ -32,11 +34,25 @@ def open_stub(address: str, stub: Callable[[grpc.Channel], Any] = AgentStub) -> 
         AccessError: when the certificate found there does not allow the call.
         DeviceLostError: when the agent cannot be reached.
     """
-    with open_sync_channel(checked_address(address), CHANNEL_OPTIONS) as channel:
+    async with await open_channel(checked_address(address), CHANNEL_OPTIONS) as channel:
         try:
             yield stub(channel)
         except grpc.RpcError as error:
             raise from_status(error, address) from error
+
+
+async def read_replies(call: Any, silence_s: float) -> AsyncGenerator[Any, None]:
+    """Yield the replies of a call until it ends; leaving the loop ends the call.
+
+    Raises:
+        DeadlineError: when there was no reply for `silence_s`.
+        grpc.RpcError: when the call fails.
+    """
+    try:
+        while (reply := await within(silence_s, call.read(), "no reply came")) is not grpc.aio.EOF:
+            yield reply
+    finally:
+        call.cancel()
 
 
 def stream_ended(address: str, awaited: str) -> DeviceLostError:

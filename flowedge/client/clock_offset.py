@@ -37,7 +37,7 @@ class Exchange:
         return self.received - self.sent
 
 
-def exchange_clocks(stub: Any, address: str, answer_s: float) -> Exchange:
+async def exchange_clocks(stub: Any, address: str, answer_s: float) -> Exchange:
     """Ask the agent at `address` for its clocks once.
 
     Args:
@@ -50,7 +50,7 @@ def exchange_clocks(stub: Any, address: str, answer_s: float) -> Exchange:
     """
     sent = time.monotonic()
     try:
-        reply = stub.Clock(pb.ClockRequest(), timeout=answer_s)
+        reply = await stub.Clock(pb.ClockRequest(), timeout=answer_s)
     except grpc.RpcError as error:
         raise from_status(error, address) from error
     received, wall = time.monotonic(), time.time()

@@ -6,15 +6,10 @@ metadata, in plaintext: the agents are on this machine, or in network namespaces
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 from collections.abc import Mapping
 from functools import cache
-
-from flowedge.core.errors import AccessError
-from flowedge.network.calls.caller import AnyCaller
-from flowedge.network.grpc_handlers import Context
 
 VARIABLE = "FLOWEDGE_COMMAND_SECRET"
 METADATA_KEY = "flowedge-command-secret"
@@ -29,19 +24,3 @@ def process_secret() -> str:
 def given_secret(environment: Mapping[str, str] = os.environ) -> str:
     """Return the secret of the command that has started this process; "" if no command has."""
     return environment.get(VARIABLE, "")
-
-
-class SecretCheck(AnyCaller):
-    """The check of an agent that a command has started for itself."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
-
-    def check(self, method: str, context: Context) -> None:  # noqa: ARG002
-        """Raise AccessError if the call does not carry the secret."""
-        shown = dict(context.invocation_metadata() or ()).get(METADATA_KEY, "")
-        if not hmac.compare_digest(str(shown).encode(), self._secret):
-            raise AccessError(
-                "this agent was started by a command for itself and serves no other program; start an "
-                "agent of your own: flowedge agent"
-            )

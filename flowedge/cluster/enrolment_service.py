@@ -21,17 +21,17 @@ from flowedge.cluster.authority import Authority, SignedCertificate
 from flowedge.cluster.credentials.certificates import pem_of, renewal_time, utc_now
 from flowedge.cluster.credentials.revocation import RevocationList, read_list
 from flowedge.cluster.join_throttle import JoinThrottle
+from flowedge.cluster.tls.call_admission import CallAdmission
+from flowedge.cluster.tls.call_limits import CallLimits
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
 from flowedge.cluster.tls.guard import Guard, caller_of
 from flowedge.cluster.tls.renewable_server import RenewableServer, ServerIdentity
 from flowedge.cluster.tls.serving import server_credentials
 from flowedge.core.errors import AccessError, BadRequestError, FlowEdgeError
 from flowedge.network.address import join_address, split_address
-from flowedge.network.calls.admission import CallAdmission
-from flowedge.network.calls.settings import CallLimits
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.grpc_status import abort
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 from flowedge.network.supervision import supervise
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc as rpc

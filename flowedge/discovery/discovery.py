@@ -26,7 +26,7 @@ from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.discovery.zeroconf_log import shorten_log
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 from flowedge.network.supervision import supervise
 
 _FIRST_QUESTIONS_S = (0.05, 1.0, 3.0)  # after the start

@@ -8,7 +8,7 @@ from typing import Protocol
 from zeroconf import RecordUpdate, RecordUpdateListener, Zeroconf
 from zeroconf._dns import DNSAddress, DNSNsec, DNSPointer, DNSRecord, DNSService, DNSText
 
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 
 MAX_CACHED_BYTES = 4 << 20
 _RECORD_BYTES = 512  # that a record takes beside its content

@@ -11,7 +11,7 @@ from zeroconf.const import _CLASS_IN, _TYPE_SRV
 
 from flowedge.discovery.parsing import RawAnnouncement, name_fault, shown_name
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 
 MAX_AT_ONCE = 16  # names that are asked for on the network
 MAX_WAITING = 256  # names that wait to be asked for

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from flowedge.client.duplicates import duplicates
-from flowedge.client.survey import survey
+from flowedge.client.survey import duplicates, survey
 from flowedge.core.errors import DeviceError
 from flowedge.device.disk_cache.limits import CacheLimits
 from flowedge.discovery.discovery import discover

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowedge.client.duplicates import Duplicate
+from flowedge.client.survey import Duplicate
 from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 from flowedge.version import PROTOCOL_VERSION, VERSION
 

@@ -37,7 +37,7 @@ from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry
 from flowedge.gateway.state import Gateway
 from flowedge.network.address import join_address
-from flowedge.network.listening import OTHER_PORT, listening_error
+from flowedge.network.ports import OTHER_PORT, listening_error
 from flowedge.network.supervision import supervise
 from flowedge.version import VERSION
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from flowedge.client.channel import open_stub, stream_ended
+from flowedge.client.loop_thread import ReadAhead, run
 from flowedge.device.device_kind import device_kind
 from flowedge.drafting.choice import drafter_label
 from flowedge.models.libraries import import_libraries
@@ -52,9 +53,15 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
         protocol_version=PROTOCOL_VERSION,
         **options.model_dump(exclude={"threads", "compute", "cuda_graphs"}),
     )
+
+    async def measure() -> AsyncGenerator[pb.MeasureDeviceReply, None]:
+        async with open_stub(address, MeasureStub) as stub:
+            async for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
+                yield reply
+
     text = ""
-    with open_stub(address, MeasureStub) as stub:
-        for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
+    with ReadAhead(measure()) as replies:
+        for reply in replies:
             if reply.progress:
                 report(reply.progress)
             text = reply.measurement_json or text
@@ -86,8 +93,13 @@ def measure_link(
         round_trips=round_trips,
         protocol_version=PROTOCOL_VERSION,
     )
-    with open_stub(address, MeasureStub) as stub:
-        reply = stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
+
+    async def measure() -> pb.MeasureLinkReply:
+        async with open_stub(address, MeasureStub) as stub:
+            measured: pb.MeasureLinkReply = await stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
+        return measured
+
+    reply = run(measure())
     return link_measurement(
         address, bytes=reply.bytes, seconds=reply.seconds, round_trips=tuple(reply.round_trips_s)
     )

@@ -12,8 +12,8 @@ import pytest
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.cli.report import JsonReport
+from flowedge.client.chat.transcript import typed_statistics
 from flowedge.client.request import GenerateOptions
-from flowedge.client.statistics import typed_statistics
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ import grpc
 
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2_grpc
 from flowedge.v1 import generation_pb2 as pb
+
+ENDED_S = 10.0  # in which a draft node hears that its client has gone
 
 Script = Callable[[pb.GenerateRequest, grpc.ServicerContext], Iterable[pb.GenerateEvent]]
 
@@ -28,6 +32,22 @@ class FakeNode(generation_pb2_grpc.GenerationServicer, agent_pb2_grpc.AgentServi
 
     def Describe(self, request: Any, context: Any) -> agent_pb2.Device:  # noqa: N802
         return agent_pb2.Device(id="1", name="fake", role="draft node", stage_addresses=["a:1"], layer_stop=3)
+
+
+class EndlessAnswer:
+    """A draft node's script: two tokens and then signs of life; `ended` is set when its client has gone."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
+        context.add_callback(self.ended.set)
+        yield started(7)
+        yield chunk("Hel", 5)
+        yield chunk("lo", 6)
+        while context.is_active():
+            time.sleep(0.02)
+            yield keep_alive()
 
 
 @contextmanager

@@ -12,28 +12,10 @@ import grpc
 import pytest
 
 from flowedge.client import AsyncClient, AsyncGeneration, Client, Generation
-from flowedge.client.transcript import AnswerStatistics
+from flowedge.client.chat.transcript import AnswerStatistics
 from flowedge.core.errors import DeadlineError, DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, keep_alive, serving, started
-
-ENDED_S = 10.0
-
-
-class EndlessAnswer:
-    """A draft node's script: two tokens and then signs of life; `ended` is set when its client has gone."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-
-    def __call__(self, request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
-        context.add_callback(self.ended.set)
-        yield started(7)
-        yield chunk("Hel", 5)
-        yield chunk("lo", 6)
-        while context.is_active():
-            time.sleep(0.02)
-            yield keep_alive()
+from tests.client.fake_node import ENDED_S, EndlessAnswer, chunk, finished, serving, started
 
 
 def _is_cancelled(answer: Generation | AsyncGeneration) -> None:

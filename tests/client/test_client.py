@@ -100,15 +100,6 @@ def test_a_silent_node_is_lost_and_named() -> None:
     assert caught.value.device == address
 
 
-def test_a_silent_node_is_lost_for_the_async_client_too() -> None:
-    async def ask(address: str) -> None:
-        async with AsyncClient(address, silence_s=0.4) as client:
-            await client.generate("Hi").result()
-
-    with serving(silent) as (_, address), pytest.raises(DeviceLostError, match=address):
-        asyncio.run(ask(address))
-
-
 def test_signs_of_life_keep_a_slow_node_but_not_beyond_the_deadline() -> None:
     with (
         serving(alive) as (_, address),

@@ -14,11 +14,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 from flowedge.cluster.authority import Authority
 from flowedge.cluster.credentials.certificates import pem_of
 from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.connection_limits import ConnectionBounds
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer, ServerIdentity
 from flowedge.cluster.tls.serving import server_credentials
-from flowedge.network.calls.admission import CallAdmission
 from tests.cluster.clusters import now
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.cluster.command_secret import VARIABLE, SecretCheck, process_secret
+from flowedge.cluster.command_secret import VARIABLE, process_secret
 from flowedge.cluster.process import Security, forget_started_agents, security_for, speak_plaintext_to
 from flowedge.cluster.settings import SecuritySettings
-from flowedge.cluster.tls.serving import check_of, guard_of
+from flowedge.cluster.tls.serving import SecretCheck, check_of, guard_of
 from tests.support.seams import set_own_security
 
 AGENT = "127.0.0.1:4242"

@@ -16,7 +16,7 @@ from flowedge.cluster.credentials.certificate_role import CertificateRole
 from flowedge.cluster.credentials.credentials import CredentialStore
 from flowedge.cluster.credentials.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
-from flowedge.network.calls.settings import CallLimits
+from flowedge.cluster.tls.call_limits import CallLimits
 from tests.cluster.clusters import Cluster, enrolment_service, members, now
 from tests.cluster.storm_attackers import Target, attacked
 from tests.support.free_ports import free_ports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowedge.client.duplicates import duplicates
+from flowedge.client.survey import duplicates
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.presence import MAX_INSTANCES, Change, Presence, PresenceEvent
 

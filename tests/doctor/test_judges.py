@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.client.duplicates import Duplicate
-from flowedge.client.survey import AgentReply, Refusal, SurveyedAgent
+from flowedge.client.survey import AgentReply, Duplicate, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.device.compute import DeviceProbe
 from flowedge.discovery.interfaces import Interface, choose

@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from flowedge.network.limited_log import LINES, LimitedLog
-from flowedge.network.log_rate import MINUTE_S
+from flowedge.network.log_rate import LINES, MINUTE_S, LimitedLog
 from flowedge.network.supervision import supervise
 
 

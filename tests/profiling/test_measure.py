@@ -19,11 +19,11 @@ from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.device.compute import find_compute
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.transport.listener import LinkListener
-from flowedge.network.calls.admission import CallAdmission
 from flowedge.network.grpc_status import from_status
 from flowedge.profiling.link_limits import LinkLimits
 from flowedge.profiling.measure import measure_device, measure_link

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.cluster.settings import SecuritySettings
+from flowedge.cluster.tls.call_limits import CallDeadlines, CallLimits, MethodRule, rules_for
 from flowedge.core.errors import CapacityError
 from flowedge.core.plain_text import counted
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
@@ -19,8 +20,6 @@ from flowedge.discovery.settings import DiscoverySettings
 from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftForm, DraftQuant
 from flowedge.network.address import checked_address, host_ip
-from flowedge.network.calls.method_rules import MethodRule, rules_for
-from flowedge.network.calls.settings import CallDeadlines, CallLimits
 from flowedge.network.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.weights.settings import WeightsSettings
 

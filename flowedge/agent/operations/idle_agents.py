@@ -16,7 +16,7 @@ from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.network.address import is_loopback
 from flowedge.network.deadline import within
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 from flowedge.v1 import agent_pb2 as pb
 
 DISCOVER_S = 3.0

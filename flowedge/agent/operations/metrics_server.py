@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from flowedge.network.address import join_address
-from flowedge.network.listening import listening_error
+from flowedge.network.ports import listening_error
 
 PATH = "/metrics"
 _OTHER_PORT = (

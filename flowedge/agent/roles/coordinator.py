@@ -26,8 +26,8 @@ from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.device.compute import AUTO
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.network.grpc_status import from_status
-from flowedge.network.http2_probe import check_http2
 from flowedge.network.link_settings import LinkSettings
+from flowedge.network.ports import check_http2
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -17,7 +17,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.cluster.process import current
-from flowedge.cluster.tls.caller_member import certified_member, only_giver
+from flowedge.cluster.tls.guard import certified_member, only_giver
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.log_fields import Fields, about

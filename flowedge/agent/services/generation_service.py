@@ -22,7 +22,7 @@ from flowedge.agent.services.decoding_rules import eos_of, rules_of
 from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
-from flowedge.cluster.tls.caller_member import caller_key
+from flowedge.cluster.tls.guard import caller_key
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.ids import check_request_id, new_request_id, session_of
 from flowedge.core.log_fields import about

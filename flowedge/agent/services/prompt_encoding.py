@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from flowedge.cluster.tls.receiving import Turns
 from flowedge.device.process import release_freed_memory
-from flowedge.network.calls.caller_order import Turns
 from flowedge.network.deadline import within
 
 _LARGE_BYTES = 64 << 10  # the tokenizer's library takes some hundred times the size of a prompt meanwhile

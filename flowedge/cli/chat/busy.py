@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from flowedge.client import Client
-from flowedge.client.watching.activity import PipelineActivity
+from flowedge.client.activity import PipelineActivity
 from flowedge.core.errors import FlowEdgeError
 
 WINDOW_S = 2.0  # over which shares are taken

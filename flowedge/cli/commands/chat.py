@@ -79,7 +79,7 @@ def chat(
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
     from flowedge.client import Client, GenerateOptions
-    from flowedge.client.conversations.conversation import read_conversation
+    from flowedge.client.conversation import read_conversation
     from flowedge.client.request import checked_seconds
 
     checked_seconds("--timeout", timeout)

@@ -13,6 +13,7 @@ from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress
+from flowedge.client.loop_thread import run
 from flowedge.cluster.credentials.certificate_role import CertificateRole
 from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
@@ -44,7 +45,7 @@ def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipe
         FlowEdgeError: when there are too few idle agents, or no agent answers.
     """
     settings, known = load_config().config.discovery, last_draft_nodes().recall()
-    seen = asyncio.run(_search(request, settings, known))
+    seen = run(_search(request, settings, known))
     if isinstance(seen, Device):
         assert known is not None, "it is the device that was asked for"
         return _ready(request, known.address, seen, report)

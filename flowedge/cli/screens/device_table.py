@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowedge.cli.screens.tables import Column, Form, PlainTable, plain_table
-from flowedge.client.duplicates import duplicates
-from flowedge.client.survey import SurveyedAgent
+from flowedge.client.survey import SurveyedAgent, duplicates
 from flowedge.core.plain_text import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 

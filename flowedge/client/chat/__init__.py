@@ -1,1 +1,1 @@
-"""Conversations as a program writes them: messages, tools and grammars, with their forms on the wire."""
+"""Conversations as a program writes them, and the transcripts of answers, with their forms on the wire."""

@@ -1,1 +1,1 @@
-"""gRPC channels and servers in mutual TLS."""
+"""gRPC channels and servers in mutual TLS, and which calls a server takes."""

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
+from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.cluster.credentials.certificates import renewal_time, utc_now
 from flowedge.cluster.process import Security, security_for
-from flowedge.cluster.tls.peer_verification import (
-    VerifiedPeer,
-    refuse_peer,
-    verify_peer,
-    verify_peer_async,
-)
-from flowedge.cluster.tls.secret_channel import carrying, carrying_async
+from flowedge.cluster.tls.peer_verification import VerifiedPeer, refuse_peer, verify_peer
 
 Options = Sequence[tuple[str, Any]]
 _MAX_CHANNELS = 2  # calls on the previous channel may still be running
+_CALLABLES = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
 _RETRY = datetime.timedelta(hours=1)  # for a peer that has not renewed its certificate in time
 
 
@@ -52,13 +47,6 @@ async def open_channel(
     return (await open_verified(address, options, name, security_for(address, security), member))[0]
 
 
-def open_sync_channel(
-    address: str, options: Options, *, name: str | None = None, security: Security | None = None
-) -> grpc.Channel:
-    """`open_channel` for blocking code."""
-    return open_sync_verified(address, options, name, security_for(address, security))[0]
-
-
 async def open_verified(
     address: str, options: Options, name: str | None, security: Security, member: str | None = None
 ) -> tuple[grpc.aio.Channel, VerifiedPeer | None]:
@@ -66,22 +54,11 @@ async def open_verified(
     if security.store is None:
         security.check_plaintext(address)
         plain = grpc.aio.insecure_channel(address, options=options)
-        return carrying_async(plain, security.secret), None
-    peer = await verify_peer_async(address, security.check_valid(utc_now()), name)
+        return _carrying(plain, security.secret), None
+    peer = await verify_peer(address, security.check_valid(utc_now()), name)
     if member is not None and peer.holder.member.uri != member:
         raise refuse_peer(address, f"it is {peer.holder.member}, not the expected {member}")
     return grpc.aio.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
-
-
-def open_sync_verified(
-    address: str, options: Options, name: str | None, security: Security
-) -> tuple[grpc.Channel, VerifiedPeer | None]:
-    """`open_verified` for blocking code."""
-    if security.store is None:
-        security.check_plaintext(address)
-        return carrying(grpc.insecure_channel(address, options=options), security.secret), None
-    peer = verify_peer(address, security.check_valid(utc_now()), name)
-    return grpc.secure_channel(address, tls_for(peer), options=options_for(peer, options)), peer
 
 
 def tls_for(peer: VerifiedPeer) -> grpc.ChannelCredentials:
@@ -95,8 +72,8 @@ def options_for(peer: VerifiedPeer, options: Options) -> list[tuple[str, Any]]:
 
 
 @dataclass(eq=False)
-class _ConnectionState:
-    """What both kinds of connection have: the target, and whether the latest channel is still good.
+class Connection:
+    """A connection to one device, opened by the first call.
 
     Attributes:
         name: the device's name, if it is known.
@@ -111,6 +88,26 @@ class _ConnectionState:
     _opened: datetime.datetime | None = field(default=None, init=False)  # when the channel was opened
     _peer: VerifiedPeer | None = field(default=None, init=False)
     _lost: bool = field(default=False, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
+
+    async def channel(self) -> grpc.aio.Channel:
+        """The channel for the next call. Errors as `open_channel`; ValueError after `close`."""
+        async with self._lock:
+            security = self._current_security()
+            if self._needs_channel(security):
+                channel, peer = await open_verified(self.address, self.options, self.name, security)
+                self._note_opened(peer)
+                self._channels.append(channel)
+                if len(self._channels) > _MAX_CHANNELS:
+                    await self._channels.pop(0).close()
+            return self._channels[-1]
+
+    async def close(self) -> None:
+        """Close all channels, which ends their calls."""
+        self._closed = True
+        for channel in self._channels:
+            await channel.close()
 
     def note(self, error: grpc.RpcError | grpc.aio.AioRpcError) -> None:
         """Take note of a failed call: the peer may have a new certificate since the channel was opened."""
@@ -138,52 +135,40 @@ class _ConnectionState:
         self._peer, self._opened, self._lost = peer, utc_now(), False
 
 
-@dataclass(eq=False)
-class Connection(_ConnectionState):
-    """A connection to one device, opened by the first call. Usable from several threads."""
+class _SecretChannel:
+    """A channel that adds the secret of a command (see command_secret) to the metadata of each call.
 
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _channels: list[grpc.Channel] = field(default_factory=list, init=False)
+    An interceptor would do the same, but gRPC replaces the calls of streams by objects of its own then.
+    """
 
-    def channel(self) -> grpc.Channel:
-        """The channel for the next call. Errors as `open_channel`; ValueError after `close`."""
-        with self._lock:
-            security = self._current_security()
-            if self._needs_channel(security):
-                channel, peer = open_sync_verified(self.address, self.options, self.name, security)
-                self._note_opened(peer)
-                self._channels.append(channel)
-                if len(self._channels) > _MAX_CHANNELS:
-                    self._channels.pop(0).close()
-            return self._channels[-1]
+    def __init__(self, channel: Any, secret: str) -> None:
+        self._channel = channel
+        self._secret = secret
 
-    def close(self) -> None:
-        """Close all channels, which ends their calls."""
-        with self._lock:
-            self._closed = True
-            for channel in self._channels:
-                channel.close()
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._channel, name)
+        return self._with_secret(found) if name in _CALLABLES else found
+
+    def _with_secret(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any, **options: Any) -> Callable[..., Any]:
+            call = make(*arguments, **options)
+
+            def calling(*requests: Any, metadata: Any = None, **call_options: Any) -> Any:
+                carried = [*(metadata or ()), (METADATA_KEY, self._secret)]
+                return call(*requests, metadata=carried, **call_options)
+
+            return calling
+
+        return made
+
+    async def __aenter__(self) -> _SecretChannel:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.__aexit__(*error)
 
 
-@dataclass(eq=False)
-class AsyncConnection(_ConnectionState):
-    """`Connection` for asyncio."""
-
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
-
-    async def channel(self) -> grpc.aio.Channel:
-        async with self._lock:
-            security = self._current_security()
-            if self._needs_channel(security):
-                channel, peer = await open_verified(self.address, self.options, self.name, security)
-                self._note_opened(peer)
-                self._channels.append(channel)
-                if len(self._channels) > _MAX_CHANNELS:
-                    await self._channels.pop(0).close()
-            return self._channels[-1]
-
-    async def close(self) -> None:
-        self._closed = True
-        for channel in self._channels:
-            await channel.close()
+def _carrying(channel: grpc.aio.Channel, secret: str) -> grpc.aio.Channel:
+    """Return a channel whose calls carry the secret, or the channel itself if the secret is ""."""
+    return cast(grpc.aio.Channel, _SecretChannel(channel, secret)) if secret else channel

@@ -1,4 +1,4 @@
-"""The check of every caller's certificate, before anything of the call is received."""
+"""Who calls: the check of every caller's certificate, before anything of the call is received."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from flowedge.cluster.credentials.certificate_role import (
     DEVICES,
-    LEADERS,
+    PEOPLE,
     CertificateRole,
     may_call,
     roles_needed,
@@ -20,9 +20,9 @@ from flowedge.cluster.credentials.certificate_role import (
 from flowedge.cluster.credentials.certificates import check_time, read_certificate, utc_now
 from flowedge.cluster.credentials.member import CertificateHolder, Member, holder_of
 from flowedge.cluster.credentials.revocation import RevocationList
+from flowedge.cluster.tls.call_admission import Caller, caller_at
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
 from flowedge.core.errors import AccessError
-from flowedge.network.calls.caller import Caller
 from flowedge.network.grpc_handlers import Context
 
 _CERTIFICATE = "x509_pem_cert"  # key in gRPC's auth context
@@ -61,7 +61,6 @@ class Guard:
             name=str(member),
             is_admin=is_admin,
             is_device=not member.roles.isdisjoint(DEVICES),
-            may_know=not member.roles.isdisjoint(LEADERS),
         )
 
     def check(self, method: str, context: Context) -> None:
@@ -125,6 +124,27 @@ def caller_of(context: Context) -> CertificateHolder:
 def certified_name(context: Context) -> str | None:
     """Return the name in the caller's certificate, None in plaintext."""
     return caller_of(context).member.name if _CERTIFICATE in context.auth_context() else None
+
+
+def certified_member(context: Context) -> str | None:
+    """Return the URI in the caller's certificate (see Member.uri), None in plaintext."""
+    return None if certified_name(context) is None else caller_of(context).member.uri
+
+
+def caller_key(context: Context) -> str:
+    """Return what the caller's calls are counted by (see Caller.key)."""
+    return certified_member(context) or caller_at(context).key
+
+
+def only_giver(context: Context) -> str | None:
+    """Return the member whose roles the caller may release; None for the roles of all members.
+
+    A draft node releases its own pipelines. People may release every pipeline.
+    """
+    if certified_name(context) is None:
+        return None
+    member = caller_of(context).member
+    return member.uri if member.roles.isdisjoint(PEOPLE) else None
 
 
 def _not_allowed(method: str, member: Member) -> AccessError:

@@ -8,11 +8,9 @@ the DNS name that no other one has.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
+import os
 import ssl
-import time
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -23,7 +21,7 @@ from flowedge.cluster.credentials.credentials import Credentials, CredentialStor
 from flowedge.cluster.credentials.member import CertificateHolder
 from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.network.address import split_address
-from flowedge.network.limited_log import LimitedLog
+from flowedge.network.log_rate import LimitedLog
 
 ANSWER_S = 5.0  # deadline of connection and handshake
 _PAUSES_S = (0.1, 0.3, 0.6)  # before the next attempt, when the peer broke a handshake off
@@ -40,7 +38,7 @@ class VerifiedPeer:
     credentials: Credentials
 
 
-def verify_peer(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
+async def verify_peer(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
     """Complete a handshake with the device at an address and verify its certificate.
 
     name: the device's name, if it is known.
@@ -53,23 +51,7 @@ def verify_peer(address: str, store: CredentialStore, name: str | None) -> Verif
     pauses = iter(_PAUSES_S)
     while True:
         try:
-            shown = _shake_hands(address, store)
-        except OSError as error:
-            pause = next(pauses, None)
-            if pause is None or not _is_broken_off(error):
-                raise _failed(address, error) from error
-            time.sleep(pause)
-        else:
-            return _verify_certificate(address, shown, store, credentials, name)
-
-
-async def verify_peer_async(address: str, store: CredentialStore, name: str | None) -> VerifiedPeer:
-    """`verify_peer` for asyncio."""
-    credentials = store.credentials
-    pauses = iter(_PAUSES_S)
-    while True:
-        try:
-            shown = await _shake_hands_async(address, store)
+            shown = await _shake_hands(address, store)
         except (OSError, asyncio.TimeoutError) as error:
             pause = next(pauses, None)
             if pause is None or not _is_broken_off(error):
@@ -79,18 +61,8 @@ async def verify_peer_async(address: str, store: CredentialStore, name: str | No
             return _verify_certificate(address, shown, store, credentials, name)
 
 
-def _shake_hands(address: str, store: CredentialStore) -> bytes | None:
+async def _shake_hands(address: str, store: CredentialStore) -> bytes | None:
     """Return the certificate that the peer shows, DER."""
-    with socket.create_connection(split_address(address), ANSWER_S) as plain:
-        plain.settimeout(ANSWER_S)
-        with _context(store).wrap_socket(plain) as encrypted:
-            shown = encrypted.getpeercert(binary_form=True)
-            with contextlib.suppress(OSError):
-                encrypted.unwrap()  # waits until the peer has read our part of the handshake
-            return shown
-
-
-async def _shake_hands_async(address: str, store: CredentialStore) -> bytes | None:
     host, port = split_address(address)
     opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
     _, writer = await asyncio.wait_for(opening, ANSWER_S)
@@ -110,8 +82,12 @@ def _is_broken_off(error: OSError | asyncio.TimeoutError) -> bool:
 def _failed(address: str, error: OSError | asyncio.TimeoutError) -> AccessError | DeviceLostError:
     if isinstance(error, ssl.SSLError):
         return refuse_peer(address, _handshake_reason(error))
-    late = isinstance(error, asyncio.TimeoutError)
-    reason = f"no answer within {ANSWER_S:g} s" if late else str(error) or type(error).__name__
+    if isinstance(error, asyncio.TimeoutError):
+        reason = f"no answer within {ANSWER_S:g} s"
+    elif error.errno is not None and error.errno > 0:
+        reason = f"[Errno {error.errno}] {os.strerror(error.errno)}"  # asyncio would repeat the address
+    else:
+        reason = str(error) or type(error).__name__
     return DeviceLostError(address, f"the connection failed: {reason}")
 
 

@@ -15,14 +15,14 @@ import grpc
 import grpc.aio
 
 from flowedge.cluster.credentials.certificates import utc_now
+from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
+from flowedge.cluster.tls.receiving import SERVER_OPTIONS
 from flowedge.core.errors import DeviceError
 from flowedge.core.log_fields import about
 from flowedge.device.process import raise_descriptor_limit
 from flowedge.network.address import join_address
-from flowedge.network.calls.admission import CallAdmission
-from flowedge.network.calls.receiving import SERVER_OPTIONS
-from flowedge.network.listening import OTHER_PORT, check_can_listen
+from flowedge.network.ports import OTHER_PORT, check_can_listen
 from flowedge.network.supervision import supervise
 
 HANDSHAKE_S = 10.0  # a connection is ended unless its handshakes are over within this

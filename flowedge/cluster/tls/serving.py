@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from flowedge.cluster.command_secret import SecretCheck
+from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.cluster.credentials.credentials import CredentialStore
 from flowedge.cluster.process import Security
+from flowedge.cluster.tls.call_admission import AnyCaller, CallAdmission, CallerCheck
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer, ServerIdentity
-from flowedge.network.calls.admission import CallAdmission
-from flowedge.network.calls.caller import CallerCheck
+from flowedge.core.errors import AccessError
+from flowedge.network.grpc_handlers import Context
+
+
+class SecretCheck(AnyCaller):
+    """The check of an agent that a command has started for itself."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def check(self, method: str, context: Context) -> None:  # noqa: ARG002
+        """Raise AccessError if the call does not carry the secret."""
+        shown = dict(context.invocation_metadata() or ()).get(METADATA_KEY, "")
+        if not hmac.compare_digest(str(shown).encode(), self._secret):
+            raise AccessError(
+                "this agent was started by a command for itself and serves no other program; start an "
+                "agent of your own: flowedge agent"
+            )
 
 
 def guard_of(security: Security) -> Guard | None:

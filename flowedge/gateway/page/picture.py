@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from flowedge.client.activity import PipelineActivity, PipelineState
 from flowedge.client.device import Device
-from flowedge.client.watching.activity import PipelineActivity, PipelineState
 from flowedge.core.plain_text import visible_field
 from flowedge.discovery.presence import Sighting
 from flowedge.gateway.page.devices import DeviceReply

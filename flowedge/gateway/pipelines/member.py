@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from flowedge.client.aio import AsyncClient
-from flowedge.client.assembly import assemble
+from flowedge.client.assembly import assemble_async
 from flowedge.client.device import IDLE, Device
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
@@ -176,7 +176,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         assert spec is not None
         self._become("it is being set up")
         try:
-            await asyncio.to_thread(assemble, spec, self._report, on_transfer=self._transferred)
+            await assemble_async(spec, self._report, on_transfer=self._transferred)
         finally:
             self.progress = {}
 

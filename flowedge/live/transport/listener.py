@@ -24,8 +24,8 @@ from flowedge.live.transport.connecting import (
 )
 from flowedge.network.address import host_ip
 from flowedge.network.deadline import within
-from flowedge.network.limited_log import LimitedLog
-from flowedge.network.listening import check_can_listen, listening_error
+from flowedge.network.log_rate import LimitedLog
+from flowedge.network.ports import check_can_listen, listening_error
 
 HANDSHAKE_S = 10.0  # for a connection to show certificate and token
 MAX_UNPROVEN = 256  # connections that have not shown a token

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from flowedge.cluster.tls.caller_member import certified_member
-from flowedge.cluster.tls.guard import certified_name
+from flowedge.cluster.tls.guard import certified_member, certified_name
 from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message

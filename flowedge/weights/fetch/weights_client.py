@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from flowedge.cluster.tls.channels import AsyncConnection
+from flowedge.cluster.tls.channels import Connection
 from flowedge.core.errors import DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status
@@ -51,7 +51,7 @@ class WeightsClient(AbstractAsyncContextManager["WeightsClient"]):
     def __init__(self, address: str, settings: WeightsSettings) -> None:
         self.address = address
         self._settings = settings
-        self._connection = AsyncConnection(address, _OPTIONS)
+        self._connection = Connection(address, _OPTIONS)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flowedge.client import Client
 from flowedge.client.channel import open_stub
 from flowedge.client.clock_offset import ClockOffset, exchange_clocks
+from flowedge.client.loop_thread import run
 from flowedge.live.timeline import TimelineEvent, decode
 from flowedge.v1 import agent_pb2 as pb
 
@@ -43,20 +45,24 @@ def fetch_timelines(
         DeviceError: when an agent has no role.
         ProtocolError: when an answer cannot be read.
     """
-    return [_fetch(address, session, answer_s) for address in addresses]
+
+    async def fetch_all() -> list[DeviceTimeline]:
+        return [await _fetch(address, session, answer_s) for address in addresses]
+
+    return run(fetch_all())
 
 
 def measure_offset(address: str, exchanges: int = EXCHANGES, answer_s: float = ANSWER_S) -> ClockOffset:
     """Return an agent's clock against this process's time.monotonic()."""
-    with open_stub(address) as stub:
-        return ClockOffset.estimate([exchange_clocks(stub, address, answer_s) for _ in range(exchanges)])
+    with Client(address, silence_s=answer_s) as client:
+        return ClockOffset.estimate(client.exchange_clocks(exchanges))
 
 
-def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
-    with open_stub(address) as stub:
-        reply = stub.Timeline(pb.TimelineRequest(session=session), timeout=answer_s)
+async def _fetch(address: str, session: str, answer_s: float) -> DeviceTimeline:
+    async with open_stub(address) as stub:
+        reply = await stub.Timeline(pb.TimelineRequest(session=session), timeout=answer_s)
         events, dropped = decode(reply, address)
-        exchanges = [exchange_clocks(stub, address, answer_s) for _ in range(EXCHANGES)]
+        exchanges = [await exchange_clocks(stub, address, answer_s) for _ in range(EXCHANGES)]
     offset = ClockOffset.estimate(exchanges)
     ours = (
         event._replace(start=offset.to_caller(event.start), end=offset.to_caller(event.end))

@@ -22,6 +22,7 @@ import numpy as np
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import open_stub
+from flowedge.client.loop_thread import run as run_coroutine
 from flowedge.cluster import process
 from flowedge.cluster.authority import Authority
 from flowedge.cluster.credentials.certificate_role import CertificateRole
@@ -58,6 +59,12 @@ def own_seconds(came: Sequence[float], left: Sequence[float], computing: Sequenc
     return found
 
 
+async def timeline(address: str, session: str) -> pb.TimelineReply:
+    async with open_stub(address) as stub:
+        reply: pb.TimelineReply = await stub.Timeline(pb.TimelineRequest(session=session), timeout=TIMELINE_S)
+    return reply
+
+
 def run(tokens: int) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -75,9 +82,7 @@ def run(tokens: int) -> None:
                     done = client.generate(
                         PROMPT, strategy=strategy, max_new_tokens=tokens, ignore_eos=True
                     ).result()
-                with open_stub(address) as stub:
-                    reply = stub.Timeline(pb.TimelineRequest(session=done.session), timeout=TIMELINE_S)
-                events, _ = decode(reply, "lead")
+                events, _ = decode(run_coroutine(timeline(address, done.session)), "lead")
                 computing[strategy] = [(each.start, each.end) for each in events if each.kind in COMPUTING]
         came, left = json.loads((lead / "times.json").read_text(encoding="ascii"))
         print("strategy            min  median, ms")

@@ -16,10 +16,10 @@ from flowedge.agent.agent_server import agent_server
 from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.config.loading import load_config
 from flowedge.cluster.process import Security
+from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
-from flowedge.network.calls.admission import CallAdmission
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import generation_pb2
 from tests.live.test_transport import SETTINGS, Client, Owner, open_link

@@ -14,7 +14,7 @@ import pytest
 from flowedge.agent.services import pipeline_watch
 from flowedge.agent.services.pipeline_watch import MAX_UNREAD, MAX_WATCHERS, PipelineWatch, Watcher
 from flowedge.client import AsyncClient, Client
-from flowedge.client.watching.activity import PipelineActivity, TreeNode
+from flowedge.client.activity import PipelineActivity, TreeNode
 from flowedge.core.errors import CapacityError, DeviceError, DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc

@@ -11,7 +11,7 @@ import pytest
 
 from flowedge.cli.chat import talk
 from flowedge.cli.chat.busy import BusyIndicator, BusyShares
-from flowedge.client.watching.activity import ComputedSegment, LinkState, PipelineActivity, PipelineState
+from flowedge.client.activity import ComputedSegment, LinkState, PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError
 from tests.support.terminal import without_colours
 

@@ -14,8 +14,8 @@ import flowedge_testbed
 from flowedge.cli.main import run as flowedge
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.client.chat.transcript import typed_statistics
 from flowedge.client.clock_offset import ClockOffset
-from flowedge.client.statistics import typed_statistics
 from flowedge.cluster.credentials.certificate_role import CertificateRole
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.ids import pipeline_label

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
+from flowedge.cluster.tls.receiving import LIMITS, MAX_TEXT, MAX_TEXTS, check_texts
 from flowedge.core.errors import BadRequestError
-from flowedge.network.calls.text_fields import LIMITS, MAX_TEXT, MAX_TEXTS, check_texts
 from flowedge.v1 import agent_pb2, cluster_pb2, generation_pb2, measure_pb2, weights_pb2
 
 LONG = "x" * (1 << 16)

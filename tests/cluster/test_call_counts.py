@@ -7,11 +7,9 @@ import random
 import pytest
 
 from flowedge.cluster.credentials.certificate_role import CALLERS
+from flowedge.cluster.tls.call_admission import CallCounts, Caller, CountedCall
+from flowedge.cluster.tls.call_limits import RULES, CallLimits, MethodRule, rule_of, rules_for
 from flowedge.core.errors import CapacityError
-from flowedge.network.calls.call_counts import CallCounts, CountedCall
-from flowedge.network.calls.caller import Caller
-from flowedge.network.calls.method_rules import RULES, MethodRule, rule_of, rules_for
-from flowedge.network.calls.settings import CallLimits
 
 PLAIN = MethodRule()
 STREAM = MethodRule(for_pipelines=True)
@@ -19,11 +17,11 @@ ADMIN = Caller("chief", "a:1", "chief (admin)", is_admin=True)
 
 
 def client(number: int) -> Caller:
-    return Caller(f"client{number}", "b:1", f"client{number} (client)", is_device=False, may_know=False)
+    return Caller(f"client{number}", "b:1", f"client{number} (client)", is_device=False)
 
 
 def device(number: int) -> Caller:
-    return Caller(f"device{number}", "c:1", f"device{number} (agent)", may_know=False)
+    return Caller(f"device{number}", "c:1", f"device{number} (agent)")
 
 
 def call(

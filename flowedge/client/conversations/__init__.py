@@ -1,1 +1,0 @@
-"""Conversations that keep their history."""

@@ -1,1 +1,0 @@
-"""What a draft node tells of its pipeline to who watches it."""
