@@ -17,7 +17,7 @@ from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.operations.operations import Operations
 from flowedge.agent.operations.pipeline_keeper import keep_pipeline
 from flowedge.agent.operations.signals import Signals
-from flowedge.agent.roles.agent import STOP_GRACE_S, Agent, Instruments
+from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
 from flowedge.agent.services.measure_service import MeasureService
@@ -29,6 +29,7 @@ from flowedge.core.errors import DeadlineError
 from flowedge.core.log_fields import about
 from flowedge.device.compute import find_compute
 from flowedge.discovery.advertiser import Advertiser
+from flowedge.live.work_timing import MakeTiming, RealTime
 from flowedge.network.deadline import within
 from flowedge.v1 import agent_pb2_grpc, generation_pb2_grpc, measure_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -40,11 +41,11 @@ _SWITCH_S = 0.0005
 _log = logging.getLogger(__name__)
 
 
-def serve(config: AgentConfig, instruments: Instruments | None = None, *, file: Path | None = None) -> None:
+def serve(config: AgentConfig, make_timing: MakeTiming = RealTime, *, file: Path | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, upon which it drains; a second signal ends it at once.
 
     Args:
-        instruments: those of a bench or a test; without them the agent works in real time.
+        make_timing: makes the timing of a role, which is real but for a bench or a test.
         file: where the configuration was read, for the log.
 
     Raises:
@@ -54,11 +55,11 @@ def serve(config: AgentConfig, instruments: Instruments | None = None, *, file: 
     if not config.weights.hub:
         # The hub's library reads it when it is imported.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    asyncio.run(run_agent(config, instruments, file=file))
+    asyncio.run(run_agent(config, make_timing, file=file))
 
 
 async def run_agent(
-    config: AgentConfig, instruments: Instruments | None = None, *, file: Path | None = None
+    config: AgentConfig, make_timing: MakeTiming = RealTime, *, file: Path | None = None
 ) -> None:
     """Do what `serve` does, on a running event loop."""
     sys.setswitchinterval(_SWITCH_S)
@@ -77,7 +78,7 @@ async def run_agent(
         compute,
         device_id=device_id.value,
         observer=metrics,
-        instruments=instruments,
+        make_timing=make_timing,
     )
     service = AgentService(agent)
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)

@@ -18,7 +18,7 @@ from flowedge.drafting.choice import drafter_names
 from flowedge.drafting.draft_form import DraftQuant
 from flowedge.models.gguf.split_files import SUFFIX
 from flowedge.network.address import checked_address
-from flowedge.profiling.documents.model import Quantisation
+from flowedge.planning.profile.model import Quantisation
 from flowedge.strategies.choice import AUTOREGRESSIVE, WITHOUT_DRAFTER, checked_strategy
 
 BUNDLED = choice.BUNDLED

@@ -100,7 +100,6 @@ class Segment:
         payload: int32 [n] token ids into the first stage; after it [n, width], the hidden state followed by
             the layer inputs tapped for the drafter so far, unless stages keep them. Where the last stage has
             drawn, of draft rows only the k rows on the target's path are left: [k, width], or [k, 0].
-        padding: bytes sent along, so that the transfer has the size it has in an emulated model.
         tokens: int64 [n], the token of each draft row on the way to a last stage that draws; None elsewhere.
         drawn: int64 [n], the token drawn after each row that the last stage has found on the target's path,
             NO_TOKEN for other rows; None where it does not draw.
@@ -115,7 +114,6 @@ class Segment:
     positions: IntArray
     parents: IntArray
     payload: Payload
-    padding: int = 0
     tokens: IntArray | None = None
     drawn: IntArray | None = None
     stage_times: tuple[StageTime, ...] = ()
@@ -142,7 +140,6 @@ class Segment:
             positions=self.positions[offsets],
             parents=self.parents[offsets],
             payload=payload,
-            padding=self.padding * len(payload) // max(len(self.payload), 1),
             tokens=None if self.tokens is None else self.tokens[offsets],
             drawn=None if self.drawn is None else self.drawn[offsets],
         )
@@ -155,7 +152,6 @@ class Segment:
             positions=np.concatenate([self.positions, following.positions]),
             parents=np.concatenate([self.parents, following.parents]),
             payload=np.concatenate([self.payload, following.payload]),
-            padding=self.padding + following.padding,
             drawn=_both(self.drawn, following.drawn),
         )
 

@@ -12,7 +12,7 @@ from flowedge.doctor.finding import INFO, WARNING, Finding
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.doctor.ports import NOT_REACHED_BACK
 from flowedge.network.address import join_address, split_address
-from flowedge.profiling.link_rates import Measure, measure_rate
+from flowedge.planning.measuring.link_rates import Measure, measure_rate
 
 SLOW_BITS_PER_S = 50e6  # a segment of 16 rows of a 7B model in half precision takes 20 ms
 SLOW_ROUND_TRIP_S = 0.02

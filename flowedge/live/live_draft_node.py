@@ -37,7 +37,7 @@ from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import check_caller
-from flowedge.live.route_links import ExpressFault, OpenTo, RouteLinks
+from flowedge.live.route_links import OpenTo, RouteLinks
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.server import InStream
@@ -69,7 +69,6 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         timing: WorkTiming,
         *,
         progress_s: float,
-        express_fault: ExpressFault | None = None,
         observer: LiveObserver = UNOBSERVED,
         last_stages: Mapping[int, str] | None = None,
     ) -> None:
@@ -84,7 +83,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._last_stages = last_stages
         self._refusing: DrainingError | None = None
         self._links = {
-            route: RouteLinks(express_fault, self._sender(partial(self._next_outbound, route)))
+            route: RouteLinks(timing, self._sender(partial(self._next_outbound, route)))
             for route in machine.routes
         }
         self._last: dict[int, InStream] = {}  # from the last stage of each route
@@ -108,11 +107,6 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     @property
     def is_drained(self) -> bool:
         return not self._running and (self.lost is not None or not self._machine.num_sessions)
-
-    @property
-    def pads_rows(self) -> bool:
-        """Whether rows are padded to the size that they have in an emulated model."""
-        return self._timing.row_bytes > 0
 
     def begin_drain(self, error: DrainingError) -> None:
         self._refusing = error

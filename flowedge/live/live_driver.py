@@ -20,7 +20,7 @@ from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.messages import Message, shared_bytes
 from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
-from flowedge.live.compute_thread import Outcome
+from flowedge.live.compute_thread import Outcome, Span
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
 from flowedge.live.timeline import Timeline
@@ -197,7 +197,7 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         self._foreseen(self._start_job)
         self._foreseen(self._hand_out)  # looking for a job may produce messages, and end sessions
         if outcome.error is None:
-            self._observer.computed(activity, outcome.span.seconds, rows)
+            self._observer.computed(activity, outcome.span, rows)
 
     def _take_back(self, job: JobT, outcome: Outcome[ResultT | None], activity: str) -> None:
         with self._lock:
@@ -216,4 +216,4 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
             session = getattr(part, "session", "")
             self._machine.record_sent(session, share)
             self.timeline.add(session, TRANSFER, started, ended, message_rows(part))
-        self._observer.transferred(ended - started)
+        self._observer.transferred(message, Span(started, ended))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from flowedge.core.messages import Message
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.work_counts import WorkCounts
+from flowedge.live.compute_thread import Span
 
 CountBytes: TypeAlias = Callable[[int], None]
 
@@ -27,11 +29,11 @@ class LiveObserver:
     def admitted(self, waited_s: float) -> None:
         """A draft node has opened a request that waited for so long."""
 
-    def computed(self, activity: str, seconds: float, rows: int) -> None:
-        """A job has ended; `activity` is a word of engine/activity.py."""
+    def computed(self, activity: str, span: Span, rows: int) -> None:
+        """A job has ended, and what follows from it is done; `activity` is a word of engine/activity.py."""
 
-    def transferred(self, seconds: float) -> None:
-        """The transport took an in-band message `seconds` after it was handed over."""
+    def transferred(self, message: Message, span: Span) -> None:
+        """The transport has taken an in-band message, which was handed over at the span's start."""
 
     def of_link(self, link: str) -> tuple[CountBytes, CountBytes]:  # noqa: ARG002
         """Return the counters of bytes sent and of bytes received on links of a kind."""

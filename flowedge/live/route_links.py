@@ -7,12 +7,13 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
 
 MAX_WAITING = 256  # express messages to one stage; a stage that is this far behind has the in-band copies
@@ -22,13 +23,6 @@ OpenTo: TypeAlias = Callable[[str, LinkKind, LinkEvents], Awaitable[FrameLink]]
 _log = logging.getLogger(__name__)
 
 
-class ExpressFault(Protocol):
-    """Loses or delays express messages, so that tests can show that the output does not depend on them."""
-
-    def delay_s(self, message: Message) -> float | None:
-        """Return the seconds by which a message to one stage is late; None if it is lost."""
-
-
 class RouteLinks:
     """The links of one route, which `open` opens. Express messages are sent without a guarantee.
 
@@ -36,9 +30,9 @@ class RouteLinks:
         in_band: the sender to the first stage; it has no link before `open`.
     """
 
-    def __init__(self, fault: ExpressFault | None, in_band: InBandSender) -> None:
+    def __init__(self, timing: WorkTiming, in_band: InBandSender) -> None:
         self.in_band = in_band
-        self._fault = fault
+        self._timing = timing
         self._express: list[FrameLink] = []
         self._sent_bytes: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
@@ -59,7 +53,7 @@ class RouteLinks:
         frame = wire.encode(message)
         session = getattr(message, "session", "")
         for link in self._express:
-            delay_s = 0.0 if self._fault is None else self._fault.delay_s(message)
+            delay_s = self._timing.express_delay_s(message)
             if delay_s is None:
                 continue
             if delay_s > 0:

@@ -1,9 +1,13 @@
-"""How the work of a live driver is timed: its jobs, the messages it sends and the messages that reach it."""
+"""How the work of a live driver is timed: its jobs, the messages it sends and the messages that reach it.
+
+The product works in real time. This is the one place where a bench or a test may have it work otherwise, such
+as in the time of another device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
@@ -18,7 +22,7 @@ class WorkTiming(Protocol):
     """Carries out the work of one live driver. Its methods may be called in any thread and do not wait.
 
     Attributes:
-        row_bytes: bytes to which each row that the device sends on is padded; 0 for no padding.
+        row_bytes: bytes that each row on a link to the device may have, if that is more than its own size.
     """
 
     row_bytes: int
@@ -52,6 +56,9 @@ class WorkTiming(Protocol):
             departed: when the message was due to leave its sender, on time.monotonic(); 0 if unknown.
             deliver: hands the message to the driver.
         """
+
+    def express_delay_s(self, message: Message) -> float | None:
+        """Return the seconds by which an express message to one stage leaves late; None if it is lost."""
 
     def changed(self) -> None:
         """Take note that the driver's machine has taken in a message or a result."""
@@ -87,8 +94,15 @@ class RealTime:
     def arrive(self, kind: LinkKind, departed: float, deliver: Callable[[], None]) -> None:  # noqa: ARG002
         deliver()
 
+    def express_delay_s(self, message: Message) -> float | None:  # noqa: ARG002
+        return 0.0
+
     def changed(self) -> None:
         return
 
     def stop(self) -> None:
         return
+
+
+MakeTiming: TypeAlias = Callable[[ComputeThread], WorkTiming]
+"""Makes the timing of a driver whose jobs run in a compute thread."""

@@ -22,7 +22,6 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         positions=segment.positions.tolist(),
         parents=segment.parents.tolist(),
         payload=tensor_to_pb(segment.payload),
-        padding=segment.padding,
         tokens=None if segment.tokens is None else segment.tokens.tolist(),
         drawn=None if segment.drawn is None else segment.drawn.tolist(),
         computed_rows=[time.rows for time in segment.stage_times],
@@ -55,7 +54,6 @@ def segment_from_pb(segment: pb.Segment, tail: bytes | bytearray | memoryview) -
         positions=positions,
         parents=parents,
         payload=payload,
-        padding=segment.padding,
         tokens=int64(segment.tokens, least=0) if segment.tokens else None,
         drawn=int64(segment.drawn, least=NO_TOKEN) if segment.drawn else None,
         stage_times=tuple(

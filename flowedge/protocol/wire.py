@@ -63,20 +63,18 @@ class Frame(NamedTuple):
         return len(self.start) + len(self.tail)
 
 
-def encode(message: Message, departed: float = 0.0) -> Frame:
+def encode(message: Message) -> Frame:
     """Return the frame of a message.
-
-    Args:
-        departed: when the message was due to leave an emulated device, in seconds of time.monotonic().
 
     Raises:
         ValueError: when the payload has a dtype that frames do not carry.
     """
-    frame = to_head(message)
-    if departed:
-        frame.departed = departed
+    return to_frame(to_head(message), tail_of(message))
+
+
+def to_frame(frame: pb.Frame, tail: memoryview | bytes) -> Frame:
+    """Return the frame with this head and tail."""
     head = frame.SerializeToString()
-    tail = _tail_of(message)
     return Frame(LENGTHS.pack(len(head), len(tail)) + head, tail)
 
 
@@ -100,7 +98,9 @@ def decode(data: bytes) -> Message:
 
 
 def read(head: bytes, tail: bytes | bytearray) -> tuple[Message, float]:
-    """Return the message in the two parts of a frame, and `departed` as in `encode`.
+    """Return the message in the two parts of a frame, and when it was due to leave its sender.
+
+    The time is in seconds of time.monotonic(), and 0 but for senders that emulate a device.
 
     A segment's payload is an array over the memory of the tail, which must not change after that.
 
@@ -258,13 +258,13 @@ def _close_from_pb(close: pb.Close) -> Close:
     return Close(close.session, tuple(map(_report_from_pb, close.reports)), index(close.kept))
 
 
-def _tail_of(message: Message) -> memoryview | bytes:
+def tail_of(message: Message) -> memoryview | bytes:
+    """Return the tail of a message's frame, which is not copied from the message where it is one tensor."""
     match message:
         case Segment():
-            data = data_of(message.payload)
-            return bytes(data) + bytes(message.padding) if message.padding else data
+            return data_of(message.payload)
         case SegmentBatch():
-            return b"".join(_tail_of(segment) for segment in message.segments)
+            return b"".join(tail_of(segment) for segment in message.segments)
         case Tapped():
             return data_of(message.rows)
         case _:

@@ -21,6 +21,7 @@ STRATEGIES = (
     "pipespec_sync",
 )
 WITHOUT_DRAFTER = (AUTOREGRESSIVE,)
+OF_A_FIRST_LOOK = (AUTOREGRESSIVE, "naive_pp", "flowspec")  # no drafts; one tree a round; trees all the time
 WITH_MIDDLE_MODELS = ("pipespec",)
 
 

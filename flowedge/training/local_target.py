@@ -20,8 +20,8 @@ from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.token_sampler import TokenSampler
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import StreamDecoder
 from flowedge.training.target import Question, TokenIds, TrainingTarget
 

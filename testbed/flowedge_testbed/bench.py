@@ -14,8 +14,7 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
-from flowedge_testbed.bounds.run_bounds import all_bounds
-from flowedge_testbed.bounds.tree_coverage import TreeCoverage
+from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.load.load_plan import LoadPlan, LoadTask, make_load_plan
 from flowedge_testbed.load.load_results import differing_answers, load_entries
 from flowedge_testbed.model_set import ModelSet
@@ -25,15 +24,15 @@ from flowedge_testbed.plan import Case, Plan, Run, Task, by_setup, cases, make_p
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from flowedge_testbed.provenance import code_digest, git_revision, versions
-from flowedge_testbed.replay.path_coverage import CoverageStore
-from flowedge_testbed.report.charted import charted
+from flowedge_testbed.replay.path_coverage import CoverageStore, TreeCoverage
+from flowedge_testbed.replay.run_bounds import all_bounds
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.report.leads import leads_content
 from flowedge_testbed.report.load.load_document import write_load_report
 from flowedge_testbed.report.load.load_pictures import charted_load, draw_load_pictures
 from flowedge_testbed.report.load.load_summary import summarise_load
 from flowedge_testbed.report.origin import origin_of
-from flowedge_testbed.report.pictures import PictureSource, draw_pictures
+from flowedge_testbed.report.pictures import PictureSource, charted, draw_pictures
 from flowedge_testbed.report.summary import BenchSummary, summarise
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
@@ -300,7 +299,7 @@ class Benchmark:
         store = CoverageStore(self.models, out)
 
         def coverage_of(task: Task, run: Run) -> TreeCoverage:
-            share = run.emulation.draft_share
+            share = DraftShare.of(run.emulation)
             return store.coverage(task.prompt, task.sampling, task.max_new_tokens, run.noise, share)
 
         found = entries(plan.cells, records, all_bounds(plan.tasks, records, coverage_of))

@@ -23,7 +23,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.simulate.in_process import load_blocks
+from flowedge.planning.in_process import load_blocks
 from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens
 from flowedge_testbed.profiles import library

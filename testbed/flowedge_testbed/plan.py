@@ -14,28 +14,27 @@ from typing import Any, TypeAlias
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
+from flowedge.planning.choices import with_kept_taps, with_verification
+from flowedge.planning.memory_fit import require_fit
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
-from flowedge_testbed.costs.fitted_options import level_width
-from flowedge_testbed.costs.tap_choice import with_kept_taps
-from flowedge_testbed.costs.verification_choice import with_verification
 from flowedge_testbed.emulation.emulate import emulate
-from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory_fit import require_fit
 from flowedge_testbed.emulation.place import Place
-from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.emulation.specpipe_width import level_width
+from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.real_pipeline import RealPipeline, real_pipeline
 from flowedge_testbed.scenario import OPTION, Scenario
 
 Point: TypeAlias = tuple[tuple[str, float], ...]  # value of each sweep axis
 Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
-Setup: TypeAlias = Emulation | RealPipeline
+Setup: TypeAlias = PipelineProfile | RealPipeline
 
 
-def _emulation(setup: Setup) -> Emulation:
-    if not isinstance(setup, Emulation):
+def _emulation(setup: Setup) -> PipelineProfile:
+    if not isinstance(setup, PipelineProfile):
         raise BadRequestError(f"{setup.name} is on real hosts, which cannot be emulated; use --clock real")
     return setup
 
@@ -50,7 +49,7 @@ class Case:
     options: Options
 
     @property
-    def emulation(self) -> Emulation:
+    def emulation(self) -> PipelineProfile:
         """The emulated pipeline.
 
         Raises:
@@ -72,7 +71,7 @@ class Run:
     noise: Noise = "plain"
 
     @property
-    def emulation(self) -> Emulation:
+    def emulation(self) -> PipelineProfile:
         """The emulated pipeline.
 
         Raises:
@@ -225,7 +224,7 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
             continue
         fixed[name] = value
     fitted = strategy in (SpecPipe.name, SpecPipeDB.name)
-    if fitted and hit_rates is not None and isinstance(case.setup, Emulation):
+    if fitted and hit_rates is not None and isinstance(case.setup, PipelineProfile):
         fixed.setdefault("width", level_width(case.setup, hit_rates))
     return tuple(sorted(fixed.items()))
 
@@ -311,7 +310,7 @@ def _check_memory(
 ) -> None:
     longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
     for case in all_cases:
-        if not isinstance(case.setup, Emulation):
+        if not isinstance(case.setup, PipelineProfile):
             continue  # agents check their own memory
         rows = [
             make_strategy(scenario.method(method)[0], dict(choose(case, method))).max_draft_rows

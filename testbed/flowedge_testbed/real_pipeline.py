@@ -10,9 +10,9 @@ from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.choice import drafter_label
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
-from flowedge.profiling.documents.device import Watts
-from flowedge.profiling.documents.model import Quantisation
-from flowedge_testbed.emulation.emulation import SHORT_DTYPES
+from flowedge.planning.profile.device import Watts
+from flowedge.planning.profile.model import Quantisation
+from flowedge.planning.profile.pipeline import SHORT_DTYPES
 from flowedge_testbed.emulation.place import Devices
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import OPTION, Scenario

@@ -10,8 +10,8 @@ from typing import Any
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Finished, Request, StageReport, Tokens
 from flowedge.engine.statistics import RequestClock, RequestStatistics
-from flowedge.profiling.documents.device import Watts
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
+from flowedge.planning.profile.device import Watts
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
 
@@ -105,7 +105,7 @@ class RunRecord:
 def record_of(
     request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
 ) -> RunRecord:
-    """Return the record of a request that began at time 0; `watts` as in Emulation.
+    """Return the record of a request that began at time 0; `watts` as in PipelineProfile.
 
     Raises:
         DeadlineError: when the request did not finish.
@@ -137,7 +137,7 @@ def record_from(
     Args:
         tokens: the output; latency_s: seconds from the arrival to the last token.
         trace: what the devices did, with the arrival at time 0.
-        watts: power of each device, as in Emulation.
+        watts: power of each device, as in PipelineProfile.
     """
     draft_node, *others = _devices(statistics, trace, watts, latency_s)
     counters, stages = statistics.counters, len(statistics.stages)

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flowedge_testbed.bounds.run_bounds import RunBounds, bound_together
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.plan import Case, Cell, Options
 from flowedge_testbed.record import DeviceUsage, RunRecord
+from flowedge_testbed.replay.run_bounds import RunBounds, bound_together
 
 DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
@@ -183,7 +183,7 @@ def method_and_place(method: str, options: Options, case: Case) -> dict[str, Any
         "method": method,
         "options": dict(options),
         "profile": case.profile,
-        "emulated": isinstance(setup, Emulation),
+        "emulated": isinstance(setup, PipelineProfile),
         "model": setup.title,
         "quant": setup.quant,
         "stages": setup.num_stages,

@@ -16,23 +16,21 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.layers.taps import kept_places, tapped_place
-from flowedge.simulate.in_process import machine_pipeline, virtual_pipeline
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE, VirtualPipeline
-from flowedge_testbed.costs.profile_costs import ProfileCosts
+from flowedge.planning.in_process import machine_pipeline, virtual_pipeline
+from flowedge.planning.profile_costs import ProfileCosts
+from flowedge.planning.split import even_split
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, VirtualPipeline
 from flowedge_testbed.emulation.draft_share import DraftShare
-from flowedge_testbed.emulation.emulation import even_split
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
-from flowedge_testbed.load.load_record import LoadRecord, load_record
-from flowedge_testbed.load.load_trace import LoadObserver
+from flowedge_testbed.load.load_record import LoadObserver, LoadRecord, load_record
 from flowedge_testbed.load.virtual_load import VirtualLoad
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced.paced_backend import PacedBackend
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayDrafts, ReplayStage, ReplayStages
-from flowedge_testbed.replay.kept_paths import KeptPaths
-from flowedge_testbed.replay.path_drafter import PathDrafter
+from flowedge_testbed.replay.path_drafter import KeptPaths, PathDrafter
 from flowedge_testbed.replay.true_path import PathStore
 from flowedge_testbed.trace import Trace, TraceObserver
 
@@ -107,12 +105,12 @@ class VirtualBackend:
             raise BadRequestError(
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
             )
-        split = even_split(layers, stages)
+        split = tuple(even_split(layers, stages, larger_first=True))
         return virtual_pipeline(
             models.checkpoint,
             split,
             costs,
-            drafter=models.drafter_for(run.emulation.draft_share),
+            drafter=models.drafter_for(DraftShare.of(run.emulation)),
             head=models.head,
             make_text=NoText,
             prefill_rows=run.prefill_rows,
@@ -141,7 +139,7 @@ class ReplayBackend:
         drafters: dict[tuple[Noise, DraftShare], PathDrafter] = {}
         try:
             for run in task.runs:
-                kind = (run.noise, run.emulation.draft_share)
+                kind = (run.noise, DraftShare.of(run.emulation))
                 if kind not in drafters:
                     noise, drafter = draft_noise(task.sampling, run.noise), models.drafter_for(kind[1])
                     drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
@@ -177,7 +175,7 @@ class ReplayBackend:
         def opened(number: int) -> Request:
             request = load.request(task.requests.request(number), self._models.eos)
             observer.know(request.session, number)
-            path, drafter = kept.of(request, run.emulation.draft_share)
+            path, drafter = kept.of(request, DraftShare.of(run.emulation))
             for stage in stages:
                 stage.opened(request.session, path)
             drafts.opened(request.session, path, drafter)

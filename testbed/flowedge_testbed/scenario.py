@@ -11,11 +11,11 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.request import NOISES, Noise
 from flowedge.core.verification import VerificationChoice
 from flowedge.drafting.choice import drafter_names, drafter_value
-from flowedge.profiling.documents.model import Quantisation, StoredDtype, YamlDocument
+from flowedge.planning.profile.model import Quantisation, StoredDtype, YamlDocument
+from flowedge.planning.profile.profile_files import explain, read_document
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
-from flowedge_testbed.profiles.documents import explain, read_document
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
 Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth", "places"]

@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.core.messages import Message, Prune, session_messages
 from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
 
 NO_SESSION = -1  # the session of what was done for no single request
 
@@ -32,7 +32,7 @@ class Interval:
     """A span of time, in seconds, in which a device did one thing.
 
     Attributes:
-        place: as in simulate/virtual_pipeline.py; that of the sender for a transfer.
+        place: as in planning/virtual_pipeline.py; that of the sender for a transfer.
         kind: a word of flowedge/engine/activity.py.
         rows: rows computed or sent; 0 for a transfer of no rows.
         session: under a load, the number of the request that it was done for.

@@ -14,14 +14,14 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowedge_testbed.bounds.run_bounds import drafts, is_bounded
+from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
-from flowedge_testbed.load.load_record import LoadRecord
-from flowedge_testbed.load.load_trace import charted_part
+from flowedge_testbed.load.load_record import LoadRecord, charted_part
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.replay.path_coverage import CoverageStore
+from flowedge_testbed.replay.run_bounds import drafts, is_bounded
 from flowedge_testbed.run_backends import RunBackend, make_run_backend
 from flowedge_testbed.trace import Trace
 
@@ -152,7 +152,7 @@ class Worker:
                 _store(trace_file(directory, run.key), trace.to_dict())
             _store(record_file(directory, run.key), record.to_dict())
         kinds = {
-            (run.noise, run.emulation.draft_share) for run in task.runs if is_bounded(run) and drafts(run)
+            (run.noise, DraftShare.of(run.emulation)) for run in task.runs if is_bounded(run) and drafts(run)
         }
         for noise, share in kinds:
             self._coverages.coverage(task.prompt, task.sampling, task.max_new_tokens, noise, share)

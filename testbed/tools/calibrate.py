@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.device import DeviceProfile
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN
@@ -41,7 +41,7 @@ class Cycle:
     tokens: float
 
 
-def cycle_of(runs: SampleRuns, emulation: Emulation) -> Cycle:
+def cycle_of(runs: SampleRuns, emulation: PipelineProfile) -> Cycle:
     """Return the mean cycle over all prompts."""
     records = runs.records(emulation, METHOD)
     rounds = sum(sum(1 for count in r.accepted_per_round if count) for r in records)
@@ -71,12 +71,12 @@ def solve(seconds: Callable[[float], float], target: float, first: float, second
     return 1 / fast
 
 
-def on_device(emulation: Emulation, device: DeviceProfile) -> Emulation:
+def on_device(emulation: PipelineProfile, device: DeviceProfile) -> PipelineProfile:
     """Return the same pipeline with every device replaced."""
     return replace(emulation, draft_node=device, stages=(device,) * len(emulation.stages))
 
 
-def with_links(emulation: Emulation, **changes: float) -> Emulation:
+def with_links(emulation: PipelineProfile, **changes: float) -> PipelineProfile:
     """Return the same pipeline with some values of every link replaced."""
     links = tuple(link.model_copy(update=changes) for link in emulation.links)
     return replace(emulation, links=links)
@@ -98,7 +98,7 @@ def target_cycle(model: str, acceptance: float = EAGLE2_ACCEPTANCE) -> tuple[flo
 
 
 def fitted(
-    runs: SampleRuns, emulation: Emulation, device: DeviceProfile, constant: str, cycle_s: float
+    runs: SampleRuns, emulation: PipelineProfile, device: DeviceProfile, constant: str, cycle_s: float
 ) -> DeviceProfile:
     """Return the device with the constant with which a cycle on `emulation` takes `cycle_s` seconds."""
 

@@ -14,8 +14,8 @@ from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.exactness import try_exactness
 from flowedge.models.layers.tensors import DTYPES
-from flowedge.profiling.device.generic_layers import generic_block
-from flowedge.profiling.documents.model import LayerSizes
+from flowedge.planning.measuring.generic_layers import generic_block
+from flowedge.planning.profile.model import LayerSizes
 from flowedge_testbed.report.markdown import table
 from testbed.tools.gpu.turns import shortest_ms
 

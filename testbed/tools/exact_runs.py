@@ -31,8 +31,8 @@ from flowedge.models.kv.store import KvFormat
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
 from flowedge_testbed.prompts import OWN_FILE

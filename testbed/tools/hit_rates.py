@@ -19,7 +19,7 @@ import yaml
 from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.record import RunRecord
 from testbed.tools.sample_runs import SampleRuns

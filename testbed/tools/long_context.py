@@ -34,9 +34,9 @@ from flowedge.models.layers import attention
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.cache import SessionCache
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.placement.split import even_split, layer_ranges
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import machine_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import machine_pipeline
+from flowedge.planning.split import even_split, layer_ranges
 from flowedge.text.tokenizer import StreamDecoder
 from flowedge_testbed.report.markdown import table
 

@@ -9,7 +9,7 @@ import flowedge_testbed
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Options, Run, Task, cases
 from flowedge_testbed.prompts import dataset_files, read_dataset
@@ -43,7 +43,7 @@ class SampleRuns:
             self.dataset, files[self.dataset], samples, room, models.encode
         ).prompts
 
-    def emulation(self, profile: str) -> Emulation:
+    def emulation(self, profile: str) -> PipelineProfile:
         """Return the pipeline of this name.
 
         Raises:
@@ -54,7 +54,7 @@ class SampleRuns:
             raise BadRequestError(f"{SCENARIO}: no profile {profile}")
         return found[0].emulation
 
-    def records(self, emulation: Emulation, strategy: str, options: Options = ()) -> list[RunRecord]:
+    def records(self, emulation: PipelineProfile, strategy: str, options: Options = ()) -> list[RunRecord]:
         """Run a method on each prompt at temperature 0, and return the records."""
         scenario = self._scenario
         run = Run("sample", strategy, options, emulation, 0, scenario.prefill_rows)
@@ -70,7 +70,7 @@ class SampleRuns:
 
     def compared(
         self,
-        emulation: Emulation,
+        emulation: PipelineProfile,
         strategy: str,
         choices: Sequence[Options],
         index: int,

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.device import DeviceProfile
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.bench import Benchmark, BenchOptions, overridden
 from flowedge_testbed.bench_progress import bench_progress
-from flowedge_testbed.emulation.emulation import Emulation
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Case
 from flowedge_testbed.profiles import library
@@ -60,10 +60,10 @@ class Assumptions:
     name: str
     acceptance: float
     device: DeviceProfile
-    emulation: Emulation
+    emulation: PipelineProfile
 
 
-def assumptions(emulation: Emulation, device: DeviceProfile) -> Iterator[Assumptions]:
+def assumptions(emulation: PipelineProfile, device: DeviceProfile) -> Iterator[Assumptions]:
     """Yield the assumptions as they are, then each of them changed, then faster links."""
     yield Assumptions("as assumed", EAGLE2_ACCEPTANCE, device, emulation)
     latency = emulation.links[0].latency_ms

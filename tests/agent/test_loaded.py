@@ -49,7 +49,7 @@ content = LayerSlice("bundled", 0, 8, "bfloat16", quant, exact=True)
 opened = side.open_here(content, "")
 if role == "stage":
     held = side.load_stage(content, opened)
-    side.stage_spec(held, 0, opened.checkpoint)
+    side.stage_spec(held, opened.checkpoint)
 else:
     devices = {"a:1": pb.Device(name="a", compute=pb.Compute(device="cpu"))}
     request = pb.DraftNodeRole(

@@ -12,7 +12,7 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.core.request import NOISES
 from flowedge.models.quant.quantize import QUANTISATIONS
-from flowedge.profiling.documents.model import Quantisation
+from flowedge.planning.profile.model import Quantisation
 from flowedge_testbed.bench_command import DraftNoise
 from tests.support.processes import CLI
 

@@ -11,8 +11,8 @@ from flowedge.client.clock_offset import ClockOffset, Exchange
 from flowedge.client.survey import AgentReply, SurveyedAgent, survey
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.discovery.advertised_device import AdvertisedDevice
-from flowedge.profiling.link_rates import link_rates
-from flowedge.profiling.measurement import LinkMeasurement
+from flowedge.planning.measuring.link_rates import link_rates
+from flowedge.planning.profile.measurement import LinkMeasurement
 from flowedge.v1 import agent_pb2
 from flowedge.version import PROTOCOL_VERSION
 

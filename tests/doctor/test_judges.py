@@ -29,7 +29,7 @@ from flowedge.doctor import (
 from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.known_agents import KnownAgents
-from flowedge.profiling.measurement import LinkMeasurement
+from flowedge.planning.profile.measurement import LinkMeasurement
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
 

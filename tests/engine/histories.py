@@ -14,7 +14,7 @@ from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.events import TARGET

@@ -21,12 +21,12 @@ from flowedge.engine.stage.computing_segments import ComputingSegments
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_session import WithheldTaps
 from flowedge.engine.stage.waiting_segments import WaitingSegments
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
 from flowedge.protocol import row_sequence as sequence
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies import flowspec
 from flowedge.strategies.tree_commands import advance
 from tests.engine import exact_model, histories

@@ -12,8 +12,8 @@ from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.protocol.pipeline_ledger import PipelineTrip
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.events import Layer, Prefilled, StrategyEvent, Verified
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, ExactStage

@@ -20,9 +20,9 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import load_blocks, virtual_pipeline
-from flowedge.simulate.virtual_pipeline import (
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import load_blocks, virtual_pipeline
+from flowedge.planning.virtual_pipeline import (
     ExpressDelay,
     TimedOutput,
     VirtualObserver,

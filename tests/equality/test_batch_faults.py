@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import ForwardBatch, StageJob
 from flowedge.models.layers.session_rows import SessionRows
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from tests.equality.conftest import Pair, expected, request, token_ids
 from tests.support.breadth import dealt_thinly
 from tests.support.seams import caches_of, is_empty, open_drafts, stage_executors

@@ -12,7 +12,7 @@ from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.layers.head import LMHead
 from flowedge.models.sampling.path_rules import PathRules
-from flowedge.simulate.virtual_pipeline import TimedOutput
+from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, token_ids
 from tests.equality.test_rules import RULES, asked, likelihoods, ruled

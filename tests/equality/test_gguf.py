@@ -17,8 +17,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import load_blocks, virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids

@@ -13,8 +13,8 @@ from flowedge.cli.main import run
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import load_blocks, virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids

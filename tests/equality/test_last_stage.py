@@ -15,7 +15,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import LAST_STAGE
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob
-from flowedge.simulate.virtual_pipeline import VirtualObserver
+from flowedge.planning.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, request, token_ids
 from tests.support.breadth import dealt, dealt_thinly, thinnest

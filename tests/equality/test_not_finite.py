@@ -32,8 +32,8 @@ from flowedge.models.layers.language_model import LanguageModel
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.quantize import QUANTISATIONS, backend_of
 from flowedge.models.sampling.draw_candidates import find_candidates
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.drafting.conftest import save_small_lm
 from tests.engine.histories import NoText

@@ -11,8 +11,8 @@ from flowedge.core.request import Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.published.pipespec import PipeSpecSync
 from flowedge.text.tokenizer import StreamDecoder
 from tests.drafting.conftest import save_small_lm

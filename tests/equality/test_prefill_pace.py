@@ -9,9 +9,9 @@ import pytest
 
 from flowedge.core.request import Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from tests.engine.histories import NoText
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
 from tests.support.breadth import dealt

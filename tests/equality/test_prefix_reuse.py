@@ -14,9 +14,9 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.simulate.virtual_pipeline import ExpressDelay, VirtualPipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
+from flowedge.planning.virtual_pipeline import ExpressDelay, VirtualPipeline
 from flowedge.strategies.registry import STRATEGIES
 from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids

@@ -23,9 +23,9 @@ from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob, Verify
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualObserver
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
+from flowedge.planning.virtual_pipeline import TimedOutput, VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from flowedge.text.tokenizer import StreamDecoder
 from tests.engine.histories import express_fault

@@ -16,7 +16,7 @@ from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import ForwardBatch
 from flowedge.models.check.judging import Tolerance
-from flowedge.simulate.virtual_pipeline import VirtualObserver
+from flowedge.planning.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, expected, reference, request, token_ids
 from tests.support.breadth import dealt, dealt_thinly

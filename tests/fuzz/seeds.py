@@ -62,7 +62,7 @@ def session_frames(session: str, width: int | None) -> list[SeedFrame]:
         Segment(session, 0, 0, True, 0, prompt, prompt - 1, payload(3)),
         Segment(session, 1, 0, False, 3, *draft, payload(3)),
         Prune(session, 1, 6, 3, 1, np.array([3, 5])),
-        Segment(session, 2, 1, False, 5, np.array([5]), np.array([4]), payload(1), padding=7),
+        Segment(session, 2, 1, False, 5, np.array([5]), np.array([4]), payload(1)),
         Heartbeat(9),
         Close(session, (StageReport("v0", 3, 6, 1, 1, 0, 0.5, 99),)),
     ]
@@ -80,8 +80,8 @@ def _beside_another(session: str, payload: Callable[[int], np.ndarray]) -> Itera
     yield Segment(session, 0, 0, True, 0, prompt, prompt - 1, payload(3))
     yield Open(other, 64, prefix=Prefix(session, 2))
     rows = np.array([3]), np.array([2])
-    of_other = Segment(other, 0, 0, True, 2, np.array([2]), np.array([1]), payload(1), padding=5)
-    yield SegmentBatch((Segment(session, 1, 0, True, 3, *rows, payload(1), padding=3), of_other))
+    of_other = Segment(other, 0, 0, True, 2, np.array([2]), np.array([1]), payload(1))
+    yield SegmentBatch((Segment(session, 1, 0, True, 3, *rows, payload(1)), of_other))
     yield Close(session, kept=4)
     yield Forget(session)
     yield Close(other)
@@ -101,7 +101,21 @@ def _drawing(messages: list[core.Message], *, first: bool) -> Iterable[core.Mess
 
 
 def _frames(messages: Iterable[core.Message]) -> list[SeedFrame]:
-    return [SeedFrame(wire.to_head(message), bytes(wire.encode(message).tail)) for message in messages]
+    return [_frame(message) for message in messages]
+
+
+def _frame(message: core.Message) -> SeedFrame:
+    """Return the frame of a message; that of draft rows is padded, as for an emulated device."""
+    head, tail = wire.to_head(message), bytes(wire.tail_of(message))
+    match message:
+        case Segment() if not message.committed:
+            last = head.segment
+        case SegmentBatch():
+            last = head.batch.segments[-1]
+        case _:
+            return SeedFrame(head, tail)
+    last.padding = 7
+    return SeedFrame(head, tail + bytes(last.padding))
 
 
 def express_frames(session: str) -> list[SeedFrame]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.core.messages import Message
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
@@ -26,7 +27,6 @@ from flowedge.live import live_draft_node
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
-from flowedge.live.route_links import ExpressFault
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
@@ -36,8 +36,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.taps import Taps, kept_places
 from flowedge.network.link_settings import LinkSettings
-from flowedge.placement.split import even_split, layer_ranges
-from flowedge_testbed.paced.express_faults import Delay, parse_express_fault
+from flowedge.planning.split import even_split, layer_ranges
+from flowedge_testbed.paced.express_faults import Delay, ExpressFault, parse_express_fault
 from tests.support.breadth import dealt
 from tests.support.links import serving_streams
 
@@ -78,6 +78,17 @@ class StuckExecutor(BlockExecutor):
         return super().run(job)
 
 
+class FaultyTime(RealTime):
+    """Real time in which express messages are lost or late."""
+
+    def __init__(self, compute: ComputeThread, fault: ExpressFault) -> None:
+        super().__init__(compute)
+        self._fault = fault
+
+    def express_delay_s(self, message: Message) -> float | None:
+        return self._fault.delay_s(message)
+
+
 @contextlib.asynccontextmanager
 async def live_pipeline(
     models: Models,
@@ -98,10 +109,10 @@ async def live_pipeline(
             serving = serving_streams(name, lambda _: owner, SETTINGS)
             addresses.append(await stack.enter_async_context(serving))
 
-        def timing(name: str) -> RealTime:
+        def timing(name: str, fault: ExpressFault | None = None) -> RealTime:
             compute = ComputeThread(name)
             stack.callback(compute.stop, 1.0)
-            return RealTime(compute)
+            return RealTime(compute) if fault is None else FaultyTime(compute, fault)
 
         stages: list[LiveStage] = []
         for index, block in enumerate(models.blocks):
@@ -113,9 +124,8 @@ async def live_pipeline(
         node = LiveDraftNode(
             models.draft.make_machine("d0", STAGES, models.taps, kept_rows=kept_rows),
             models.draft.executor,
-            timing("d0"),
+            timing("d0", fault),
             progress_s=progress_s,
-            express_fault=fault,
         )
         node.admit_within(AdmissionLimits(total_rows=total_rows))
         await serve("d0", node)

@@ -26,8 +26,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.graphs.pieces import CallingMaker
 from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decoding
 from flowedge.models.layers.block import LayerBlock
-from flowedge.profiling.device import draft_timing
-from flowedge.profiling.device.layer_timing import RECORDING_RUNS
+from flowedge.planning.measuring import draft_timing
+from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
 from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
     SAMPLINGS,
@@ -74,7 +74,7 @@ ELSEWHERE = {
     "flowedge.models.sampling.path_logits": "serves heads that the kernels compute",
     "flowedge.models.sampling.ruled_draws": "draws on the host, from logits that `to_host` has copied",
     "flowedge.models.memory_errors": "reads the messages of errors",
-    "flowedge.simulate.in_process": "builds the executors that are run here",
+    "flowedge.planning.in_process": "builds the executors that are run here",
 }
 PACKAGES_ELSEWHERE = {
     "flowedge.agent": "names dtypes and devices, and computes nothing",
@@ -86,7 +86,7 @@ PACKAGES_ELSEWHERE = {
     "flowedge.models.native": "serves CPUs",
     "flowedge.models.products": "serves CPUs",
     "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
-    "flowedge.profiling": "times a real device, and waits for it",
+    "flowedge.planning.profile": "times a real device, and waits for it",
     "flowedge.training": "trains on a real device, where waiting delays no answer",
     "flowedge.weights": "encodes weights on the host",
 }

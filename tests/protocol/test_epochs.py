@@ -23,7 +23,7 @@ def prune_of(epoch, source_len, context, accepted, retained, session="s") -> Pru
     return Prune(session, epoch, source_len, context, accepted, np.array(retained, dtype=np.int64))
 
 
-def segment_of(first, parents, epoch=0, session="s", number=0, committed=False, padding=0) -> Segment:
+def segment_of(first, parents, epoch=0, session="s", number=0, committed=False) -> Segment:
     n = len(parents)
     return Segment(
         session=session,
@@ -34,7 +34,6 @@ def segment_of(first, parents, epoch=0, session="s", number=0, committed=False, 
         positions=np.arange(first, first + n),
         parents=np.array(parents, dtype=np.int64),
         payload=np.arange(n, dtype=np.int32) + 100 * number,
-        padding=padding,
     )
 
 
@@ -139,16 +138,10 @@ def test_prunes_of_the_sequence_pass_the_stages_check(chain):
 
 
 def test_a_segment_that_is_left_empty_is_a_header():
-    mapped, kept = map_segment(segment_of(5, [4, 5], padding=2048), prune_of(1, 7, 3, 1, [3]))
+    mapped, kept = map_segment(segment_of(5, [4, 5]), prune_of(1, 7, 3, 1, [3]))
     assert mapped.num_rows == len(kept) == 0
     assert mapped.payload.shape == (0,)
     assert mapped.epoch == 1
-    assert mapped.padding == 0, "it must not cost the transfer of the rows it has lost"
-
-
-def test_padding_shrinks_with_the_rows():
-    mapped, _ = map_segment(segment_of(3, [-1, 3, 4, 5], padding=4096), prune_of(1, 7, 3, 1, [3]))
-    assert (mapped.num_rows, mapped.padding) == (1, 1024)
 
 
 def test_a_segment_of_one_row_keeps_its_parent():

@@ -40,7 +40,9 @@ MESSAGES: list[Message] = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_what_devices_send_passes(message: Message) -> None:
-    head = wire.encode(message, departed=3.0).start[wire.LENGTHS.size :]
+    frame = wire.to_head(message)
+    frame.departed = 3.0
+    head = frame.SerializeToString()
     assert len(head) > SMALL_BYTES
     check_bounds(head)
     assert type(wire.decode(wire.to_bytes(message))) is type(message)

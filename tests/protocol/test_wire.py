@@ -65,7 +65,6 @@ def segments(draw: st.DrawFn) -> Segment:
         per_row(0),
         per_row(-1),
         np.frombuffer(bits, dtype=dtype).reshape(shape),
-        draw(st.integers(0, 1000)),
         per_row(0) if rows and draw(st.booleans()) else None,
         per_row(NO_TOKEN) if rows and draw(st.booleans()) else None,
         tuple(draw(st.lists(STAGE_TIMES, max_size=3))),
@@ -248,5 +247,6 @@ def test_a_payload_of_another_dtype_is_a_mistake_of_ours() -> None:
     ("departed", "read"), [(0.0, 0.0), (12.5, 12.5), (float("nan"), 0.0), (float("inf"), 0.0)]
 )
 def test_when_a_message_departed_travels_with_it(departed: float, read: float) -> None:
-    head = wire.encode(Credit("s"), departed).start[wire.LENGTHS.size :]
-    assert wire.read(head, b"") == (Credit("s"), read)
+    head = wire.to_head(Credit("s"))
+    head.departed = departed
+    assert wire.read(head.SerializeToString(), b"") == (Credit("s"), read)

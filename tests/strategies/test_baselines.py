@@ -14,7 +14,7 @@ from flowedge.strategies.published.pruned_pp import PrunedPP
 from flowedge.strategies.published.stepwise import PipeDec, SpecPipe, SpecPipeSettings
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
-from flowedge_testbed.costs.specpipe_width import best_width, time_between_tokens
+from flowedge_testbed.emulation.specpipe_width import best_width, time_between_tokens
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND, small
 

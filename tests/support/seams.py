@@ -26,7 +26,7 @@ from flowedge.engine.stage.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.models.layers.cache import SessionCache
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.step_times import StepTimes

@@ -14,7 +14,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.simulate.virtual_pipeline import TimedOutput
+from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from flowedge_testbed.bench import BenchOptions, BenchProgress
 from flowedge_testbed.plan import Task

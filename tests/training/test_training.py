@@ -25,8 +25,8 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.head import LMHead
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import encode_chat
 from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import TrainingObserver, train_drafter

@@ -13,12 +13,13 @@ from prometheus_client.registry import Collector
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.core.messages import Message
 from flowedge.core.request import DecodeCounters
 from flowedge.device.memory import read_available_memory
 from flowedge.device.temperature import temperatures
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
-from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.compute_thread import ComputeThread, Span
 from flowedge.live.observer import CountBytes, LiveObserver
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION, VERSION
@@ -93,13 +94,13 @@ class AgentMetrics(LiveObserver):
     def admitted(self, waited_s: float) -> None:
         self._waited.observe(waited_s)
 
-    def computed(self, activity: str, seconds: float, rows: int) -> None:
-        self._compute_of(activity).observe(seconds)
+    def computed(self, activity: str, span: Span, rows: int) -> None:
+        self._compute_of(activity).observe(span.seconds)
         if activity == ABORTED:
             self._rows.labels("aborted").inc(rows)
 
-    def transferred(self, seconds: float) -> None:
-        self._transfer.observe(seconds)
+    def transferred(self, message: Message, span: Span) -> None:  # noqa: ARG002
+        self._transfer.observe(span.seconds)
 
     def of_link(self, link: str) -> tuple[CountBytes, CountBytes]:
         return self._link.labels(link, "sent").inc, self._link.labels(link, "received").inc

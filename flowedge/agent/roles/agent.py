@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from flowedge.agent.config.agent_config import AgentConfig
@@ -14,12 +14,11 @@ from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.device.compute import DeviceCompute
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.route_links import ExpressFault
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
-from flowedge.live.work_timing import RealTime, WorkTiming
+from flowedge.live.work_timing import MakeTiming, RealTime
 from flowedge.models.libraries import import_libraries
 from flowedge.network.address import join_address
 from flowedge.v1 import weights_pb2_grpc as rpc
@@ -34,19 +33,6 @@ _OTHER_PORT = "end that program, or choose another port with --port or agent.por
 STOP_GRACE_S = 0.5  # for calls to end that are told of the stop
 
 
-@dataclass(frozen=True)
-class Instruments:
-    """How an agent's work is timed and which express messages are lost; the defaults are the product's.
-
-    Attributes:
-        make_timing: makes the timing of a role that is being taken; called on the event loop.
-        express_fault: applied to the express messages of a draft node; None for no fault.
-    """
-
-    make_timing: Callable[[ComputeThread], WorkTiming] = RealTime
-    express_fault: ExpressFault | None = None
-
-
 @dataclass
 class Agent:
     """What the roles and services of one agent work with.
@@ -57,6 +43,7 @@ class Agent:
         roles: holds the device's role; local_weights: the weights that the device can give to others.
         observer: is told of the work of live drivers.
         listener: where the connections of links are made; to be closed at the end.
+        make_timing: makes the timing of a role that is being taken; called on the event loop.
         member: URI in the device's certificate (see Member.uri); None without a certificate.
     """
 
@@ -67,7 +54,7 @@ class Agent:
     local_weights: LocalWeights
     listener: LinkListener
     observer: LiveObserver = UNOBSERVED
-    instruments: Instruments = field(default_factory=Instruments)
+    make_timing: MakeTiming = RealTime
     member: str | None = None
     _compute_side: ComputeSide | None = None
 
@@ -81,7 +68,7 @@ class Agent:
         *,
         device_id: str | None = None,
         observer: LiveObserver = UNOBSERVED,
-        instruments: Instruments | None = None,
+        make_timing: MakeTiming = RealTime,
     ) -> Agent:
         """Have a server listen where the settings say, and serve weights and the streams of pipelines.
 
@@ -104,7 +91,7 @@ class Agent:
             LocalWeights.configured(config.cache.dir, config.cache.gib),
             listener,
             observer,
-            instruments or Instruments(),
+            make_timing,
             None if security.store is None else security.store.credentials.holder.member.uri,
         )
         weights = WeightsService(info.name, agent.local_weights, config.weights)

@@ -45,8 +45,8 @@ from flowedge.models.layers.taps import Taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
-from flowedge.placement.admission import admit, session_rows
-from flowedge.placement.split import check_split, even_split, layer_ranges, layers_beside_head
+from flowedge.planning.fit import admit, session_rows
+from flowedge.planning.split import check_split, even_split, layer_ranges, layers_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
 from flowedge.v1 import agent_pb2 as pb
@@ -141,13 +141,9 @@ class ComputeSide:
         release_freed_memory()
         return said
 
-    def stage_spec(self, executor: BlockExecutor, padded_row_bytes: int, checkpoint: Checkpoint) -> StageSpec:
-        """Return what a stage accepts, by the memory that is left, the model and the agent's limits.
-
-        padded_row_bytes: to which each row of hidden states that it sends is padded; 0 for no padding.
-        """
+    def stage_spec(self, executor: BlockExecutor, checkpoint: Checkpoint) -> StageSpec:
+        """Return what a stage accepts, by the memory that is left, the model and the agent's limits."""
         limits = self._config.limits
-        sent_row_bytes = (executor.row_width + executor.added_width) * executor.block.dtype.itemsize
         memory = read_memory_of(str(executor.block.device), self._config.memory)
         rows = session_rows(executor.cache_row_bytes, self._config.memory, memory)
         # A middle model has sessions of the target's length, whatever it was made for.
@@ -155,7 +151,6 @@ class ComputeSide:
         return executor.stage_spec(
             max_capacity=min(MAX_CAPACITY, rows, most_capacity(positions)),
             max_total_capacity=rows,
-            padding_per_row=max(padded_row_bytes - sent_row_bytes, 0) if executor.model is None else 0,
             max_rows=limits.segment_rows,
             max_sessions=limits.sessions,
             max_queue=limits.queued_segments,

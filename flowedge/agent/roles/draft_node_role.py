@@ -35,7 +35,7 @@ from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.link import OutLink
 from flowedge.network.deadline import ProgressDeadline
-from flowedge.placement.admission import session_rows
+from flowedge.planning.fit import session_rows
 from flowedge.strategies.events import TARGET
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
@@ -220,7 +220,14 @@ class DraftNodeRole(PipelineRole):
         fields = about(event="verification", pipeline=self.label, verification=self._verification)
         _log.info("the place that draws tokens is known", extra=fields)
         if self._taps:
-            kept = await self._choose_kept_taps(self._live, target, models)
+            kept = await choose_kept_taps(
+                target,
+                self._taps,
+                np.dtype(models.dtype).itemsize,
+                agent.config.link,
+                self._members.by_address,
+                draws=self._verification == LAST_STAGE,
+            )
             self._live.keep_taps(kept)
             when = "when rows are accepted" if kept else "with every row"
             await report(agent.name, f"what the drafter reads of inner layers comes {when}")
@@ -232,20 +239,6 @@ class DraftNodeRole(PipelineRole):
             )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, self._open_to)
-
-    async def _choose_kept_taps(
-        self, live: WatchedDraftNode, target: PlannedRoute, models: DraftModels
-    ) -> tuple[tuple[int, int], ...]:
-        if live.pads_rows:
-            return ()
-        return await choose_kept_taps(
-            target,
-            self._taps or (),
-            np.dtype(models.dtype).itemsize,
-            self._agent.config.link,
-            self._members.by_address,
-            draws=self._verification == LAST_STAGE,
-        )
 
     async def _open_to(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
         member = self._members.by_address.get(address)
@@ -282,9 +275,8 @@ class DraftNodeRole(PipelineRole):
                 kept_rows=agent.config.limits.kept_rows,
             ),
             models.executor,
-            agent.instruments.make_timing(agent.compute),
+            agent.make_timing(agent.compute),
             progress_s=agent.config.deadlines.progress_s,
-            express_fault=agent.instruments.express_fault,
             observer=agent.observer,
             last_stages=self._last_stages(),
         )

@@ -11,7 +11,7 @@ from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.sampling.draw_timing import draw_seconds
-from flowedge.placement.admission import admit
+from flowedge.planning.fit import admit
 
 SAVED_ROWS = 14  # of a segment of 16, which do not cross the last link if the last stage draws
 

@@ -28,7 +28,7 @@ from flowedge.models.layers.taps import Taps, check_taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_quant
-from flowedge.placement.admission import admit
+from flowedge.planning.fit import admit
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.quantised_weights import QuantisedRequest
 

@@ -89,8 +89,7 @@ class StageRole(PipelineRole):
             await report(
                 await within(agent.config.deadlines.load_s, choosing, f"device {agent.name} did not load")
             )
-        timing = agent.instruments.make_timing(agent.compute)
-        spec = side.stage_spec(executor, timing.row_bytes, opened.checkpoint)
+        spec = side.stage_spec(executor, opened.checkpoint)
         if executor.block.inexact_reason:
             await report(f"rows are not exact: {executor.block.inexact_reason}")
         self.cache_budget = spec.max_total_capacity * executor.cache_row_bytes
@@ -100,7 +99,7 @@ class StageRole(PipelineRole):
         self._live = LiveStage(
             Stage(agent.name, spec),
             executor,
-            timing,
+            agent.make_timing(agent.compute),
             lambda reason: agent.roles.drop_soon(self, reason),
             agent.observer,
             pipeline=self.label,

@@ -18,10 +18,9 @@ from flowedge.drafting.choice import drafters_of
 from flowedge.network.deadline import within
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.unread import send_reply
-from flowedge.profiling.link_limits import ACCEPTED_KEY, LinkLimits
-from flowedge.profiling.link_sender import LinkSender
-from flowedge.profiling.measure import measure_here
-from flowedge.profiling.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.planning.measuring.link_sender import ACCEPTED_KEY, LinkLimits, LinkSender
+from flowedge.planning.measuring.measure import measure_here
+from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 

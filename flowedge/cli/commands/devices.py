@@ -13,7 +13,7 @@ from flowedge.core.errors import BadRequestError
 
 if TYPE_CHECKING:
     from flowedge.client.survey import SurveyedAgent
-    from flowedge.profiling.link_rates import LinkRate
+    from flowedge.planning.measuring.link_rates import LinkRate
 
 
 def devices(
@@ -63,7 +63,7 @@ def _watch(as_json: bool) -> None:
 
 
 def _link_rates(agents: list[SurveyedAgent]) -> dict[str, LinkRate]:
-    from flowedge.profiling.link_rates import link_rates
+    from flowedge.planning.measuring.link_rates import link_rates
 
     return link_rates(agents)
 

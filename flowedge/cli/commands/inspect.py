@@ -9,7 +9,7 @@ import typer
 from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
 from flowedge.core.errors import BadRequestError
 from flowedge.device.compute import AUTO, PREFERENCE, find_compute
-from flowedge.profiling.documents.model import Quantisation, StoredDtype
+from flowedge.planning.profile.model import Quantisation, StoredDtype
 
 QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
 

@@ -12,7 +12,7 @@ from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_p
 from flowedge.cli.output import say, say_json, warn
 from flowedge.core.errors import CheckpointError
 from flowedge.core.plain_text import counted
-from flowedge.profiling.documents.model import Quantisation
+from flowedge.planning.profile.model import Quantisation
 
 if TYPE_CHECKING:
     from flowedge.weights.inventory import HeldModel

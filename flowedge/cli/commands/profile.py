@@ -17,7 +17,7 @@ from flowedge.cli.options import (
     local_path,
     split_peers,
 )
-from flowedge.profiling.documents.model import Quantisation
+from flowedge.planning.profile.model import Quantisation
 
 
 def profile(
@@ -79,8 +79,8 @@ def profile(
     from flowedge.cli.screens.profile_screen import profile_progress, show_profiles
     from flowedge.cli.trust import choose_credentials
     from flowedge.device.compute import checked_device
-    from flowedge.profiling.measurement import MeasureOptions
-    from flowedge.profiling.run import ProfileOptions, run_profile
+    from flowedge.planning.measuring.run import ProfileOptions, run_profile
+    from flowedge.planning.profile.measurement import MeasureOptions
 
     options = ProfileOptions(
         out=out,

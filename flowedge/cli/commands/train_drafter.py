@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.options import MODEL_HELP, ClusterDir, Insecure, Split, local_path, split_peers
-from flowedge.profiling.documents.model import Quantisation, StoredDtype
+from flowedge.planning.profile.model import Quantisation, StoredDtype
 from flowedge.training.settings import HeadKind, TrainingSettings
 
 DEFAULT_MINUTES = 30.0

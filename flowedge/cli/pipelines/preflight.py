@@ -26,7 +26,7 @@ from flowedge.models.checkpoint.model_source import (
     is_word,
     tokenizer_directory,
 )
-from flowedge.placement.split import check_split, even_split
+from flowedge.planning.split import check_split, even_split
 from flowedge.text.stored_tokenizer import StoredTokenizer
 
 

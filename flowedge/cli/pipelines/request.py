@@ -10,7 +10,7 @@ from flowedge.client.assembly import NATIVE, PipelineSpec
 from flowedge.core.errors import BadRequestError
 from flowedge.device.compute import AUTO
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
-from flowedge.placement.split import split_counts
+from flowedge.planning.split import split_counts
 
 
 @dataclass(frozen=True)

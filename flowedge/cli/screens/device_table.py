@@ -12,7 +12,7 @@ from flowedge.core.plain_text import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
 
 if TYPE_CHECKING:
-    from flowedge.profiling.link_rates import LinkRate
+    from flowedge.planning.measuring.link_rates import LinkRate
 
 Row = dict[str, Any]
 _COLUMNS = (

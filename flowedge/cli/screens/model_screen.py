@@ -12,7 +12,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.inspection import ModelSizes, inspect_checkpoint
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quantize import linear_bytes
-from flowedge.placement.fit import Demand, least_devices, most_layers, place
+from flowedge.planning.fit import Demand, least_devices, most_layers, place
 
 
 def show_model(

@@ -16,10 +16,10 @@ from flowedge.cli.screens.tables import (
     plain_table,
 )
 from flowedge.client.assembly import OnProgress
-from flowedge.profiling.documents.device import MeasuredQuantisations
-from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.measured_profiles import FittedDevice
-from flowedge.profiling.run import Profiled
+from flowedge.planning.measuring.run import Profiled
+from flowedge.planning.profile.device import MeasuredQuantisations
+from flowedge.planning.profile.link import LinkProfile
+from flowedge.planning.profile.measured_profiles import FittedDevice
 
 LAYER_BY_LAYER = "layer by layer"  # without the CUDA graphs that the agent uses
 _SHOWN_ROWS = (1, 16, 128)

@@ -336,14 +336,8 @@ class Stage:
         return NonFiniteError.of(f"{rows} that {self.spec.layers} computed", self.spec.dtype)
 
     def _output(self, segment: Segment, payload: Payload, time: StageTime) -> Segment:
-        """Return the segment that goes on in place of one that came in, with this stage's own padding."""
-        padded = len(payload) if payload.size else 0
-        return replace(
-            segment,
-            payload=payload,
-            padding=self.spec.padding_per_row * padded,
-            stage_times=(*segment.stage_times, time),
-        )
+        """Return the segment that goes on in place of one that came in."""
+        return replace(segment, payload=payload, stage_times=(*segment.stage_times, time))
 
     def _empty(self, session: StageSession, segment: Segment) -> Segment:
         """Return the segment that goes on in place of one without rows."""

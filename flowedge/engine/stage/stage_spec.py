@@ -25,7 +25,6 @@ class StageSpec:
         max_total_capacity: most cache rows of all sessions together.
         max_sessions: most sessions open at once, and most caches kept of ended sessions.
         max_queue: most segments that wait to be computed.
-        padding_per_row: bytes sent along with each row, when a larger model is emulated.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
         layers: the layers that it computes, for messages.
@@ -40,7 +39,6 @@ class StageSpec:
     max_total_capacity: int = 1 << 40
     max_sessions: int = 64
     max_queue: int = 4096
-    padding_per_row: int = 0
     added_width: int = 0
     tapped_before: int = 0
     draws: bool = False

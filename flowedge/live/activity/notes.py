@@ -190,7 +190,7 @@ class ActivityNotes(SessionObserver):
                 segment.num_rows,
                 segment.committed,
                 segment.stage_times,
-                segment.payload.nbytes + segment.padding,
+                segment.payload.nbytes,
             )
         )
 

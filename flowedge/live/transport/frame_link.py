@@ -82,17 +82,13 @@ class FrameLink:
         """Messages that the kernel has not taken yet."""
         return self._connection.num_waiting
 
-    def send(self, message: Message, departed: float = 0.0) -> int:
+    def send(self, message: Message) -> int:
         """Send a message without waiting; return its size in bytes. May be called in any thread.
-
-        Args:
-            departed: when it was due to leave, for a receiver that emulates a device (see wire.encode).
 
         Raises:
             DeviceLostError: when the link is lost or closed.
         """
-        frame = wire.encode(message, departed)
-        return self.send_frame(frame)
+        return self.send_frame(wire.encode(message))
 
     def send_frame(self, frame: wire.Frame) -> int:
         """Send a message that is encoded already; see `send`."""

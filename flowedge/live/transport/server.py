@@ -42,7 +42,7 @@ class InStream:
         max_frame_bytes: most bytes of a frame; its owner may set it when it accepts the stream.
         ended: why this side ends the stream; None while it does not.
         error: the error that the peer is told when this side ends the stream; None for one that says `ended`.
-        departed: when the latest message was due to leave its sender (see wire.encode).
+        departed: when the latest message was due to leave its sender (see wire.read).
     """
 
     def __init__(

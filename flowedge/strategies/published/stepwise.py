@@ -154,7 +154,7 @@ class SpecPipe(LevelByLevel):
 
     - Fixed width (3.3.3): `width` should minimise the time between tokens by the paper's equations 1 and 2. A
       strategy does not know the devices' profile, so the width is an option; `flowedge bench` computes it
-      from the profile (flowedge_testbed/costs/specpipe_width.py).
+      from the profile (flowedge_testbed/emulation/specpipe_width.py).
     - Children (4.1): our copy of the text has lost the number; 16 is PipeDec's choice (pipedec, 4.3.1).
     - Token source (3.3.1): the session's drafter, in place of a large draft model on a device of its own.
     - Several requests (4.4): they take turns ("iteration-based scheduling"); `specpipe_db` batches them.

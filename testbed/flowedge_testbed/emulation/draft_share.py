@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge_testbed.emulation.place import PricedQuant
+from flowedge.planning.profile.model import PricedQuant
+from flowedge.planning.profile.pipeline import PipelineProfile
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,13 @@ class DraftShare:
 
     share: float = 1.0
     quant: PricedQuant = "none"
+
+    @classmethod
+    def of(cls, emulation: PipelineProfile) -> DraftShare:
+        """Return the share of its tokens and the format that the emulated drafter has."""
+        vocab = emulation.model.vocab
+        tokens = vocab if emulation.draft_tokens is None else emulation.draft_tokens
+        return cls(tokens / vocab, emulation.draft_quant)
 
 
 WHOLE = DraftShare()

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.link import LinkProfile
+from flowedge.drafting.choice import RECALL
+from flowedge.drafting.drafter_kind import DrafterKind
+from flowedge.drafting.loading import drafter_kinds
+from flowedge.planning.profile.link import LinkProfile
+from flowedge.planning.profile.model import (
+    DrafterSize,
+    DraftingSize,
+    Eagle3Size,
+    ModelProfile,
+    NGramSize,
+    RecallSize,
+    SmallModelSize,
+)
+from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
+from flowedge.planning.split import even_split
 from flowedge_testbed.emulation.draft_share import priced_tokens
-from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
-from flowedge_testbed.emulation.emulation import Emulation, even_split
-from flowedge_testbed.emulation.middle_models import emulated_middles
-from flowedge_testbed.emulation.place import LinkChoice, Links, Place
+from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Links, Place
 from flowedge_testbed.profiles import library
 
 _OF_LINKS = ("mbps", "latency_ms")
@@ -20,7 +31,7 @@ _OF_LINKS = ("mbps", "latency_ms")
 
 def emulate(
     place: Place, drafter_names: Sequence[str], num_middles: int, axes: Mapping[str, float], beside: Path
-) -> Emulation:
+) -> PipelineProfile:
     """Return the emulated pipeline of a place.
 
     Args:
@@ -43,7 +54,7 @@ def emulate(
     def link_of(sender: str) -> LinkProfile:
         return _link(links.hops.get(sender, links.default), swept, beside)
 
-    return Emulation(
+    return PipelineProfile(
         model=model,
         quant=emulated.quant,
         drafter=drafter,
@@ -56,7 +67,9 @@ def emulate(
         if emulated.draft_vocabulary is None
         else priced_tokens(emulated.draft_vocabulary, model.vocab),
         draft_quant=emulated.draft_quant,
-        split=tuple(given) if given is not None else even_split(model.layers, len(names)),
+        split=tuple(given)
+        if given is not None
+        else tuple(even_split(model.layers, len(names), larger_first=True)),
     )
 
 
@@ -74,3 +87,99 @@ def _senders(links: Links, stages: int, middles: int) -> list[str]:
 def _link(choice: LinkChoice, swept: Mapping[str, float], beside: Path) -> LinkProfile:
     changes: dict[str, Any] = choice.model_dump(exclude={"profile"}, exclude_none=True)
     return library.link(choice.profile, beside).model_copy(update={**changes, **swept})
+
+
+def emulated_middles(
+    devices: Devices,
+    num_middles: int,
+    model: ModelProfile,
+    emulated: Emulated,
+    link_of: Callable[[str], LinkProfile],
+    beside: Path,
+) -> tuple[MiddleProfile, ...]:
+    """Return the emulated middle models of a scenario, the smallest first.
+
+    Args:
+        num_middles: middle models that compute.
+        link_of: gives the link that leaves the device of a name (m1, m2, ...).
+        beside: the directory that .yaml names are relative to.
+
+    Raises:
+        BadRequestError: when a middle model has no size or no device.
+    """
+    counts = num_middles, len(devices.middles), len(emulated.middles)
+    if len(set(counts)) > 1:
+        raise BadRequestError(
+            f"the pair has {counts[0]} middle models (--middle DIR,...), devices.middles {counts[1]} devices "
+            f"and emulated.middles {counts[2]} sizes: they must be as many"
+        )
+    sized = zip(emulated.middles, devices.middles, strict=True)
+    return tuple(
+        MiddleProfile(_size(model, size), library.device(device, beside), link_of(f"m{number}"))
+        for number, (size, device) in enumerate(sized, start=1)
+    )
+
+
+def _size(model: ModelProfile, named: str) -> SmallModelSize:
+    size = model.drafters.get(named)
+    if not isinstance(size, SmallModelSize):
+        known = [name for name, each in model.drafters.items() if isinstance(each, SmallModelSize)]
+        raise BadRequestError(
+            f"{model.title} has no small_lm {named!r} among its drafters; it has {', '.join(known) or 'none'}"
+        )
+    return size
+
+
+T = TypeVar("T", Eagle3Size, SmallModelSize)
+
+
+def emulated_drafter(
+    model: ModelProfile, named: str | None, names: Sequence[str]
+) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
+    """Return the `drafter` and the `drafting` of an PipelineProfile.
+
+    An EAGLE-1/2 head is priced as the named drafter, or as the profile's first if none is named. A small
+    language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the first.
+
+    Args:
+        named: a drafter of the profile, by name.
+        names: of the real drafter, as in `--drafter`.
+
+    Raises:
+        BadRequestError: when the profile has no drafter of that name, or none of the kind.
+    """
+    if named is not None and named not in model.drafters:
+        raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
+    default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
+    kinds = drafter_kinds(names)
+    recall = (RecallSize(kind="recall"),) if RECALL in names else ()
+    if kinds in ((), ("eagle",)) and not recall:
+        return default, ()
+    parts = (*(_part(model, default, kind) for kind in kinds), *recall)
+    if len(parts) == 1 and not isinstance(parts[0], NGramSize | RecallSize):
+        return parts[0], ()
+    return default, parts
+
+
+def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> DrafterSize | NGramSize:
+    match kind:
+        case "ngram":
+            return NGramSize(kind="ngram")
+        case "eagle":
+            return default
+        case "eagle3":
+            return _of_kind(
+                model, default, Eagle3Size, "eagle3 among its drafters to price an EAGLE-3 head by"
+            )
+        case "lm":
+            return _of_kind(
+                model, default, SmallModelSize, "small_lm among its drafters to price a language model by"
+            )
+
+
+def _of_kind(model: ModelProfile, default: DrafterSize, kind: type[T], missing: str) -> T:
+    """Return the default if it is of this kind, or else the profile's first of the kind."""
+    for size in (default, *model.drafters.values()):
+        if isinstance(size, kind):
+            return size
+    raise BadRequestError(f"the profile of {model.title} has no {missing}; add one to a profile of your own")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from flowedge.core.verification import VerificationChoice
-from flowedge.profiling.documents.model import Quantisation, YamlDocument
+from flowedge.planning.profile.model import PricedQuant, Quantisation, YamlDocument
 
 Count = Annotated[int, Field(ge=1)]
 VocabularyPart = Annotated[float, Field(gt=0)]  # at most 1: a share of the tokens; above: their number
-PricedQuant = Literal["none", "int8", "int4"]
 
 
 class Stages(YamlDocument):

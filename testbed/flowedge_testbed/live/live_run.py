@@ -9,9 +9,9 @@ from flowedge.client import Client
 from flowedge.client.chat.transcript import typed_statistics
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
-from flowedge_testbed.load.requests import LoadRequest
+from flowedge_testbed.load.arrivals import LoadRequest
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_from
 from flowedge_testbed.trace import NO_SESSION, Interval, PruneMark, Trace

@@ -13,11 +13,10 @@ from flowedge.client.chat.transcript import typed_statistics
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.live.timeline import MAX_SESSIONS
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.live.live_run import ANSWER_S, arrival_of, generate_arguments, trace_of
 from flowedge_testbed.live.timelines import fetch_timelines
-from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals
+from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals, LoadAnswer
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord, load_record
 from flowedge_testbed.trace import Trace

@@ -1,16 +1,66 @@
-"""When the requests of a load are asked: by clients that wait for their answers, or at random times.
+"""The requests of a load, when they are asked, by clients that wait or at random times, and their answers.
 
 Arrivals read no clock. A driver tells them what happened, and is told which requests to start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import count
+import hashlib
+import random
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Literal, Protocol
 
-from flowedge_testbed.load.requests import RequestList
+from flowedge.core.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One request of a load.
+
+    Attributes:
+        number: its place in the list.
+        pause: time before it is asked, as a multiple of the mean; the mean of all pauses is 1.
+    """
+
+    number: int
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    max_new_tokens: int
+    pause: float
+
+
+@dataclass(frozen=True)
+class RequestList:
+    """An endless list of requests. The same values always give the same requests.
+
+    All prompts are asked once in a shuffled order, then once more in another order, and so on.
+
+    Attributes:
+        new_tokens: the least and the most of a request's `max_new_tokens`, which is drawn evenly.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    temperature: float
+    seed: int
+    new_tokens: tuple[int, int]
+
+    def request(self, number: int) -> LoadRequest:
+        """Return the request with this number, from 0 on."""
+        turn, place = divmod(number, len(self.prompts))
+        order = list(range(len(self.prompts)))
+        random.Random(f"{self.seed}/turn/{turn}").shuffle(order)
+        drawn = random.Random(f"{self.seed}/request/{number}")
+        # At temperature 0 a seed changes nothing, and requests of one prompt share their true path.
+        seed = self.seed * 1_000_003 + number if self.temperature > 0 else 0
+        return LoadRequest(
+            number,
+            self.prompts[order[place]],
+            SamplingParams(temperature=self.temperature, seed=seed),
+            drawn.randint(*self.new_tokens),
+            drawn.expovariate(1.0),
+        )
+
 
 LoadKind = Literal["clients", "arrivals_per_s"]
 
@@ -69,7 +119,7 @@ class ClosedLoop:
         self._numbers = count()
 
     def first(self) -> list[Arrival]:
-        return [Arrival(number, 0.0, 0.0) for number in _next(self._numbers, self._clients)]
+        return [Arrival(number, 0.0, 0.0) for number in islice(self._numbers, self._clients)]
 
     def begun(self, arrival: Arrival) -> list[Arrival]:  # noqa: ARG002
         return []
@@ -80,33 +130,23 @@ class ClosedLoop:
         return [Arrival(following, asked, asked)]
 
 
-class StaticBatches:
+class StaticBatches(ClosedLoop):
     """The clients of a closed loop before a server that begins a batch when all of the last has ended.
 
     A client whose answer is complete asks again, and waits until the batch begins.
     """
 
     def __init__(self, requests: RequestList, clients: int, think_s: float) -> None:
-        self._requests = requests
-        self._think_s = think_s
-        self._clients = clients
-        self._numbers = count()
-        self._waiting: list[tuple[int, float]] = []  # numbers of asked requests, and when they are asked
+        super().__init__(requests, clients, think_s)
+        self._waiting: list[Arrival] = []
 
-    def first(self) -> list[Arrival]:
-        return [Arrival(number, 0.0, 0.0) for number in _next(self._numbers, self._clients)]
-
-    def begun(self, arrival: Arrival) -> list[Arrival]:  # noqa: ARG002
-        return []
-
-    def ended(self, number: int, now: float) -> list[Arrival]:  # noqa: ARG002
-        following = next(self._numbers)
-        self._waiting.append((following, now + self._think_s * self._requests.request(following).pause))
+    def ended(self, number: int, now: float) -> list[Arrival]:
+        self._waiting += super().ended(number, now)
         if len(self._waiting) < self._clients:
             return []
         batch, self._waiting = self._waiting, []
-        begins = max(asked for _, asked in batch)
-        return [Arrival(member, asked, begins) for member, asked in batch]
+        begins = max(member.asked for member in batch)
+        return [Arrival(member.number, member.asked, begins) for member in batch]
 
 
 class PoissonArrivals:
@@ -130,5 +170,31 @@ class PoissonArrivals:
         return Arrival(number, asked, asked)
 
 
-def _next(numbers: Iterator[int], how_many: int) -> list[int]:
-    return [next(numbers) for _ in range(how_many)]
+@dataclass
+class LoadAnswer:
+    """One request and what came of it; times in seconds since the load began.
+
+    Attributes:
+        token_s: when each token came out; tokens of one event have the same time.
+        ended_s: when the answer was complete for its client; None while it is not.
+        admitted_s: when there was room for the request, if it waited for room; None if it did not.
+        refused: whether there was no room for it, and it was told to try later.
+    """
+
+    arrival: Arrival
+    prompt_tokens: int
+    tokens: list[int] = field(default_factory=list)
+    token_s: list[float] = field(default_factory=list)
+    ended_s: float | None = None
+    admitted_s: float | None = None
+    refused: bool = False
+
+    def take(self, tokens: tuple[int, ...], now: float) -> None:
+        """Add tokens that came out together."""
+        self.tokens.extend(tokens)
+        self.token_s.extend([now] * len(tokens))
+
+    @property
+    def digest(self) -> str:
+        """A digest of the tokens, by which the outputs of methods are compared."""
+        return hashlib.sha256(",".join(map(str, self.tokens)).encode()).hexdigest()[:16]

@@ -11,13 +11,20 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise, Request
+from flowedge.planning.memory_fit import require_fit
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.registry import make_strategy
-from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory_fit import require_fit
-from flowedge_testbed.load.arrivals import Arrivals, ClosedLoop, LoadPoint, PoissonArrivals, StaticBatches
-from flowedge_testbed.load.requests import LoadRequest, RequestList
+from flowedge_testbed.load.arrivals import (
+    Arrivals,
+    ClosedLoop,
+    LoadPoint,
+    LoadRequest,
+    PoissonArrivals,
+    RequestList,
+    StaticBatches,
+)
 from flowedge_testbed.plan import Case, Options, Run, options_of
-from flowedge_testbed.profiles.hit_rate import HitRates
+from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import LoadChoice, Scenario
 
@@ -187,7 +194,7 @@ def _check_memory(
     requests: RequestList,
 ) -> None:
     """Check that the caches of as many sessions as there are clients fit; arrivals have no such number."""
-    if not isinstance(case.setup, Emulation):
+    if not isinstance(case.setup, PipelineProfile):
         return  # agents check their own memory
     strategy = make_strategy(scenario.method(method)[0], dict(options))
     each = max(map(len, requests.prompts)) + requests.new_tokens[1] + strategy.max_draft_rows

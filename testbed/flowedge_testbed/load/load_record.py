@@ -1,4 +1,4 @@
-"""The record of a load point: what a benchmark stores of all its requests and reports."""
+"""The record of a load point: what a benchmark stores of its requests and reports, and its trace."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 from flowedge.core.errors import CapacityError, DeadlineError
-from flowedge.engine.activity import COMPUTING
-from flowedge_testbed.load.answers import LoadAnswer
+from flowedge.engine.activity import COMPUTING, FORWARD
+from flowedge.planning.virtual_pipeline import Costs
+from flowedge_testbed.load.arrivals import LoadAnswer
 from flowedge_testbed.load.pipeline_use import PipelineUse, row_shares
-from flowedge_testbed.trace import Interval, Trace
+from flowedge_testbed.trace import NO_SESSION, Interval, Trace, TraceObserver
 
 
 @dataclass(frozen=True)
@@ -164,4 +165,43 @@ def _served(answer: LoadAnswer, first_rows: float | None, row_share: float | Non
         admitted_s=admitted - asked,
         itl_s=tuple(after - before for before, after in pairwise(times)),
         row_share=row_share,
+    )
+
+
+CHARTED_FORWARDS = 32  # forwards of a stage that a chart shows, about
+
+
+class LoadObserver(TraceObserver):
+    """An observer that writes the number of the request beside everything that was done for it."""
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__(costs)
+        self._numbers: dict[str, int] = {}
+
+    def know(self, session: str, number: int) -> None:
+        """Take notice of a session and the number of its request."""
+        self._numbers[session] = number
+
+    def number_of(self, session: str) -> int:
+        return self._numbers.get(session, NO_SESSION)
+
+
+def charted_span(record: LoadRecord, trace: Trace) -> tuple[float, float]:
+    """Return a span in the middle of the measurement, short enough for single forwards to be legible."""
+    start, end = record.window
+    forwards = sorted(each.end - each.start for each in trace.intervals if each.kind == FORWARD)
+    usual = forwards[len(forwards) // 2] if forwards else 0.1
+    length = min(max(CHARTED_FORWARDS * usual, 1e-3), end - start)
+    first = (start + end - length) / 2
+    return first, first + length
+
+
+def charted_part(record: LoadRecord, trace: Trace) -> Trace:
+    """Return the part of a trace that a chart shows."""
+    start, end = charted_span(record, trace)
+    return Trace(
+        [each for each in trace.intervals if each.end > start and each.start < end],
+        [mark for mark in trace.prunes if start <= mark.time < end],
+        trace.express_bytes,
+        trace.uncertainty_s,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flowedge.engine.activity import COMPUTING, FORWARD, PREFILL
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.trace import Interval, covered, place_name
 
 Span: TypeAlias = tuple[float, float]  # seconds

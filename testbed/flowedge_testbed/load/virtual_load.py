@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.core.request import Failed, Finished, Opened, Request, Tokens
-from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualPipeline
-from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals
+from flowedge.planning.virtual_pipeline import TimedOutput, VirtualPipeline
+from flowedge_testbed.load.arrivals import LEAST_WAIT_S, Arrival, Arrivals, LoadAnswer
 
 MAX_EVENTS = 200_000_000
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from flowedge.agent.config.agent_config import AgentConfig, AgentLimits, DeviceSettings
 from flowedge.agent.main import serve
-from flowedge.agent.roles.agent import Instruments
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.live.compute_thread import ComputeThread
@@ -33,10 +32,11 @@ def main() -> None:
     arguments = parser.parse_args()
     stop_when_input_closes()
     log = TimingLog(arguments.timings)
+    fault = parse_express_fault(arguments.express_fault)
 
     def make_timing(compute: ComputeThread) -> EmulatedTime:
         pipeline = PacedPipeline.read(arguments.pipeline)
-        return EmulatedTime(compute, DevicePacing(pipeline, arguments.place, log))
+        return EmulatedTime(compute, DevicePacing(pipeline, arguments.place, log), fault)
 
     # A namespace of its own is a network that only this run's agents are on.
     security = SecuritySettings(insecure=not is_loopback(join_address(arguments.host, 1)))
@@ -44,7 +44,7 @@ def main() -> None:
     serve(
         # Methods are compared on the same prompts: none of them begins with the rows of another.
         AgentConfig(agent=device, security=security, limits=AgentLimits(kept_rows=0)),
-        Instruments(make_timing, parse_express_fault(arguments.express_fault)),
+        make_timing,
     )
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
 from flowedge.device.process import module_command
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
 from flowedge_testbed.paced.timings import JobTiming, TimingReader
@@ -58,7 +57,7 @@ class PacedCluster:
         """Stop the agents and take their network down."""
         self._stack.close()
 
-    def emulate(self, emulation: Emulation, seed: int) -> None:
+    def emulate(self, emulation: PipelineProfile, seed: int) -> None:
         """Make the next assembled pipeline take the time of `emulation`, on the first agents.
 
         Args:
@@ -84,9 +83,7 @@ class PacedCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

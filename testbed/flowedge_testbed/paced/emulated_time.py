@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import threading
 import time
 from collections import deque
@@ -15,13 +16,62 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
-from flowedge.core.messages import Message
+from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import DraftJob, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import FrameLink, LinkKind
-from flowedge.simulate.virtual_pipeline import abort_time
-from flowedge_testbed.paced.precise_timer import PreciseTimer
+from flowedge.planning.virtual_pipeline import abort_time
+from flowedge.protocol import wire
+from flowedge.v1 import pipeline_pb2 as pb
+from flowedge_testbed.paced.express_faults import ExpressFault
 from flowedge_testbed.paced.timings import JobTiming
+
+
+class PreciseTimer:
+    """Calls functions at times of time.monotonic(), on the event loop in which the timer was made."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._stopped = False
+        threading.Thread(target=self._run, name="precise-timer", daemon=True).start()
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Call `action` at `when`, or at once if `when` has passed. Actions of one time keep their order."""
+        with self._changed:
+            self._count += 1
+            heapq.heappush(self._waiting, (when, self._count, action))
+            self._changed.notify()
+
+    async def sleep_until(self, when: float) -> None:
+        """Sleep until `when`."""
+        if when <= time.monotonic():
+            return
+        woken = asyncio.Event()
+        self.at(when, woken.set)
+        await woken.wait()
+
+    def stop(self) -> None:
+        """Drop all actions that have not been called yet."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._stopped:
+                left = self._waiting[0][0] - time.monotonic() if self._waiting else None
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                    continue
+                _, _, action = heapq.heappop(self._waiting)
+                try:
+                    self._loop.call_soon_threadsafe(action)
+                except RuntimeError:  # the loop is closed, so that no task waits any more
+                    return
+
 
 T = TypeVar("T")
 MAX_EARLY_S = 1.0  # the most by which a network may bring a message before it was due to leave its sender
@@ -91,6 +141,34 @@ class DelayLine:
         action(due)
 
 
+def emulated_frame(message: Message, departed: float, row_bytes: int) -> wire.Frame:
+    """Return the frame of a message with the size that it has on an emulated link, and its time.
+
+    Args:
+        departed: when it is due to leave, in seconds of time.monotonic().
+        row_bytes: to which each row of hidden states is padded; 0 for no padding.
+    """
+    head = wire.to_head(message)
+    head.departed = departed
+    match message:
+        case Segment():
+            tail = _padded(head.segment, message, row_bytes)
+        case SegmentBatch():
+            heads = zip(head.batch.segments, message.segments, strict=True)
+            tail = b"".join(_padded(each, segment, row_bytes) for each, segment in heads)
+        case _:
+            tail = bytes(wire.tail_of(message))
+    return wire.to_frame(head, tail)
+
+
+def _padded(head: pb.Segment, segment: Segment, row_bytes: int) -> bytes:
+    """Write the padding of a segment into its head; return its tail."""
+    states = segment.payload
+    if states.ndim > 1 and states.size:
+        head.padding = max(row_bytes * len(states) - states.nbytes, 0)
+    return bytes(wire.tail_of(segment)) + bytes(head.padding)
+
+
 @dataclass(eq=False)
 class _Running:
     """The job in the compute thread; `slot` is shortened when the job is aborted."""
@@ -107,8 +185,12 @@ class EmulatedTime:
     however late the event loop came to it.
     """
 
-    def __init__(self, compute: ComputeThread, device: EmulatedDevice) -> None:
+    def __init__(
+        self, compute: ComputeThread, device: EmulatedDevice, fault: ExpressFault | None = None
+    ) -> None:
+        """fault: of express messages; None for no fault."""
         self.row_bytes = device.row_bytes
+        self._fault = fault
         self._compute = compute
         self._device = device
         self._timer = PreciseTimer()
@@ -169,14 +251,15 @@ class EmulatedTime:
     async def _send(
         self, link: FrameLink, message: Message, slot: Span, sent: Callable[[int | DeviceLostError], None]
     ) -> None:
+        frame = emulated_frame(message, slot.end, self.row_bytes)
         try:
             if self._device.shaped:
-                size = link.send(message, slot.end)
+                size = link.send_frame(frame)
                 # The link would take more messages, but a message that it has taken can be pruned no more.
                 await self._timer.sleep_until(slot.end)
             else:
                 await self._timer.sleep_until(slot.end)
-                size = link.send(message, slot.end)
+                size = link.send_frame(frame)
         except DeviceLostError as error:
             sent(error)
         else:
@@ -191,6 +274,9 @@ class EmulatedTime:
         left = min(departed, now + MAX_EARLY_S) if departed > 0 else now
         due = max(left + self._device.latency(kind), now)
         self._lines[kind].put(due, lambda at: self._deliver(at, deliver))
+
+    def express_delay_s(self, message: Message) -> float | None:
+        return 0.0 if self._fault is None else self._fault.delay_s(message)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
         """Call a function on the event loop, at once if this is its thread: all times are kept there."""

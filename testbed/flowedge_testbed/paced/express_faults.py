@@ -1,15 +1,22 @@
-"""Faults of express messages (see flowedge/live/route_links.py), by which the in-band copies are tested."""
+"""Faults of express messages (see WorkTiming.express_delay_s), by which the in-band copies are tested."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
-from flowedge.live.route_links import ExpressFault
 
 MAX_DELAY_S = 60.0
+
+
+class ExpressFault(Protocol):
+    """Loses or delays express messages, so that tests can show that the output does not depend on them."""
+
+    def delay_s(self, message: Message) -> float | None:
+        """Return the seconds by which a message to one stage is late; None if it is lost."""
 
 
 class Cut:

@@ -13,8 +13,8 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.device.compute import FLOAT32
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
-from flowedge_testbed.emulation.draft_share import WHOLE
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.live.load_run import run_live_load
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
@@ -51,7 +51,7 @@ class PacedBackend:
     def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._models = models
         self._cluster: PacedCluster | None = None
-        self._assembled: tuple[Emulation, int] | None = None
+        self._assembled: tuple[PipelineProfile, int] | None = None
         self._spec: PipelineSpec | None = None
         self._pipeline = ""
         self._timings: dict[str, list[JobTiming]] = {}  # by method
@@ -142,7 +142,7 @@ class PacedBackend:
             raise BadRequestError(
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
             )
-        if run.emulation.draft_share != WHOLE:
+        if DraftShare.of(run.emulation) != WHOLE:
             raise BadRequestError(
                 "agents that are paced draft over the whole vocabulary; use --clock replay or virtual, or "
                 "leave out draft_vocabulary and draft_quant"

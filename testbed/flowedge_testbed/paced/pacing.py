@@ -11,9 +11,9 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, ForwardBatch, OpenCache, StageJob
 from flowedge.live.transport.frame_link import LinkKind
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
-from flowedge_testbed.costs.profile_costs import ProfileCosts
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile_costs import ProfileCosts
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.paced.timings import JobTiming, TimingLog
 
 FIRST_STAGE = 0
@@ -28,7 +28,7 @@ class PacedPipeline:
         shaped: whether the network holds messages to the links' rates.
     """
 
-    emulation: Emulation
+    emulation: PipelineProfile
     seed: int
     shaped: bool
 

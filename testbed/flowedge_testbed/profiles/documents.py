@@ -1,49 +1,38 @@
-"""Reads YAML files into typed documents."""
+"""Documents about the tokens of models: hit rates of drafters, and rankings of tokens."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
 
-import yaml
-from pydantic import ValidationError
+from pydantic import Field
 
-from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.model import YamlDocument
-
-D = TypeVar("D", bound=YamlDocument)
+from flowedge.planning.profile.model import YamlDocument
 
 
-def read_document(path: Path, kind: type[D]) -> D:
-    """Read the document in a file.
+class HitRates(YamlDocument):
+    """The hit rates of a target and a drafter, measured by `python -m testbed.tools.hit_rates`.
 
-    Raises:
-        BadRequestError: when it cannot be read; it names the file, the key and the reason.
+    Attributes:
+        model, drafter: their fingerprints.
+        rates: share of levels that hold the drawn token, by the width of the tree.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{path}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadRequestError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadRequestError(f"{path}: holds no keys")
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise BadRequestError(f"{path}: {explain(error)}") from error
+
+    title: str
+    source: str
+    model: str
+    drafter: str
+    rates: dict[int, float] = Field(min_length=1)
 
 
-def explain(error: ValidationError) -> str:
-    """Return every key that is wrong, with its value and the reason."""
-    problems = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"]) or "(whole)"
-        found = "" if problem["type"] == "missing" else f" (found {_short(problem['input'])})"
-        problems.append(f"key {key}: {problem['msg'].removeprefix('Value error, ')}{found}")
-    return "; ".join(problems)
+class TokenRanking(YamlDocument):
+    """The tokens of a target, written by `python -m testbed.tools.drafters.draft_vocabulary`.
 
+    Attributes:
+        model: the target's fingerprint.
+        ids: all its tokens, the most frequent first.
+    """
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    title: str
+    source: str
+    model: str
+    ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.link import LinkProfile
-from flowedge.profiling.documents.model import ModelProfile, YamlDocument
-from flowedge_testbed.profiles.documents import read_document
-from flowedge_testbed.profiles.hit_rate import HitRates
-from flowedge_testbed.profiles.token_ranking import TokenRanking
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.link import LinkProfile
+from flowedge.planning.profile.model import ModelProfile, YamlDocument
+from flowedge.planning.profile.profile_files import read_document
+from flowedge_testbed.profiles.documents import HitRates, TokenRanking
 
 SHIPPED = Path(__file__).parent
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,11 +19,44 @@ from flowedge.core.request import Noise, draft_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer
 from flowedge.engine.jobs import GrowDraft
-from flowedge_testbed.bounds.tree_coverage import TreeCoverage
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.true_path import PathStore, TruePath
+
+
+@dataclass(frozen=True)
+class TreeCoverage:
+    """The coverage of a true path by trees that are drafted at several places of it.
+
+    Attributes:
+        sizes: for each node on the true path, except roots, the rows of the smallest best-first part of its
+            tree that holds the node, the root's row included. All trees together, ascending.
+        trees: number of trees.
+    """
+
+    sizes: tuple[int, ...]
+    trees: int
+
+    @classmethod
+    def of(cls, trees: Sequence[Sequence[int]]) -> TreeCoverage:
+        """Return the coverage by trees, each given by its own sizes."""
+        return cls(tuple(sorted(size for tree in trees for size in tree)), len(trees))
+
+    def depth(self, rows: float) -> float:
+        """Return C(M): the expected depth of the true path inside the best `rows` rows of a tree.
+
+        The depth is 0 for one row or less, and is interpolated between whole numbers.
+        """
+        if not self.trees:
+            return 0.0
+        whole = math.floor(rows)
+        below, above = (bisect_right(self.sizes, count) / self.trees for count in (whole, whole + 1))
+        return below + (rows - whole) * (above - below)
+
+
+UNDRAFTED = TreeCoverage((), 0)  # of a method that drafts nothing
+
 
 FORMAT = 1
 BEAM = 16  # nodes of a layer that are expanded

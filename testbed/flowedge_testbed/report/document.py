@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.drafting.choice import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
-from flowedge_testbed.report import detail_tables, sweep_tables, tables
+from flowedge_testbed.report import tables
 from flowedge_testbed.report.entries import Entry, variants
 from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.paper import published_bandwidth
@@ -36,13 +36,13 @@ def write_report(
     parts = [f"# {scenario.title}", summary.markdown, *(picture.markdown for picture in pictures)]
     for name in scenario.report.tables or ["table1"]:
         parts += _table(name, scenario, entries)
-    parts += ["## Acceptance and latency", detail_tables.detail_table(entries)]
+    parts += ["## Acceptance and latency", tables.detail_table(entries)]
     if any(entry["bound_tokens_per_s"] is not None for entry in entries):
-        parts += ["## Share of the bound", _BOUNDS, detail_tables.bounds_table(entries)]
+        parts += ["## Share of the bound", _BOUNDS, tables.bounds_table(entries)]
     parts += [
         "## Devices",
         "Computing / sending / waiting, percent of the decode time.",
-        detail_tables.use_table(entries),
+        tables.use_table(entries),
         "## Settings",
         _settings(scenario, results, plan),
     ]
@@ -116,14 +116,14 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
                 parts += [f"Temperature {temperature:g}", tables.parts_table(entries, temperature)]
             return parts
         case "bandwidth":
-            found = sweep_tables.sweep_tables(swept(entries, "mbps"), "mbps", published_bandwidth(entries))
+            found = tables.sweep_tables(swept(entries, "mbps"), "mbps", published_bandwidth(entries))
             return ["## Tokens/s by bandwidth in Mbit/s", *found]
         case "stages":
-            found = sweep_tables.sweep_tables(swept(entries, "stages"), "stages", {})
+            found = tables.sweep_tables(swept(entries, "stages"), "stages", {})
             return ["## Tokens/s by number of stages", *found]
         case "depth":
             mine = of_depths(entries)
             parts = ["## Tokens/s by depth of the trees"]
-            return [*parts, *(sweep_tables.depth_table(mine, variant) for variant in variants(mine))]
+            return [*parts, *(tables.depth_table(mine, variant) for variant in variants(mine))]
         case "places":
             return ["## auto beside the best other method, by place", *lead_tables(entries)]

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from flowedge.drafting.choice import BUNDLED, BUNDLED_EAGLE3, BUNDLED_SMALL, NGRAM
-from flowedge_testbed.emulation.emulation import Emulation
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Case, Setup
 from flowedge_testbed.prompts import OWN
@@ -82,7 +82,7 @@ def devices_phrase(setups: Sequence[Setup]) -> str:
         names = ["D0", *(f"V{stage + 1}" for stage in range(real.num_stages))]
         hosts = ", ".join(f"{name} {device}" for name, device in zip(names, real.devices, strict=True))
         return f"measured, nothing is emulated: {real.name} on {hosts}"
-    emulations = [setup for setup in setups if isinstance(setup, Emulation)]
+    emulations = [setup for setup in setups if isinstance(setup, PipelineProfile)]
     equal: dict[str, list[str]] = {}
     for emulation in emulations:
         same = str({**emulation.sizes(), "devices": 0, "links": 0, "split": 0})
@@ -91,7 +91,7 @@ def devices_phrase(setups: Sequence[Setup]) -> str:
     return f"emulated: {models} on {_hardware(emulations)}; {_links(emulations)}"
 
 
-def _hardware(emulations: Sequence[Emulation]) -> str:
+def _hardware(emulations: Sequence[PipelineProfile]) -> str:
     counts = unique(emulation.num_stages for emulation in emulations)
     kinds = unique((each.draft_node.title, *unique(s.title for s in each.stages)) for each in emulations)
     if len(kinds) > 1:
@@ -113,7 +113,7 @@ def _listed(titles: Sequence[str]) -> str:
     return " + ".join(f"{len(list(same))} x {title}" for title, same in groupby(titles))
 
 
-def _links(emulations: Sequence[Emulation]) -> str:
+def _links(emulations: Sequence[PipelineProfile]) -> str:
     links = [link for emulation in emulations for link in emulation.links]
     rates, latencies = _range(link.mbps for link in links), _range(link.latency_ms for link in links)
     return f"links of {rates} Mbit/s and {latencies} ms"

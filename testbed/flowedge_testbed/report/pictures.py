@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.report.charted import charted, plots_of
 from flowedge_testbed.report.entries import Entry, Variant
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
@@ -20,6 +19,26 @@ from flowedge_testbed.run_backends import LIVE, make_run_backend
 from flowedge_testbed.scenario import Plot, Scenario
 from flowedge_testbed.trace import Trace
 from flowedge_testbed.workers import read_record, read_trace
+
+DEFAULT_PLOTS: tuple[Plot, ...] = ("bars", "gantt")
+GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec", "auto")
+
+
+def plots_of(scenario: Scenario) -> tuple[Plot, ...]:
+    """Return the plots of a scenario's report."""
+    return tuple(scenario.report.plots) or DEFAULT_PLOTS
+
+
+def charted(scenario: Scenario, plan: Plan) -> Task:
+    """Return the first task with its first run by each method that has a chart, maybe none."""
+    methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
+    task = plan.tasks[0]
+    runs: dict[str, Run] = {}
+    for run in task.runs:
+        if run.strategy in methods and "gantt" in plots_of(scenario):
+            runs.setdefault(run.strategy, run)
+    return replace(task, runs=tuple(runs.values()))
+
 
 DEPTHS = ("option.depth", "option.expand_depth")
 
@@ -99,7 +118,7 @@ def _draw(name: Plot, source: PictureSource) -> Iterator[Picture]:
 
 def _draw_leads(source: PictureSource, path: Path) -> Iterator[Picture]:
     """Draw auto beside the best other method, if both were measured at a place."""
-    from flowedge_testbed.report.plots.lead_bars import draw_leads  # noqa: PLC0415
+    from flowedge_testbed.report.plots.bars import draw_leads  # noqa: PLC0415
     from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
 
     found = leads(source.entries)

@@ -30,8 +30,7 @@ from flowedge_testbed.prompts import OWN_FILE
 from testbed.tools.beside_llamacpp.comparisons import LAYERS, ONE, PAIR, TABLES, TWO, Comparison
 from testbed.tools.beside_llamacpp.formats import DEFAULT_FORMATS, FORMATS, Format, format_of
 from testbed.tools.beside_llamacpp.installation import LlamaCpp
-from testbed.tools.beside_llamacpp.machine import describe_machine
-from testbed.tools.beside_llamacpp.report import markdown, write_json
+from testbed.tools.beside_llamacpp.report import describe_machine, markdown, write_json
 from testbed.tools.random_model import write_model
 
 WORK = CacheLimits.configured().root / "beside-llamacpp"

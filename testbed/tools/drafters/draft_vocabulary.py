@@ -31,7 +31,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.training.self_generation import is_looping
-from flowedge_testbed.profiles.token_ranking import TokenRanking
+from flowedge_testbed.profiles.documents import TokenRanking
 from testbed.tools.models.corpus import jsonl_pairs
 from testbed.tools.models.evaluate_pair import (
     Output,

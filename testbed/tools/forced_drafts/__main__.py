@@ -1,7 +1,7 @@
 """Measure what a JSON schema costs and saves: drafter forwards and speed, with and without forced tokens.
 
 The bundled model answers questions in the form of a schema, in one process on the virtual clock, with the
-costs of LLaMA2-7B on four Orin Nano (flowedge/simulate/fixed_costs.py). A job of the drafter takes as many
+costs of LLaMA2-7B on four Orin Nano (flowedge/planning/fixed_costs.py). A job of the drafter takes as many
 forwards as it asks the drafter for. Every answer is compared with that of plain decoding.
 
 Run: python -m testbed.tools.forced_drafts [--drafter bundled] [--tokens 120]
@@ -32,8 +32,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.tensors import payload_dtype
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import load_blocks, machine_pipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import load_blocks, machine_pipeline
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
 from flowedge_testbed.report.markdown import table

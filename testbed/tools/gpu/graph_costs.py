@@ -12,7 +12,7 @@ from flowedge.models.graphs.pieces import CallingMaker, CapturingMaker, PieceMak
 from flowedge.models.graphs.static_decoding import BlockDecoding
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.tensors import DTYPES
-from flowedge.profiling.device.generic_layers import generic_block
+from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES, Timed, exact_copy
 from testbed.tools.gpu.turns import shortest_ms

@@ -24,14 +24,15 @@ from flowedge.core.request import NOISES, Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.compute import CPU, find_compute, negotiate_dtype
 from flowedge.models.layers.tensors import torch_dtype
-from flowedge.profiling.documents.device import DeviceProfile
-from flowedge.profiling.documents.model import ModelProfile
-from flowedge.profiling.documents.profile_files import write_documents
-from flowedge.profiling.measurement import MeasureOptions
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.measurement import MeasureOptions
+from flowedge.planning.profile.model import ModelProfile
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile.profile_files import write_documents
+from flowedge.planning.split import even_split
 from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
-from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
@@ -58,7 +59,7 @@ class Requests:
     temperature: float
     noise: Noise
 
-    def tasks(self, models: ModelSet, emulation: Emulation) -> list[Task]:
+    def tasks(self, models: ModelSet, emulation: PipelineProfile) -> list[Task]:
         """Return a task for each prompt, with a run of each method."""
         runs = tuple(Run(name, name, (), emulation, 0, PREFILL_ROWS, self.noise) for name in self.methods)
         sampling = SamplingParams(temperature=self.temperature, seed=1)
@@ -84,16 +85,16 @@ class Measured:
         return self.live / self.simulated
 
 
-def emulate(device: DeviceProfile, model: ModelProfile, stages: int) -> Emulation:
+def emulate(device: DeviceProfile, model: ModelProfile, stages: int) -> PipelineProfile:
     """Return the pipeline of `live_pipeline` as the profile describes it."""
-    return Emulation(
+    return PipelineProfile(
         model=model,
         quant="none",
         drafter=model.drafters["eagle"],
         draft_node=device,
         stages=(device,) * stages,
         links=(LOOPBACK,) * (stages + 1),
-        split=even_split(model.layers, stages),
+        split=tuple(even_split(model.layers, stages, larger_first=True)),
     )
 
 

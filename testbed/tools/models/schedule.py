@@ -1,10 +1,12 @@
-"""Learning-rate schedule over wall-clock time, so that a run ends when its budget does."""
+"""Learning-rate schedule over wall-clock time, so that a run ends when its budget does, and its options."""
 
 from __future__ import annotations
 
 import math
 import time
+from argparse import ArgumentParser
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -34,3 +36,16 @@ class TimedSchedule:
             return max(progress / self.warmup, 1e-3)
         angle = math.pi * (progress - self.warmup) / (1 - self.warmup)
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(angle))
+
+
+def add_training_options(
+    parser: ArgumentParser, *, minutes: float, learning_rate: float, threads: int
+) -> None:
+    """Add the options that every training of a model has, with these defaults."""
+    parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl with prompt and response")
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the model")
+    parser.add_argument("--minutes", type=float, default=minutes, help="wall-clock, earlier runs included")
+    parser.add_argument("--learning-rate", type=float, default=learning_rate, help="peak")
+    parser.add_argument("--threads", type=int, default=threads)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from testbed.tools.models.corpus import Corpus, jsonl_file_pairs, load_corpus
 from testbed.tools.models.packing import WeightedDocument, corpus_documents, pair_tokens
 from testbed.tools.models.replicas import Replicas
-from testbed.tools.models.schedule import TimedSchedule
+from testbed.tools.models.schedule import TimedSchedule, add_training_options
 from testbed.tools.models.train_target import Phases, ResumeState, load_checkpoint, new_optimizers, train
 
 PHASES: Phases = ((0.0, 12, 256), (0.3, 12, 512), (0.85, 4, 1536))
@@ -87,15 +87,9 @@ def training_documents(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl with prompt and response")
+    add_training_options(parser, minutes=25.0, learning_rate=3e-3, threads=1)
     parser.add_argument("--responses", type=Path, nargs="*", default=[], help="of generate_responses")
     parser.add_argument("--target", type=Path, required=True, help="folder of the target and its tokenizer")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the model")
-    parser.add_argument("--minutes", type=float, default=25.0, help="wall-clock, earlier runs included")
-    parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
     arguments = parser.parse_args()
 
     torch.manual_seed(arguments.seed)

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from testbed.tools.models.corpus import load_corpus
 from testbed.tools.models.packing import WeightedDocument, corpus_documents, packed_batches, pair_tokens
 from testbed.tools.models.replicas import Replicas
-from testbed.tools.models.schedule import TimedSchedule
+from testbed.tools.models.schedule import TimedSchedule, add_training_options
 
 Phases = tuple[tuple[float, int, int], ...]  # from this share of the budget on: rows, tokens a row
 
@@ -163,15 +163,9 @@ def held_out_loss(model: LlamaForCausalLM, documents: list[Tensor]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl with prompt and response")
+    add_training_options(parser, minutes=65.0, learning_rate=1.5e-3, threads=2)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of train_tokenizer")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the model")
-    parser.add_argument("--minutes", type=float, default=65.0, help="wall-clock, earlier runs included")
-    parser.add_argument("--learning-rate", type=float, default=1.5e-3, help="peak")
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
     arguments = parser.parse_args()
 
     torch.manual_seed(arguments.seed)

@@ -9,8 +9,7 @@ from typing import Any
 
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.guide.document import Document
-from testbed.tools.nspawn.guide.person import Person
-from testbed.tools.nspawn.guide.real_model import REAL_MODEL
+from testbed.tools.nspawn.guide.person import REAL_MODEL, Person
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.waiting import check, together, until
 

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from testbed.tools.nspawn import installing, journal
 from testbed.tools.nspawn.boards import Boards
 from testbed.tools.nspawn.cluster import AGENT, DRAFT_NODE, DRAFT_SETTINGS, SETTINGS, Cluster
-from testbed.tools.nspawn.draining import drained_while_answering
-from testbed.tools.nspawn.gateway.service import UNIT as GATEWAY
-from testbed.tools.nspawn.gateway.service import GatewayService
+from testbed.tools.nspawn.gateway_service import UNIT as GATEWAY
+from testbed.tools.nspawn.gateway_service import GatewayService
 from testbed.tools.nspawn.guide.document import Document
-from testbed.tools.nspawn.guide.person import Person, add_user
-from testbed.tools.nspawn.guide.real_model import write_real_model
+from testbed.tools.nspawn.guide.person import Person, add_user, write_real_model
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.steps import Steps
 from testbed.tools.nspawn.waiting import check, together, until
+
+TOKENS = 160
+_UNDER_WAY_S = 120.0
+_STOP_S = 90.0  # more than TimeoutStopSec, after which systemd kills what is left
+_WHOLE = re.compile(r"^[0-9]+ tokens \((length|eos)\)", re.MULTILINE)
+_HANDED_BACK = "it is draining, and the session did not end in time"
+
+
+def drained_while_answering(cluster: Cluster) -> None:
+    """Stop the draft node while it answers.
+
+    The answer must end whole, or with the error that says why it did not. systemd must not have to kill
+    anything.
+    """
+    host = cluster.draft_node
+    seen = _sessions(host)
+    answer = cluster.start_generate("Count to a hundred.", TOKENS)
+    until(lambda: _sessions(host) > seen or answer.poll() is not None, _UNDER_WAY_S, "an answer is under way")
+    host.run(["systemctl", "stop", DRAFT_NODE], timeout_s=_STOP_S)
+    done = cluster.asking.host.finish(answer, check=False)
+    said = done.stdout + done.stderr
+    whole = done.returncode == 0 and _WHOLE.search(said) is not None
+    check(whole or _HANDED_BACK in said, f"the answer was cut ({done.returncode}): {said}")
+    result = host.run(["systemctl", "show", "--value", "--property=Result", DRAFT_NODE]).stdout.strip()
+    check(result == "success", f"systemctl stop of the draft node ended with {result}")
+
+
+def _sessions(host: Host) -> int:
+    found = host.run(["journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_UNIT={DRAFT_NODE}"]).stdout
+    return found.count('"event": "session_opened"')
+
 
 RESTARTED_S = 180.0
 REVOKED_S = 240.0

@@ -16,9 +16,9 @@ from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.profiling.rehearsal.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.registry import make_strategy
 
 _STAGES = 4

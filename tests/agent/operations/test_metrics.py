@@ -15,7 +15,7 @@ from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.errors import DeviceError
 from flowedge.device.temperature import temperatures
 from flowedge.engine.statistics import RequestClock
-from flowedge.live.compute_thread import ComputeThread
+from flowedge.live.compute_thread import ComputeThread, Span
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
@@ -46,7 +46,7 @@ def test_the_table_lists_what_there_is(metrics: AgentMetrics, readings: MetricsR
 
 
 def test_labels_are_those_of_the_table(metrics: AgentMetrics) -> None:
-    metrics.computed("forward", 0.01, 3)
+    metrics.computed("forward", Span(1.0, 1.01), 3)
     sent, _ = metrics.of_link("in_band")
     sent(5)
     described = {

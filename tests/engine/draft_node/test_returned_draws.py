@@ -56,10 +56,10 @@ def test_the_prompt_ends_with_a_draw() -> None:
 
 
 def test_pruned_rows_take_their_hidden_states_with_them() -> None:
-    segment = replace(returned([7, -1, 8, 2]), payload=np.array([[1.0], [2.0], [3.0]]), padding=30)
+    segment = replace(returned([7, -1, 8, 2]), payload=np.array([[1.0], [2.0], [3.0]]))
     left = segment.take(np.array([1, 2, 3]))
     assert left.drawn is not None and left.drawn.tolist() == [-1, 8, 2]
-    assert (left.payload.ravel().tolist(), left.padding) == ([2, 3], 20)
+    assert left.payload.ravel().tolist() == [2, 3]
     both = left.joined(segment.take(np.array([0])))
     assert both.drawn is not None and both.drawn.tolist() == [-1, 8, 2, 7]
     assert both.payload.ravel().tolist() == [2, 3, 1]

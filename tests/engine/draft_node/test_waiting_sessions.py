@@ -11,9 +11,9 @@ from flowedge.core.request import Failed, Finished, Opened, Tokens, Waiting
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import machine_pipeline
-from flowedge.simulate.virtual_pipeline import TimedOutput, VirtualPipeline
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import machine_pipeline
+from flowedge.planning.virtual_pipeline import TimedOutput, VirtualPipeline
 from tests.engine.draft_node.draft_node_loop import VOCAB, Loop, request
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
 from tests.engine.histories import NoText

@@ -31,7 +31,7 @@ from flowedge.engine.jobs import (
     Verify,
 )
 from flowedge.models.layers.head import LMHead
-from flowedge.profiling.rehearsal.scripted_models import DiceDraft
+from flowedge.planning.measuring.scripted_models import DiceDraft
 from tests.drafting.made_drafters import HIDDEN, VOCAB, eagle
 from tests.support.session_jobs import run_alone
 

@@ -1,53 +1,16 @@
-"""The width and the padding of the rows that a stage takes and sends."""
+"""The width of the rows that a stage takes and sends."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.messages import CONTEXT, Fault, Open, Prune, Segment, StageTime, Tapped
+from flowedge.core.messages import CONTEXT, Fault, Open, Segment, StageTime, Tapped
 from flowedge.engine.stage import stage
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage.stage_sessions import finish, opened
-
-
-def test_a_stage_pads_the_rows_it_sends_whatever_padding_they_came_with():
-    rig = Rig(padding_per_row=100)
-    rig.receive(Open("s", 20))
-    (prompt,) = rig.receive(segment(first=0, rows=4, padding=7))
-    assert prompt.padding == 400
-    rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5]))
-    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
-    fence, trimmed = rig.release()
-    assert isinstance(fence, Prune)
-    assert (trimmed.num_rows, trimmed.padding) == (2, 200), "the third died while computing"
-
-
-def test_rows_that_are_pruned_in_the_outbox_take_their_padding_with_them():
-    stage = Stage("v0", StageSpec(is_first=True, width=1, vocab_size=50, dtype="uint64", padding_per_row=100))
-    executor = ExactStage(0)
-    stage.receive(Open("s", 20), express=False)
-    for sent in (
-        segment(first=0, rows=4),
-        segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5]),
-    ):
-        stage.receive(sent, express=False)
-    while (job := stage.next_job()) is not None:
-        stage.finish(job, executor.run(job))
-    stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
-    sent = []
-    while (message := stage.next_outbound()) is not None:
-        sent.append(message)
-    assert [m.padding for m in sent if isinstance(m, Segment)] == [400, 200]
-
-
-def test_an_empty_segment_carries_no_padding():
-    rig = opened(padding_per_row=100)
-    (sent,) = rig.receive(segment(number=2, first=7, parents=[], positions=[], padding=999))
-    assert (sent.num_rows, sent.padding) == (0, 0)
-    finish(rig)
 
 
 def test_rows_are_checked_against_the_width_that_earlier_stages_gave_them():

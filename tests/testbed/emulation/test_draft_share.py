@@ -13,12 +13,12 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.drafter import Frontier
 from flowedge.engine.jobs import GrowDraft
+from flowedge.planning.memory_fit import draft_node_parts
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile_costs import ProfileCosts
+from flowedge.planning.roofline import head_s, product_s
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.profile_costs import ProfileCosts
-from flowedge_testbed.costs.roofline import head_s, product_s
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens
-from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory_fit import draft_node_parts
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
@@ -31,7 +31,7 @@ ScenarioFile = Callable[..., Path]
 ROOT_LAYER = batch_of(GrowDraft("s", 1, np.array([0]), np.array([-1]), np.array([5]), 10, None, None))
 
 
-def emulation(scenario_file: ScenarioFile, **emulated: object) -> Emulation:
+def emulation(scenario_file: ScenarioFile, **emulated: object) -> PipelineProfile:
     path = scenario_file(emulated=[{"model": "llama2-7b", **emulated}])
     return cases(read_scenario(path), path.parent)[0].emulation
 
@@ -41,13 +41,13 @@ def test_a_part_is_a_share_or_a_number_of_tokens(
     scenario_file: ScenarioFile, part: float, tokens: int
 ) -> None:
     assert priced_tokens(part, 32000) == tokens
-    assert emulation(scenario_file, draft_vocabulary=part).draft_share == DraftShare(tokens / 32000)
+    assert DraftShare.of(emulation(scenario_file, draft_vocabulary=part)) == DraftShare(tokens / 32000)
 
 
 def test_the_head_of_a_part_is_priced_by_its_tokens(scenario_file: ScenarioFile) -> None:
     base = emulation(scenario_file)
     device, hidden = base.draft_node, base.model.hidden
-    assert base.draft_share == WHOLE
+    assert DraftShare.of(base) == WHOLE
     for tokens, quant in ((8000, "none"), (8000, "int4"), (32000, "int8")):
         part = replace(base, draft_tokens=tokens, draft_quant=quant)  # type: ignore[arg-type]
         expected = head_s(device, tokens * hidden, tokens, 1, 2, quant)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def test_measured_times_shrink_as_the_roofline_does() -> None:
     )
     model = library.model("llama2-7b").model_copy(update={**sizes, "layers": 8})
     links = (library.link("gigabit"),) * 2
-    whole = Emulation(model, "none", model.drafters["eagle"], measured, (nano,), links, (8,))
+    whole = PipelineProfile(model, "none", model.drafters["eagle"], measured, (nano,), links, (8,))
     part = replace(whole, draft_tokens=1024)
     computed = [
         ProfileCosts(replace(each, draft_node=measured.model_copy(update={"measured": None})))

@@ -14,13 +14,12 @@ import pytest
 import flowedge
 from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
-from flowedge.profiling.documents.model import Eagle3Size, EagleSize, SmallModelSize
+from flowedge.planning.memory_fit import draft_node_parts, stage_parts
+from flowedge.planning.profile.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile_costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.profile_costs import LOOKUP_S, ProfileCosts
-from flowedge_testbed.emulation.drafter_sizes import emulated_drafter
-from flowedge_testbed.emulation.drafting_sizes import NGramSize, RecallSize
-from flowedge_testbed.emulation.emulation import Emulation
-from flowedge_testbed.emulation.memory_fit import draft_node_parts, stage_parts
+from flowedge_testbed.emulation.emulate import emulated_drafter
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
@@ -113,7 +112,7 @@ def head(directory: Path) -> Path:
     return save_eagle3_head(directory / "head", hidden=256, vocab=4096, draft_vocab=1000)
 
 
-def emulation(scenario_file: ScenarioFile) -> Emulation:
+def emulation(scenario_file: ScenarioFile) -> PipelineProfile:
     path = scenario_file()
     return cases(read_scenario(path), path.parent)[0].emulation
 

@@ -14,22 +14,22 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.messages import Credit
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.language_model import LanguageModel
-from flowedge.profiling.documents.model import LayerSize, SmallModelSize
-from flowedge.simulate.virtual_pipeline import place_of
+from flowedge.planning.memory_fit import require_fit
+from flowedge.planning.profile.model import LayerSize, SmallModelSize
+from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts
+from flowedge.planning.roofline import LOGIT_BYTES
+from flowedge.planning.virtual_pipeline import place_of
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
-from flowedge_testbed.costs.profile_costs import HEADER_BYTES, ProfileCosts
-from flowedge_testbed.costs.roofline import LOGIT_BYTES
-from flowedge_testbed.emulation.memory_fit import require_fit
-from flowedge_testbed.emulation.middle_models import EmulatedMiddle
+from flowedge_testbed.emulation.emulate import MiddleProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import read_scenario
+from tests.planning.test_profile_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 from tests.support.session_jobs import batch_of
 from tests.support.truncated import first_layers
-from tests.testbed.costs.test_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
-MIDDLE = EmulatedMiddle(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
+MIDDLE = MiddleProfile(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
 DEVICES = {
     "draft_node": "orin-nano-8gb",
     "stages": {"device": "orin-nano-8gb", "count": 2},

@@ -7,8 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from flowedge_testbed.load.arrivals import Arrival, ClosedLoop, PoissonArrivals, StaticBatches
-from flowedge_testbed.load.requests import RequestList
+from flowedge_testbed.load.arrivals import Arrival, ClosedLoop, PoissonArrivals, RequestList, StaticBatches
 
 
 def requests(seed: int = 3, temperature: float = 1.0) -> RequestList:

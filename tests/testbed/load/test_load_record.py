@@ -8,11 +8,9 @@ import pytest
 
 from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.engine.activity import ABORTED, DRAFT, FORWARD, PREFILL, TRANSFER
-from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import Arrival
-from flowedge_testbed.load.load_record import LoadRecord, load_record
+from flowedge_testbed.load.arrivals import Arrival, LoadAnswer
+from flowedge_testbed.load.load_record import LoadRecord, charted_part, charted_span, load_record
 from flowedge_testbed.load.load_results import Fairness
-from flowedge_testbed.load.load_trace import charted_part, charted_span
 from flowedge_testbed.load.pipeline_use import PipelineUse, mean_of_counts, quantile_of, row_shares
 from flowedge_testbed.trace import Interval, PruneMark, Trace
 

@@ -9,12 +9,17 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.request import Request
-from flowedge.simulate.fixed_costs import FixedCosts
-from flowedge.simulate.in_process import virtual_pipeline
-from flowedge.simulate.virtual_pipeline import VirtualPipeline
-from flowedge_testbed.load.answers import LoadAnswer
-from flowedge_testbed.load.arrivals import Arrivals, ClosedLoop, PoissonArrivals, StaticBatches
-from flowedge_testbed.load.requests import RequestList
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import virtual_pipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
+from flowedge_testbed.load.arrivals import (
+    Arrivals,
+    ClosedLoop,
+    LoadAnswer,
+    PoissonArrivals,
+    RequestList,
+    StaticBatches,
+)
 from flowedge_testbed.load.virtual_load import VirtualLoad
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.run_backends import NoText

@@ -18,11 +18,12 @@ import yaml
 
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.live.transport.frame_link import LinkKind
-from flowedge.profiling.documents.model import LayerSize, ModelProfile
-from flowedge.simulate.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.profile.model import LayerSize, ModelProfile
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.roofline import layer_s
+from flowedge.planning.split import even_split
+from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge_testbed.compare import compared, table
-from flowedge_testbed.costs.roofline import layer_s
-from flowedge_testbed.emulation.emulation import Emulation, even_split
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.paced_backend import why_loopback
@@ -57,14 +58,16 @@ def networks() -> None:
         pytest.skip(f"no network namespaces: {reason}")
 
 
-def emulation(stages: int = 3, **links: float) -> Emulation:
+def emulation(stages: int = 3, **links: float) -> PipelineProfile:
     model = library.model("llama2-7b")
     nano = library.device("orin-nano-8gb")
     link = library.link("lan-150").model_copy(update=links)
     # Each link has a latency of its own: 1 ms out of the first stage, 2 out of the second ..
     chain = [link.model_copy(update={"latency_ms": float(index + 1)}) for index in range(stages + 1)]
-    split = even_split(model.layers, stages)
-    return Emulation(model, "none", model.drafters["eagle"], nano, (nano,) * stages, tuple(chain), split)
+    split = tuple(even_split(model.layers, stages, larger_first=True))
+    return PipelineProfile(
+        model, "none", model.drafters["eagle"], nano, (nano,) * stages, tuple(chain), split
+    )
 
 
 @pytest.fixture

@@ -14,13 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.core.messages import Credit, Message
+from flowedge.core.messages import Credit, Message, Segment, SegmentBatch, Tapped
 from flowedge.engine.jobs import DraftJob, DropCache, Forward, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
 from flowedge.live.transport.frame_link import LinkKind
-from flowedge.simulate.virtual_pipeline import abort_time
-from flowedge_testbed.paced.emulated_time import MAX_EARLY_S, DelayLine, EmulatedTime, Schedule
-from flowedge_testbed.paced.precise_timer import PreciseTimer
+from flowedge.planning.virtual_pipeline import abort_time
+from flowedge.protocol import wire
+from flowedge_testbed.paced.emulated_time import (
+    MAX_EARLY_S,
+    DelayLine,
+    EmulatedTime,
+    PreciseTimer,
+    Schedule,
+    emulated_frame,
+)
+from flowedge_testbed.paced.express_faults import parse_express_fault
 from flowedge_testbed.paced.timings import JobTiming
 
 TIMES = st.floats(0, 100)
@@ -97,7 +105,7 @@ class Recorder:
     def __init__(self) -> None:
         self.sent: list[float] = []
 
-    def send(self, message: Message, departed: float) -> int:
+    def send_frame(self, frame: wire.Frame) -> int:
         self.sent.append(time.monotonic())
         return 7
 
@@ -271,5 +279,54 @@ def test_a_stopped_alarm_calls_nothing() -> None:
         alarm.stop()
         alarm.at(time.monotonic(), lambda: pytest.fail("it was stopped"))
         await asyncio.sleep(0.05)
+
+    asyncio.run(test())
+
+
+ONE = np.zeros(1, dtype=np.int64)
+
+
+def states(session: str, rows: int, width: int = 2) -> Segment:
+    positions = np.arange(rows)
+    return Segment(session, 0, 0, False, 0, positions, positions - 1, np.ones((rows, width), np.float32))
+
+
+def read_back(message: Message, row_bytes: int) -> tuple[int, Any, float]:
+    """Return the bytes of an emulated frame's tail, the message in it, and when it departed."""
+    frame = emulated_frame(message, 12.5, row_bytes)
+    return len(frame.tail), *wire.read(frame.start[wire.LENGTHS.size :], bytearray(frame.tail))
+
+
+def test_rows_of_hidden_states_travel_in_the_emulated_size_and_arrive_in_their_own() -> None:
+    size, read, departed = read_back(states("s", 3), 100)
+    assert (size, departed) == (300, 12.5)
+    assert read.payload.tolist() == [[1, 1]] * 3
+    pruned = states("s", 3).take(np.array([0, 2]))
+    assert read_back(pruned, 100)[0] == 200, "it must not cost the transfer of the rows it has lost"
+    both = SegmentBatch((states("s", 2), states("t", 1)))
+    size, read, _ = read_back(both, 100)
+    assert (size, [each.num_rows for each in read.segments]) == (300, [2, 1])
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        (states("s", 0), 0),
+        (states("s", 2, width=0), 0),
+        (states("s", 2, width=40), 320),
+        (Segment("s", 0, 0, False, 0, ONE, ONE - 1, np.ones(1, np.int32)), 4),
+        (Tapped("s", 0, np.ones((1, 2), np.float32)), 8),
+        (Credit("s"), 0),
+    ],
+)
+def test_nothing_else_is_padded(message: Message, size: int) -> None:
+    assert read_back(message, 100)[0] == size
+
+
+@pytest.mark.parametrize(("text", "delay_s"), [("", 0.0), ("cut", None), ("delay:0.05", 0.05)])
+def test_express_messages_have_the_fault_that_is_given(text: str, delay_s: float | None) -> None:
+    async def test() -> None:
+        pace = EmulatedTime(ComputeThread("d"), Given(), parse_express_fault(text))
+        assert pace.express_delay_s(Credit("s")) == delay_s
 
     asyncio.run(test())

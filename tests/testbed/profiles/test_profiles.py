@@ -11,9 +11,8 @@ import yaml
 
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.models.quant.quantize import QUANTISATIONS
-from flowedge.profiling.documents.model import WEIGHT_BYTES, Quantisation
-from flowedge_testbed.emulation.emulation import even_split
-from flowedge_testbed.emulation.memory_fit import require_fit, stage_parts
+from flowedge.planning.memory_fit import require_fit, stage_parts
+from flowedge.planning.profile.model import WEIGHT_BYTES, Quantisation
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import Scenario, read_scenario
@@ -135,12 +134,6 @@ def test_a_pipeline_that_does_not_fit_is_refused_with_the_sums(scenario_file: Sc
     assert "stage 1 does not fit on Jetson Orin Nano 8 GB" in said
     assert f"{sum(parts.values()) / 2**30:.2f} GiB" in said
     assert "5.60 GiB are usable" in said
-
-
-def test_even_splits() -> None:
-    assert even_split(32, 5) == (7, 7, 6, 6, 6)
-    with pytest.raises(BadRequestError):
-        even_split(3, 4)
 
 
 def test_quick_keeps_what_it_does_not_name() -> None:

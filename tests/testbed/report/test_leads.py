@@ -10,7 +10,7 @@ from flowedge.core.request import Noise
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.lead_table import lead_lines, lead_tables
 from flowedge_testbed.report.leads import LeadSummary, leads, leads_content
-from flowedge_testbed.report.plots.lead_bars import draw_leads
+from flowedge_testbed.report.plots.bars import draw_leads
 from flowedge_testbed.report.plots.style import Heading
 from tests.testbed.report.plots.figure_texts import cut_texts, texts
 

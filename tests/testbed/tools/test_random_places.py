@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flowedge_testbed.emulation.memory_fit import require_fit
+from flowedge.planning.memory_fit import require_fit
 from flowedge_testbed.plan import cases
 from flowedge_testbed.scenario import Scenario, find_scenario, read_scenario
 from testbed.tools.random_places import SESSION_ROWS, main, places

@@ -12,8 +12,17 @@ from flowedge.core.errors import BadRequestError
 from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
 from testbed.tools import sample_runs
-from testbed.tools.line_search import Values, line_search, outcome
-from testbed.tools.tune_auto import PROFILE, TUNABLE, Prompts, lines, parse_space, tune
+from testbed.tools.tune_auto import (
+    PROFILE,
+    TUNABLE,
+    Prompts,
+    Values,
+    line_search,
+    lines,
+    outcome,
+    parse_space,
+    tune,
+)
 from tests.testbed.conftest import PROMPTS
 
 pytestmark = pytest.mark.xdist_group("bench")

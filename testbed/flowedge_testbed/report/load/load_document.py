@@ -9,9 +9,8 @@ from typing import Any
 from flowedge.drafting.choice import drafter_label
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_groups import load_places
-from flowedge_testbed.report.load.load_paper import paper_gains
 from flowedge_testbed.report.load.load_summary import draft_node_lines
-from flowedge_testbed.report.load.load_tables import speed_table, use_table
+from flowedge_testbed.report.load.load_tables import paper_gains, speed_table, use_table
 from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.summary import BenchSummary
 from flowedge_testbed.scenario import LoadChoice, Scenario

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from flowedge.engine.activity import ABORTED, COMPUTING, PREFILL, TRANSFER
-from flowedge_testbed.load.load_record import LoadRecord
-from flowedge_testbed.load.load_trace import charted_span
+from flowedge_testbed.load.load_record import LoadRecord, charted_span
+from flowedge_testbed.report.plots.gantt import of_devices
 from flowedge_testbed.report.plots.style import NOTE_SIZE, Heading, ink_on, new_figure, text_width
 from flowedge_testbed.trace import NO_SESSION, Interval, Trace, place_at
 
@@ -48,14 +48,8 @@ def draw_load_gantt(record: LoadRecord, trace: Trace, heading: Heading) -> Figur
     colours = {number: SESSION_COLOURS[place % len(SESSION_COLOURS)] for place, number in enumerate(sessions)}
     figure, axes = new_figure(_WIDTH, 1.3 + 0.62 * len(lines) + 0.2 * (len(sessions) // _COLUMNS), heading)
     panel = axes[0, 0]
-    panel.set_yticks(range(len(lines)), [name.upper() for name in names])
-    panel.set_ylim(len(lines) - 0.45, -0.55)
-    panel.set_xlim(start, end)
+    of_devices(panel, [name.upper() for name in names], -0.55, (start, end))
     panel.set_xlabel("seconds since the load began; numbers are of requests; white is idle")
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0)
-    for boundary in range(1, len(lines)):
-        panel.axhline(boundary - 0.47, color="#dddddd", linewidth=0.6)
     _legend(figure, colours, {each.kind for each in shown})
     figure.draw_without_rendering()  # the layout is known after this
     inches = panel.get_window_extent().width / figure.dpi

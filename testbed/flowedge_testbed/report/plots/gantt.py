@@ -84,18 +84,26 @@ def draw_gantt(record: RunRecord, trace: Trace, heading: Heading) -> Figure:
         linestyle="", marker="v", markersize=4, color=_PRUNE,
     )  # fmt: skip
     _tokens(panel, record, start, end)
-    panel.set_yticks(range(len(lines)), names)
-    panel.set_ylim(len(lines) - 0.45, -1.05)
-    panel.set_xlim(start, end)
+    of_devices(panel, names, -1.05, (start, end))
     panel.set_xlabel("seconds since the request arrived; numbers are rows computed; white is idle")
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0)
-    for boundary in range(1, len(lines)):
-        panel.axhline(boundary - 0.47, color="#dddddd", linewidth=0.6)
     _legend(figure, {interval.kind for interval in shown})
     figure.draw_without_rendering()  # the layout is known after this
     _numbers(panel, lines, shown, start, end)
     return figure
+
+
+def of_devices(panel: Any, names: Sequence[str], top: float, span: tuple[float, float]) -> None:
+    """Give a panel a line for each device, the first at 0, and a span of seconds.
+
+    top: the upper end of the axis, in lines.
+    """
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.45, top)
+    panel.set_xlim(*span)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.tick_params(axis="y", length=0)
+    for boundary in range(1, len(names)):
+        panel.axhline(boundary - 0.47, color="#dddddd", linewidth=0.6)
 
 
 def _draw(panel: Any, line: int, interval: Interval, start: float, end: float) -> None:

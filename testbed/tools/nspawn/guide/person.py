@@ -1,9 +1,11 @@
-"""A person at a host, who gives commands as a document writes them."""
+"""A person at a host, who gives commands as a document writes them, with a model in place of the hub's."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from testbed.tools.nspawn.boards import CHECKOUT
 from testbed.tools.nspawn.guide.document import Settings, with_settings
@@ -45,3 +47,18 @@ class Person:
         if command.startswith(_SUDO):
             return shell
         return ["runuser", "-u", USER, "--", "env", f"HOME=/home/{USER}", *shell]
+
+
+REAL_MODEL = "/srv/model"  # on the first board only
+# The heads of SmolLM2 135M and its width, with fewer layers.
+_SHAPE = ("--hidden", "576", "--intermediate", "1536", "--heads", "9", "--kv-heads", "3", "--layers", "6")
+
+
+def write_real_model(root: Path) -> None:
+    """Write the model to a host, whose files lie below `root`."""
+    directory = root / REAL_MODEL.removeprefix("/")
+    command = [sys.executable, "-m", "testbed.tools.random_model", str(directory), *_SHAPE]
+    subprocess.run(command, check=True)
+    directory.chmod(0o755)
+    for file in directory.iterdir():
+        file.chmod(0o644)  # the services' user reads them

@@ -14,10 +14,9 @@ from flowedge_testbed.load.pipeline_use import PipelineUse
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_gantt import SESSION_COLOURS, draw_load_gantt
 from flowedge_testbed.report.load.load_groups import load_places
-from flowedge_testbed.report.load.load_lines import draw_load_lines
-from flowedge_testbed.report.load.load_paper import paper_gains
+from flowedge_testbed.report.load.load_pictures import draw_load_lines
 from flowedge_testbed.report.load.load_summary import draft_node_lines
-from flowedge_testbed.report.load.load_tables import speed_table, use_table
+from flowedge_testbed.report.load.load_tables import paper_gains, speed_table, use_table
 from flowedge_testbed.report.plots.style import Heading
 from flowedge_testbed.trace import NO_SESSION, Interval, Trace
 from tests.testbed.report.plots.figure_texts import cut_texts, texts

@@ -1,1 +1,0 @@
-"""Splitting a model over devices, and checking that each part fits."""

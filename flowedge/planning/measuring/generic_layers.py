@@ -1,0 +1,86 @@
+"""Decoder layers of given sizes with arbitrary weights, for timing models that the device does not hold."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from flowedge.models.files.families import FAMILIES
+from flowedge.models.layers import attention
+from flowedge.models.layers.block import LayerBlock
+from flowedge.models.layers.rotary import Rotary
+from flowedge.models.lean.lean_layer import lean_layer
+from flowedge.models.quant.quantize import quantize_block
+from flowedge.planning.profile.model import LayerSizes
+
+HEAD_WIDTH = 64
+MAX_LAYERS = 64
+# Times of small layers show the overhead of a layer; times of layers larger than the CPU's caches show memory
+# bandwidth and arithmetic.
+HIDDEN_SIZES = (256, 1024, 2048, 4096, 8192)
+SMALLEST = 2
+
+
+def llama_like(hidden: int) -> LayerSizes:
+    """Return the sizes of a Llama layer of this width: 11/4 of it in the MLP, a KV head for each head."""
+    heads = hidden // HEAD_WIDTH
+    return LayerSizes(hidden=hidden, intermediate=hidden * 11 // 4, heads=heads, kv_heads=heads)
+
+
+def layer_weights(sizes: LayerSizes) -> int:
+    """Return the number of weights in the layer's matrices."""
+    kv_width = sizes.hidden // sizes.heads * sizes.kv_heads
+    return 2 * sizes.hidden * (sizes.hidden + kv_width) + 3 * sizes.hidden * sizes.intermediate
+
+
+def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes, int]]:
+    """Return shapes with the number of layers that fit in `stack_bytes`, at most MAX_LAYERS.
+
+    A shape of which no layer fits is left out, except the SMALLEST first shapes.
+    """
+    shapes = []
+    for hidden in HIDDEN_SIZES:
+        sizes = llama_like(hidden)
+        count = stack_bytes // (layer_weights(sizes) * element_bytes)
+        if count or hidden in HIDDEN_SIZES[:SMALLEST]:
+            shapes.append((sizes, max(1, min(MAX_LAYERS, count))))
+    return shapes
+
+
+def generic_block(
+    sizes: LayerSizes, count: int, dtype: torch.dtype, device: torch.device, quant: str = "none"
+) -> LayerBlock:
+    """Make a block of `count` layers from the middle of a model: without embedding and final norm."""
+    family = FAMILIES["llama"]
+    config: Any = family.config(
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.intermediate,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        num_hidden_layers=count + 2,
+        vocab_size=32,
+    )
+    layer_config = copy.deepcopy(config)
+    layer_config._attn_implementation = attention.MASKED
+    layers = []
+    for index in range(count):
+        layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
+        layer = quantize_block(layer.requires_grad_(False), quant, dtype).eval()
+        layers.append(lean_layer(layer, config))
+    block = LayerBlock(
+        config,
+        1,
+        count + 1,
+        layers=layers,
+        windows=[None] * count,
+        rotary=Rotary(family, config, range(1, count + 1), device),
+        embedding=None,
+        embedding_multiplier=1.0,
+        norm=None,
+        dtype=dtype,
+        device=device,
+    )
+    block.prepare(exact=False)
+    return block

@@ -1,0 +1,95 @@
+"""Whether a pipeline fits the memory of its devices."""
+
+from __future__ import annotations
+
+from flowedge.core.verification import LAST_STAGE
+from flowedge.device.memory import gib, require_memory
+from flowedge.drafting.heads.recall import ROW_VECTORS
+from flowedge.drafting.ngram import NGramDrafter
+from flowedge.planning.drafter_weights import DrafterWeights
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.model import READ_AS_STORED, LayerSize, NGramSize, RecallSize, weight_bytes
+from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
+
+ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
+
+
+def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int) -> dict[str, float]:
+    """Return the bytes that a stage holds, by part; `capacity` is the rows of a session's KV cache."""
+    model, layer, count = pipeline.model, LayerSize.of(pipeline.model), pipeline.split[stage]
+    stored = model.stored_bytes
+    parts = {
+        f"{count} layers in {pipeline.format_name}": count
+        * layer.weights
+        * weight_bytes(pipeline.quant, stored),
+        f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
+        "activations": _activations(pipeline, pipeline.row_width(stage)),
+    }
+    if pipeline.quant not in READ_AS_STORED:
+        parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
+    if stage == 0:
+        parts["embedding"] = float(model.vocab * model.hidden * stored)
+    if stage == pipeline.num_stages - 1 and pipeline.verification == LAST_STAGE:
+        parts["LM head"] = float(model.vocab * model.hidden * stored)
+    return parts
+
+
+def draft_node_parts(pipeline: PipelineProfile, capacity: int) -> dict[str, float]:
+    """Return the bytes that the draft node holds, by part. What joined drafters share is counted once."""
+    model, stored = pipeline.model, pipeline.model.stored_bytes
+    parts = {"LM head": float(model.vocab * model.hidden * stored)}
+    for number, size in enumerate(pipeline.drafters, start=1):
+        if isinstance(size, NGramSize):
+            parts[f"n-grams of {capacity} tokens"] = float(NGramDrafter().session_bytes(capacity))
+            continue
+        if isinstance(size, RecallSize):
+            parts[f"errors of {capacity} tokens"] = float(ROW_VECTORS * model.hidden * stored * capacity)
+            continue
+        drafter = DrafterWeights.of(model, size, pipeline.draft_tokens, pipeline.draft_quant)
+        which = f" ({number})" if len(pipeline.drafters) > 1 else ""
+        kv = drafter.layers * drafter.layer.kv_bytes_per_row * capacity
+        parts[f"drafter{which}"] = drafter.held_bytes(stored)
+        parts[f"drafter's KV of {capacity} rows{which}"] = float(kv)
+    parts["activations"] = _activations(pipeline, pipeline.row_width(pipeline.num_stages - 1))
+    return parts
+
+
+def middle_parts(middle: MiddleProfile, stored_bytes: int, capacity: int) -> dict[str, float]:
+    """Return the bytes that the device of a middle model holds, by part.
+
+    stored_bytes: of a weight and of a KV element.
+    """
+    size, layer = middle.size, LayerSize.of(middle.size, stored_bytes)
+    return {
+        f"{size.layers} layers": float(size.layers * layer.weights * stored_bytes),
+        "embedding and LM head": float(2 * size.vocab * size.hidden * stored_bytes),
+        f"KV of {capacity} rows": float(size.layers * layer.kv_bytes_per_row * capacity),
+        "activations": float(ACTIVATION_ROWS * size.intermediate * stored_bytes),
+    }
+
+
+def _activations(pipeline: PipelineProfile, row_width: int) -> float:
+    """Return the bytes of the rows held at once, at the width of the widest activation or sent row."""
+    model = pipeline.model
+    return float(ACTIVATION_ROWS * max(model.intermediate, row_width) * model.stored_bytes)
+
+
+def require_fit(pipeline: PipelineProfile, capacity: int) -> None:
+    """Check that each device holds its part of the pipeline, with a KV cache of `capacity` rows.
+
+    Raises:
+        CapacityError: for the first device that is too small, with the sums.
+    """
+    _require("the draft node", pipeline.draft_node, draft_node_parts(pipeline, capacity))
+    for stage, device in enumerate(pipeline.stages):
+        _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity))
+    for number, middle in enumerate(pipeline.middles, start=1):
+        parts = middle_parts(middle, pipeline.model.stored_bytes, capacity)
+        _require(f"middle model {number}", middle.device, parts)
+
+
+def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:
+    memory_bytes = device.memory_gib * 2**30
+    usable = f"{gib(memory_bytes)} are usable"
+    claim = f"{place} does not fit on {device.title}"
+    require_memory(claim, parts, memory_bytes, usable, "use more stages or a quantisation")

@@ -1,0 +1,1 @@
+"""Profiles of devices, links and models: documents, and how they follow from measurements."""

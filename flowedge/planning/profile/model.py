@@ -1,0 +1,162 @@
+"""Profile of a model: its sizes, and those of its drafters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Size = Annotated[int, Field(ge=1, le=1 << 20)]
+
+STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
+
+StoredDtype = Literal["float16", "bfloat16", "float32"]
+DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
+
+PricedQuant = Literal["none", "int8", "int4"]  # of a drafter
+Quantisation = Literal["none", "int8", "llm-int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4", "w8a16"]
+
+WEIGHT_BYTES: dict[str, float] = {
+    "none": STORED_BYTES,
+    "int8": 1.016,  # and a scale for each group
+    "llm-int8": 1.0,  # and one scale for each row, too little to count
+    "nf4": 0.5 + 4 / 64,  # bitsandbytes: 4 bits, and one fp32 scale for 64 weights
+    "fp4": 0.5 + 4 / 64,
+    "nf4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,  # the scales in 8 bits, with one fp32 scale for 256 of them
+    "fp4-dq": 0.5 + 1 / 64 + 4 / 64 / 256,
+    "int4": 0.5 + 4 / 64,  # 4 bits, and a scale and a zero in bf16 for 64 weights
+    "w8a16": 1.0,  # and one scale for each row, too little to count
+}
+
+# Products read these weights as they are stored; others are unpacked or rounded first.
+READ_AS_STORED: frozenset[str] = frozenset({"none", "int4", "w8a16"})
+
+
+def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float:
+    """Return the bytes of one weight of a layer; an unquantised weight takes `stored_bytes`."""
+    return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
+
+
+class YamlDocument(BaseModel):
+    """Base of documents that are read from YAML: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class SourcedDocument(YamlDocument):
+    """Base of profiles, which have a title and the source of their values."""
+
+    title: str
+    source: str
+
+
+class LayerSizes(YamlDocument):
+    """The sizes of a Llama decoder layer."""
+
+    hidden: Size
+    intermediate: Size
+    heads: Size
+    kv_heads: Size
+
+
+class EagleSize(YamlDocument):
+    """An EAGLE-1/2 head: fc over [embedding, hidden] and one decoder layer, with the target's LM head."""
+
+    kind: Literal["eagle"]
+
+
+class Eagle3Size(YamlDocument):
+    """An EAGLE-3 head: fc over three hidden states, one decoder layer, and an LM head of its own.
+
+    Attributes:
+        draft_vocab: number of tokens that it can propose.
+    """
+
+    kind: Literal["eagle3"]
+    draft_vocab: int = Field(ge=1)
+
+
+class SmallModelSize(LayerSizes):
+    """A small language model that drafts, with an LM head of its own."""
+
+    kind: Literal["small_lm"]
+    layers: int = Field(ge=1)
+    vocab: int = Field(ge=2)
+
+
+DrafterSize = EagleSize | Eagle3Size | SmallModelSize
+
+
+class NGramSize(YamlDocument):
+    """Lookup in the session's own tokens: no weights, and the same small time with every model."""
+
+    kind: Literal["ngram"]
+
+
+class RecallSize(YamlDocument):
+    """An EAGLE head's errors in a session, which are read for each forward of the head."""
+
+    kind: Literal["recall"]
+
+
+DraftingSize = DrafterSize | NGramSize | RecallSize
+
+
+class ModelProfile(LayerSizes, SourcedDocument):
+    """A Llama-architecture model by its sizes.
+
+    Attributes:
+        dtype: of weights that are not quantised, of the KV cache and of hidden states on the wire.
+        drafters: drafters of the model, by name; the first is the default.
+    """
+
+    layers: int = Field(ge=1)
+    vocab: int = Field(ge=2)
+    tied_embedding: bool = False
+    dtype: StoredDtype = "float16"
+    drafters: dict[str, DrafterSize] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelProfile:
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"hidden {self.hidden}, heads {self.heads} and kv_heads {self.kv_heads} do not divide"
+            )
+        return self
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of an unquantised weight, and of an element of the KV cache or of a hidden state."""
+        return DTYPE_BYTES[self.dtype]
+
+
+class LayerSize(LayerSizes):
+    """Sizes of one decoder layer; `stored_bytes` as in ModelProfile.
+
+    Attributes:
+        attended: vectors of width `hidden` that q, k and v are computed from; 2 in an EAGLE-3 head.
+    """
+
+    stored_bytes: int = STORED_BYTES
+    attended: int = 1
+
+    @classmethod
+    def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
+        """Return the sizes of a layer; `stored_bytes` replaces the bytes that a model's dtype takes."""
+        own = sizes.stored_bytes if isinstance(sizes, ModelProfile) else STORED_BYTES
+        layer = sizes.model_dump(include=set(LayerSizes.model_fields))
+        return cls(**layer, stored_bytes=own if stored_bytes is None else stored_bytes)
+
+    @property
+    def kv_width(self) -> int:
+        return self.hidden // self.heads * self.kv_heads
+
+    @property
+    def weights(self) -> int:
+        """Number of weights of q, k, v, o and of the three MLP matrices."""
+        inputs = self.attended * self.hidden * (self.hidden + 2 * self.kv_width)
+        return inputs + self.hidden * self.hidden + 3 * self.hidden * self.intermediate
+
+    @property
+    def kv_bytes_per_row(self) -> int:
+        return 2 * self.kv_width * self.stored_bytes

@@ -1,0 +1,86 @@
+"""The split of a model: how many layers each stage holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from flowedge.core.errors import BadRequestError
+from flowedge.core.plain_text import counted
+
+
+def even_split(layers: int, stages: int, *, larger_first: bool = False) -> list[int]:
+    """Return the layers of each stage, as even as possible.
+
+    The first stage also holds the embedding and the last the final norm, so the stages between them get the
+    remaining layers first; with `larger_first` the first stages do.
+
+    Raises:
+        BadRequestError: when there is no stage, or there are fewer layers than stages.
+    """
+    if stages < 1:
+        raise BadRequestError(
+            f"a model cannot be split over {counted(stages, 'stage')}; at least one is needed"
+        )
+    if layers < stages:
+        raise BadRequestError(
+            f"{counted(layers, 'layer')} cannot be split over {counted(stages, 'stage')}; use at most "
+            f"{layers}"
+        )
+    counts = [layers // stages] * stages
+    between_first = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
+    favoured = range(stages) if larger_first else between_first
+    for stage in favoured[: layers % stages]:
+        counts[stage] += 1
+    return counts
+
+
+def layers_beside_head(layers: int, stages: int, head_layers: float) -> int:
+    """Return the layers of a last stage with the LM head, so that all stages take about as long.
+
+    Args:
+        layers: of the model, not fewer than stages; stages: 2 or more.
+        head_layers: the time of the LM head in times of a layer.
+    """
+    alike = (layers + head_layers) / stages - head_layers
+    return min(max(round(alike), 1), layers - stages + 1)
+
+
+def split_counts(text: str) -> list[int]:
+    """Return the numbers of a text such as "2,3,3".
+
+    Raises:
+        BadRequestError: when the text is malformed.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadRequestError(f"the split is {text!r}; give the layers of each stage, such as 2,3,3")
+    return [int(part) for part in parts]
+
+
+def check_split(counts: list[int], layers: int | None, stages: int | None) -> list[int]:
+    """Return the counts unchanged.
+
+    Args:
+        layers, stages: of the pipeline; None for a number that is not known yet.
+
+    Raises:
+        BadRequestError: when they are not one count for each stage, or do not add up to the layers.
+    """
+    split = ",".join(map(str, counts))
+    if stages not in (None, len(counts)):
+        raise BadRequestError(
+            f"the split {split} is for {counted(len(counts), 'stage')}, but there are {stages}"
+        )
+    if min(counts) < 1:
+        raise BadRequestError(f"the split {split} leaves a stage without a layer")
+    if layers not in (None, sum(counts)):
+        raise BadRequestError(
+            f"the split {split} adds up to {sum(counts)} layers, but the model has {layers}"
+        )
+    return counts
+
+
+def layer_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the half-open range of layers of each stage."""
+    return list(pairwise([0, *accumulate(counts)]))

@@ -1,1 +1,0 @@
-"""What devices and the links between them can do: measured, and written as profiles for the testbed."""

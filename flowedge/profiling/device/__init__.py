@@ -1,1 +1,0 @@
-"""Measuring this device; every module imports torch."""

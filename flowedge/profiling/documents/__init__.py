@@ -1,1 +1,0 @@
-"""Profiles of devices, links and models as YAML files, and how they follow from measurements."""

@@ -1,1 +1,0 @@
-"""What an emulated pipeline takes, in seconds of virtual time."""

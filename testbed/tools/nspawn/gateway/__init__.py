@@ -1,1 +1,0 @@
-"""The gateway as a service of a booted board."""
