@@ -80,7 +80,7 @@ def cluster4(processes_end: None) -> Iterator[str]:
     with agents(names_of_agents(5), advertise=True) as cluster:
         addresses = [agent.address for agent in cluster]
         stages = tuple(addresses[1:])
-        spec = PipelineSpec(addresses[0], stages, "bundled", ("bundled",), dtype="float32")
+        spec = PipelineSpec(draft_node=addresses[0], stages=stages, drafter=("bundled",), dtype="float32")
         assemble(spec, lambda *_: None)
         yield addresses[0]
 

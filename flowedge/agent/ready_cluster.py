@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, ExitStack
 from flowedge.agent.local_cluster import LocalCluster, check_local_stages
 from flowedge.client import AsyncClient, Client
 from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
-from flowedge.drafting.choice import BUNDLED, NGRAM, drafter_names
+from flowedge.core.pipeline_config import PipelineConfig, drafter_names
+from flowedge.drafting.choice import BUNDLED, NGRAM
 
 
 class ReadyCluster(AbstractContextManager["ReadyCluster"]):
@@ -44,9 +45,10 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
         """
         check_local_stages(stages)
         self._stages = stages
-        self._model, self._quant = model, quant
         chosen = drafter if drafter is not None else BUNDLED if model == BUNDLED else NGRAM
-        self._drafter = drafter_names(chosen if isinstance(chosen, str) else tuple(chosen))
+        self._settings = (
+            PipelineConfig().changed(model=model, drafter=drafter_names(chosen), quant=quant).settings()
+        )
         self._timeout_s = timeout_s
         self._on_progress = on_progress
         self._running: ExitStack | None = None
@@ -81,7 +83,7 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
         with ExitStack() as starting:
             cluster = starting.enter_context(LocalCluster(self._stages, name="sdk"))
             draft_node, *stages = [agent.address for agent in cluster.agents]
-            spec = PipelineSpec(draft_node, tuple(stages), self._model, self._drafter, self._quant)
+            spec = PipelineSpec(draft_node=draft_node, stages=tuple(stages), **self._settings)
             assemble(spec, self._on_progress)
             self._client = starting.enter_context(Client(draft_node, timeout_s=self._timeout_s))
             self._address = draft_node

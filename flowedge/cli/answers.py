@@ -17,11 +17,11 @@ from flowedge.cli.prompt_answer import Verdict
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Device
-from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.pipeline_config import NO_DRAFTER
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.choice import NO_DRAFTER
 from flowedge.models.libraries import import_libraries
 from flowedge.strategies.choice import AUTOREGRESSIVE
 

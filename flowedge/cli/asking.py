@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.client import Client, Generation
 from flowedge.client.chat.transcript import OnWaiting
-from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import CapacityError, DeadlineError
+from flowedge.core.generate_options import GenerateOptions
 
 LEAST_S = 0.01  # of the time for an answer that a pause has used up; the error then is that of the deadline
 JOIN_S = 5.0  # for a thread to end whose request was cancelled

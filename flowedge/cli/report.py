@@ -9,12 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest, split_text
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.client import Device
-from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import FlowEdgeError
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.pipeline_config import drafter_label
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.engine.statistics import StageUse
 from flowedge.version import VERSION
 
@@ -64,8 +65,10 @@ class JsonReport:
         device = self.draft_node
         return {
             "settings": {
-                **asdict(self.request),
-                "drafter": drafter_label(self.request.drafter),
+                **self.request.model_dump(),
+                "drafter": drafter_label(self.request.drafters),
+                "split": split_text(self.request.split) or None,
+                "draft_form": asdict(DraftForm.of(self.request)),
                 **asdict(self.options),
                 "concurrency": self.concurrency,
                 "dtype": self.request.dtype if device is None else device.dtype,

@@ -1,13 +1,13 @@
 """The Python client: asks a draft node, sets up pipelines, and asks agents what they are."""
 
 from flowedge.client.aio import AsyncClient, AsyncConversation, AsyncGeneration
-from flowedge.client.chat.grammar import Grammar
 from flowedge.client.chat.messages import ChatMessage, ToolCall
 from flowedge.client.chat.transcript import Chunk, TokenLogprob, ToolCallDelta
 from flowedge.client.device import Device
-from flowedge.client.request import GenerateArguments, GenerateOptions
 from flowedge.client.status import DraftNodeStatus
 from flowedge.client.sync import Client, Conversation, Generation
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.grammar import Grammar
 
 __all__ = [
     "AsyncClient",
@@ -19,7 +19,6 @@ __all__ = [
     "Conversation",
     "Device",
     "DraftNodeStatus",
-    "GenerateArguments",
     "GenerateOptions",
     "Generation",
     "Grammar",

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from typing import Any
 
 from flowedge.client.channel import open_stub, read_replies, stream_ended
 from flowedge.client.device import Device
 from flowedge.client.loop_thread import ReadAhead, run
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.ids import new_pipeline_id
-from flowedge.core.verification import VERIFICATIONS
-from flowedge.device.compute import AUTO, PREFERENCE
-from flowedge.drafting.choice import drafter_label
-from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.network.address import checked_address
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
@@ -22,60 +19,28 @@ from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
 
 OnProgress = Callable[[str, str], None]  # name of a device, what it is doing
 LOAD_TIMEOUT_S = 900.0
-NATIVE = "native"
-DTYPES = (AUTO, *PREFERENCE)
-KV_FORMS = (NATIVE, "int8")
-EXACTNESS = (AUTO, "on", "off")
-_WORDS = {"dtype": DTYPES, "kv": KV_FORMS, "exact": EXACTNESS, "verification": VERIFICATIONS}
 
 
-@dataclass(frozen=True)
-class PipelineSpec:
-    """Which agents do what.
+class PipelineSpec(PipelineConfig):
+    """The settings of a pipeline, and which agents do what.
 
     Attributes:
+        draft_node: its address.
         stages: addresses in the order of the layers.
-        model: a directory, GGUF file or hub id that the devices can read, or "bundled".
-        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
-        split: layers of each stage; empty for as even as possible.
         middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
-        dtype: of weights, KV cache and hidden states, one of DTYPES; "auto" is the best that all devices
-            compute fast.
-        kv: form of the KV cache, one of KV_FORMS.
-        exact: whether the bits of a row may not depend on the rows beside it, one of EXACTNESS; "auto" where
-            that costs little.
-        tokenizer: directory or hub id of a tokenizer that replaces the model's; "" for the model's.
-        verification: where the target's tokens are drawn, one of VERIFICATIONS; "auto" decides by what the
-            draft node and the last stage measure.
-        draft_form: how drafters that are models are held.
 
     Raises:
-        BadRequestError: when an address is malformed or used twice, there is no stage, or a word is unknown.
+        BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
     """
 
     draft_node: str
     stages: tuple[str, ...]
-    model: str
-    drafter: tuple[str, ...]
-    quant: str = "none"
-    split: tuple[int, ...] = ()
     middles: tuple[tuple[str, str], ...] = ()
-    dtype: str = AUTO
-    kv: str = NATIVE
-    exact: str = AUTO
-    tokenizer: str = ""
-    verification: str = AUTO
-    draft_form: DraftForm = DEFAULT_FORM
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: Any, /) -> None:
         addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
         for address in addresses:
             checked_address(address)
-        for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise BadRequestError(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(words)}"
-                )
         if not self.stages:
             raise BadRequestError("a pipeline needs a draft node and at least one stage")
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
@@ -83,23 +48,10 @@ class PipelineSpec:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
 
     def is_served_by(self, device: Device) -> bool:
-        """Return whether the device is the draft node of exactly this pipeline.
-
-        An empty split fits any split, and "auto" fits any dtype, exactness, place of verification and form
-        of the drafter.
-        """
-        return (
-            (device.stage_addresses, device.middles) == (self.stages, self.middles)
-            and (device.model, device.quant, device.tokenizer) == (self.model, self.quant, self.tokenizer)
-            and device.drafter == drafter_label(self.drafter)
-            and self.split in ((), device.stage_layers)
-            and self.dtype in (AUTO, device.dtype)
-            and self.kv == (device.kv or NATIVE)
-            and self.exact in (AUTO, "on" if device.exact else "off")
-            and self.verification in (AUTO, device.verification)
-            and self.draft_form.quant in (AUTO, device.draft_quant or "none")
-            and str(self.draft_form.vocabulary) in (AUTO, device.draft_vocabulary)
-        )
+        """Return whether the device is the draft node of exactly this pipeline (see `is_met_by`)."""
+        there = (device.stage_addresses, device.middles)
+        met = device.config is not None and self.is_met_by(device.config)
+        return met and there == (self.stages, self.middles)
 
 
 def assemble(
@@ -146,21 +98,10 @@ async def _set_up(
     """Have the draft node set up its pipeline, and yield what it tells; errors are those of `assemble`."""
     role = pb.DraftNodeRole(
         pipeline=pipeline,
-        model=spec.model,
-        drafter=drafter_label(spec.drafter),
-        drafters=spec.drafter,
-        quant=spec.quant,
         stages=spec.stages,
-        split=spec.split,
         protocol_version=PROTOCOL_VERSION,
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
-        dtype=spec.dtype,
-        kv=spec.kv,
-        exact=spec.exact,
-        tokenizer=spec.tokenizer,
-        verification=spec.verification,
-        draft_quant=spec.draft_form.quant,
-        draft_vocabulary=str(spec.draft_form.vocabulary),
+        config=spec.to_json(),
     )
     ready = False
     async with (

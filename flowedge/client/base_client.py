@@ -7,24 +7,21 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from flowedge.client.channel import SILENCE_S
 from flowedge.client.chat.messages import ChatMessage, checked_messages
 from flowedge.client.chat.tools import AUTO, ToolOffer
 from flowedge.client.chat.transcript import OnWaiting
-from flowedge.client.chat.values import is_integer
 from flowedge.client.conversation import AnswerT, BaseConversation
-from flowedge.client.request import GenerateArguments, GenerateOptions, checked_seconds, chosen_options
+from flowedge.client.request import chat_request, checked_seconds, chosen_options, prompt_request
 from flowedge.cluster.process import Security
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
+from flowedge.core.generate_options import GenerateOptions, is_integer
 from flowedge.device.files import expand_home
 from flowedge.network.address import checked_address
 from flowedge.v1 import generation_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @dataclass(eq=False, repr=False)
@@ -82,7 +79,7 @@ class BaseClient(Generic[AnswerT]):
         request_id: str | None = None,
         options: GenerateOptions | None = None,
         on_waiting: OnWaiting | None = None,
-        **arguments: Unpack[GenerateArguments],
+        **arguments: Any,
     ) -> AnswerT:
         """Start an answer; iterate over the result for its chunks as they are accepted.
 
@@ -102,7 +99,8 @@ class BaseClient(Generic[AnswerT]):
             AccessError: when the peer's certificate does not fit.
         """
         seconds = self._seconds_for(timeout_s)
-        request = chosen_options(options, arguments).to_request(prompt, prompt_ids, request_id, text=text)
+        chosen = chosen_options(options, arguments)
+        request = prompt_request(chosen, prompt, prompt_ids, request_id, text=text)
         return self._begin(request, seconds, on_waiting)
 
     def chat(
@@ -118,7 +116,7 @@ class BaseClient(Generic[AnswerT]):
         request_id: str | None = None,
         options: GenerateOptions | None = None,
         on_waiting: OnWaiting | None = None,
-        **arguments: Unpack[GenerateArguments],
+        **arguments: Any,
     ) -> AnswerT:
         """Start the next message of a conversation; the other arguments are those of `generate`.
 
@@ -137,7 +135,7 @@ class BaseClient(Generic[AnswerT]):
         seconds = self._seconds_for(timeout_s)
         offer = ToolOffer(tools, tool_choice, parallel_tool_calls, template_values)
         chosen = chosen_options(options, arguments)
-        request = chosen.to_chat_request(checked_messages(messages), offer, request_id, parse=parse)
+        request = chat_request(chosen, checked_messages(messages), offer, request_id, parse=parse)
         return self._begin(request, seconds, on_waiting)
 
     def conversation(

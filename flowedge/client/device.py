@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from flowedge.core.pipeline_config import AUTO, ON, PipelineConfig, drafter_label
 from flowedge.device.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION
 
 IDLE = "idle"
 UNKNOWN_COMPUTE = ComputeChoice("", "", ())
@@ -20,19 +22,14 @@ class Device:
         layers: half-open range of layers held by a stage; (0, 0) without a stage.
         stage_addresses: of a draft node, its stages in pipeline order.
         pipeline: label of its pipeline (see pipeline_label), empty without a role.
-        drafter: of a draft node, the names of its drafters as one text (see drafter_label).
+        config: the settings of its pipeline: what it has chosen, when it is ready, where they leave a choice,
+            and before that as they were asked for. None without a role, and from a device of another version.
         middles: of a draft node, (model, address of its agent) of each middle model.
-        stage_layers: of a draft node, the number of layers of each stage.
         instance: differs at each start of the agent.
         certified_role: the roles in its certificate, such as "agent,client"; empty when the device has
             joined no cluster.
         compute: what it computes on, without a quantisation.
-        dtype: of the weights, KV cache and hidden states of its role; kv: the form of the KV cache.
-        exact: whether the bits of a row do not depend on the rows beside it.
-        verification: of a draft node, where the target's tokens are drawn.
-        draft_vocabulary: of a draft node, what was asked for (see DraftForm.vocabulary).
-        draft_quant, draft_tokens: of a draft node whose drafter is a model, the format of its layers and the
-            number of tokens that it proposes.
+        draft_tokens: of a draft node whose drafter is a model, the number of tokens that it proposes.
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
         context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
@@ -47,45 +44,81 @@ class Device:
     protocol_version: int
     version: str
     role: str
-    model: str
     layers: tuple[int, int]
     resident_bytes: int
     weight_bytes: int
     cache_bytes: int
     stage_addresses: tuple[str, ...]
     pipeline: str
-    drafter: str
-    quant: str
+    config: PipelineConfig | None = None
     middles: tuple[tuple[str, str], ...] = ()
-    stage_layers: tuple[int, ...] = ()
     instance: str = ""
     certified_role: str = ""
     compute: ComputeChoice = UNKNOWN_COMPUTE
-    dtype: str = ""
-    kv: str = ""
-    exact: bool = False
-    tokenizer: str = ""
-    verification: str = ""
-    draft_vocabulary: str = ""
-    draft_quant: str = ""
     draft_tokens: int = 0
     sessions: int = 0
     waiting: int = 0
     context_tokens: int = 0
     temperature: float | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a setting of the pipeline, such as `model`; "" without a role."""
+        if name not in PipelineConfig.model_fields:
+            raise AttributeError(f"a device has no {name}")
+        return "" if self.config is None else getattr(self.config, name)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of weights, KV cache and hidden states; "" before it is known."""
+        return "" if self.config is None or self.config.dtype == AUTO else self.config.dtype
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bits of a row do not depend on the rows beside it."""
+        return self.config is not None and self.config.exact == ON
+
+    @property
+    def drafter(self) -> str:
+        """Of a draft node, the names of its drafters as one text (see drafter_label)."""
+        if self.config is None or self.config.drafter is None:
+            return ""
+        return drafter_label(self.config.drafters)
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """Of a draft node, the number of layers of each stage."""
+        return () if self.config is None else self.config.split
+
+    def content(self) -> dict[str, Any]:
+        """Return the description for a JSON document, with the settings beside the rest."""
+        settings = (
+            dict.fromkeys(PipelineConfig.model_fields, "") if self.config is None else self.config.settings()
+        )
+        layers = self.stage_layers
+        rest = {name: value for name, value in asdict(self).items() if name != "config"}
+        return (
+            settings
+            | rest
+            | {"drafter": self.drafter, "exact": self.exact, "split": layers, "stage_layers": layers}
+        )
+
     @classmethod
     def from_proto(cls, reply: pb.Device) -> Device:
-        """Read the reply to Describe; an agent without a role is IDLE."""
-        converted = {"role", "layers", "stage_addresses", "middles", "stage_layers", "compute", "temperature"}
+        """Read the reply to Describe; an agent without a role is IDLE.
+
+        Raises:
+            BadRequestError: when a device of this version sends settings that cannot be used.
+        """
+        converted = {"role", "layers", "stage_addresses", "middles", "config", "compute", "temperature"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
+        has_config = reply.config and reply.protocol_version == PROTOCOL_VERSION
         return cls(
             role=reply.role or IDLE,
             layers=(reply.layer_start, reply.layer_stop),
             stage_addresses=tuple(reply.stage_addresses),
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
-            stage_layers=tuple(reply.stage_layers),
+            config=PipelineConfig.from_json(reply.config) if has_config else None,
             compute=ComputeChoice(
                 reply.compute.device,
                 reply.compute.processor,

@@ -176,3 +176,8 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
             return cls(f"device {device}: {reason}" if device else reason)
     of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError)}
     return of_device.get(code, DeviceError)(device, reason)
+
+
+def wrong_type(name: str, value: object, expected: str) -> BadRequestError:
+    """Return the error of a value that has the wrong type; `expected` says which one it must have."""
+    return BadRequestError(f"{name} is {value!r:.200} ({type(value).__name__}); it must be {expected}")

@@ -10,10 +10,10 @@ import uuid
 from flowedge.core.errors import BadRequestError
 
 MAX_LENGTH = 48
+_PIPELINE_BYTES = 24
+_LABEL_DIGITS = 12
 _PATTERN = re.compile(rf"[A-Za-z0-9_:-]{{1,{MAX_LENGTH}}}")
 _SEPARATOR = "."
-_ID_BYTES = 24
-_LABEL_DIGITS = 12
 
 
 def new_request_id() -> str:
@@ -46,7 +46,7 @@ def request_of(session: str) -> str:
 
 def new_pipeline_id() -> str:
     """Return an id that nobody can guess: 192 random bits, in hexadecimal digits."""
-    return secrets.token_hex(_ID_BYTES)
+    return secrets.token_hex(_PIPELINE_BYTES)
 
 
 def pipeline_label(pipeline: str) -> str:

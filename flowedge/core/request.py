@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.logit_rules import LogitRules, TokenLikelihood
-from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, VerificationPlace
+from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
+from flowedge.core.sampling import LogitRules, SamplingParams, TokenLikelihood
 
 if TYPE_CHECKING:
     from flowedge.core.arrays import Payload
@@ -45,18 +44,6 @@ def parse_noise(text: str) -> Noise:
         if noise == text:
             return noise
     raise BadRequestError(f"noise is {text!r}; it must be {' or '.join(NOISES)}")
-
-
-def parse_priority(text: str) -> Priority:
-    """Return the priority that a text names.
-
-    Raises:
-        BadRequestError: when the text names none.
-    """
-    for priority in PRIORITIES:
-        if priority == text:
-            return priority
-    raise BadRequestError(f"priority is {text!r}; it must be interactive, normal or batch")
 
 
 def draft_noise(sampling: SamplingParams, noise: Noise) -> SamplingParams | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,12 +29,17 @@ class SettingsGroup(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = [self.explain(detail, detail["loc"]) for detail in error.errors(include_url=False)]
-            raise BadRequestError("; ".join(found)) from error
+            raise self.refused(error) from error
 
     # Pydantic then takes this for its own __init__, and does not call it for a group inside another model:
     # the error of that model has to say where the field is.
     functools.update_wrapper(__init__, BaseModel.__init__)
+
+    @classmethod
+    def refused(cls, error: ValidationError) -> BadRequestError:
+        """Return the error that names everything pydantic found wrong with a group."""
+        found = [cls.explain(detail, detail["loc"]) for detail in error.errors(include_url=False)]
+        return BadRequestError("; ".join(found))
 
     @classmethod
     def explain(cls, detail: ErrorDetails, path: tuple[str | int, ...]) -> str:
@@ -43,7 +50,50 @@ class SettingsGroup(BaseModel):
         field = cls.model_fields.get(str(path[0])) if path else None
         if detail["type"] == "value_error" or (field is not None and "Secret" in str(field.annotation)):
             return f"{place}: {message}" if place else message
-        return f"{place} is {detail['input']!r}: {message}"
+        return f"{f'{place} is ' if place else ''}{detail['input']!r:.200}: {message}"
+
+
+@dataclasses.dataclass(frozen=True)
+class DeclaredSetting:
+    """What the documents and the command line are told of a setting.
+
+    Attributes:
+        types: the types of its values, such as (int, NoneType) for `int | None`.
+        default: None where it has none.
+    """
+
+    name: str
+    types: tuple[Any, ...]
+    default: Any
+    description: str
+
+
+def declared_settings(group: type[Any]) -> list[DeclaredSetting]:
+    """Return the settings of a SettingsGroup, or of a dataclass whose fields have a "description"."""
+    if issubclass(group, SettingsGroup):
+        return [
+            DeclaredSetting(name, types_of(each.annotation), each.default, each.description or "")
+            for name, each in group.model_fields.items()
+        ]
+    types, defaults = get_type_hints(group), group()
+    return [
+        DeclaredSetting(
+            each.name,
+            types_of(types[each.name]),
+            getattr(defaults, each.name),
+            each.metadata["description"],
+        )
+        for each in dataclasses.fields(group)
+    ]
+
+
+def types_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the one type, without what Annotated adds."""
+    if get_origin(annotation) is Annotated:
+        return types_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(each for member in get_args(annotation) for each in types_of(member))
+    return (annotation,)
 
 
 def setting(default: T, description: str, **constraints: Any) -> T:

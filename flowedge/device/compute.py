@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -22,7 +23,9 @@ from flowedge.device.kernel_library import cpu_flags, missing_reason
 from flowedge.device.process import module_command
 
 AUTO, CPU = "auto", "cpu"
-FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
+FLOAT32: Final = "float32"
+FLOAT16: Final = "float16"
+BFLOAT16: Final = "bfloat16"
 PREFERENCE = (BFLOAT16, FLOAT16, FLOAT32)
 TRIAL_S = 60.0  # a board needs 10 to 20 s, most of it for the import of torch
 TRIAL_PROGRAM = "flowedge.models.compute_probe"

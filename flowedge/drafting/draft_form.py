@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import ALL, AUTO, DraftQuant, PipelineConfig, VocabularySize
 
-DraftQuant = Literal["auto", "none", "int8", "int4"]
-VocabularySize: TypeAlias = int | Literal["auto", "all"]
-
-DRAFT_QUANTS: tuple[str, ...] = get_args(DraftQuant)
-AUTO: Final = "auto"
-ALL: Final = "all"
 LARGE_VOCABULARY = 1 << 16  # tokens; the LM head of a smaller vocabulary is no large part of a draft forward
 AUTO_TOKENS = 1 << 15  # of a large vocabulary
 
@@ -35,25 +28,10 @@ class DraftForm:
     vocabulary: VocabularySize = "auto"
     saves_memory: bool = False
 
-    def __post_init__(self) -> None:
-        if self.quant not in DRAFT_QUANTS:
-            raise BadRequestError(f"draft_quant is {self.quant!r}; it must be {', '.join(DRAFT_QUANTS)}")
-        size = self.vocabulary
-        if size not in (AUTO, ALL) and (isinstance(size, str) or size < 1):
-            raise BadRequestError(
-                f"draft_vocabulary is {size!r}; it must be {AUTO}, {ALL} or a number of tokens"
-            )
-
     @classmethod
-    def parsed(cls, quant: str, vocabulary: str) -> DraftForm:
-        """Read a form from two texts; an empty text is "auto".
-
-        Raises:
-            BadRequestError: when a text is no format, or no word or number of tokens.
-        """
-        size: Any = int(vocabulary) if vocabulary.isdecimal() else vocabulary or AUTO
-        form: Any = quant or AUTO
-        return cls(form, size)
+    def of(cls, config: PipelineConfig) -> DraftForm:
+        """Return the form that the settings of a pipeline ask for."""
+        return cls(config.draft_quant, config.draft_vocabulary)
 
     @property
     def limits_copy(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.core.pipeline_config import AUTO
 from flowedge.device.kernel_library import missing_reason
-from flowedge.drafting.draft_form import AUTO, DraftForm
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quantize import linear_bytes
 

@@ -15,8 +15,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
-from flowedge.core.logit_rules import RuledPath
-from flowedge.core.sampling import SamplingParams, Walk
+from flowedge.core.sampling import RuledPath, SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.draw import Draw, DrawnRows
 

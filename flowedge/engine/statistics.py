@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
+from flowedge.core.pipeline_config import VerificationPlace
 from flowedge.core.request import DecodeCounters, Finished, Request, StageReport
-from flowedge.core.verification import VerificationPlace
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RequestStatistics:
         itl_s: time between tokens, one fewer than tokens; tokens that come out together are 0 apart.
         draft_node, stages: what each device did, stages in pipeline order.
         link_bytes: bytes sent on each in-band link, by its sender, and on all express links as "express".
-        verification: where the tokens were drawn (core/verification.py).
+        verification: where the tokens were drawn (core/pipeline_config.py).
         middles: what the devices of the models between drafter and target did, the smallest model's first.
     """
 

@@ -25,8 +25,8 @@ from flowedge.core.errors import (
 from flowedge.core.log_fields import about
 from flowedge.core.message_limits import SEGMENT_ROWS
 from flowedge.core.messages import Fault, Message, SessionMessage, session_messages
+from flowedge.core.pipeline_config import VerificationPlace
 from flowedge.core.request import Failed, Finished, Opened, Output, Request
-from flowedge.core.verification import VerificationPlace
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.errors import CapacityError
 from flowedge.core.messages import Segment
-from flowedge.core.verification import (
+from flowedge.core.pipeline_config import (
     DRAFT_NODE,
     LAST_STAGE,
     VerificationChoice,

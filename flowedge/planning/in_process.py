@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.core.verification import LAST_STAGE
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.device.memory import gib, require_memory
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.device import DeviceProfile
-from flowedge.planning.profile.model import (
-    STORED_BYTES,
-    LayerSize,
-    Quantisation,
-    weight_bytes,
-)
+from flowedge.planning.profile.model import STORED_BYTES, LayerSize, weight_bytes
 
 LOGIT_BYTES = 4
 UNPACKED = frozenset({"nf4", "fp4", "nf4-dq", "fp4-dq"})  # weights are unpacked for every product

@@ -32,7 +32,7 @@ def even_split(layers: int, stages: int, *, larger_first: bool = False) -> list[
     favoured = range(stages) if larger_first else between_first
     for stage in favoured[: layers % stages]:
         counts[stage] += 1
-    return counts
+    return list(counts)
 
 
 def layers_beside_head(layers: int, stages: int, head_layers: float) -> int:
@@ -58,7 +58,7 @@ def split_counts(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_split(counts: list[int], layers: int | None, stages: int | None) -> list[int]:
+def check_split(counts: Sequence[int], layers: int | None, stages: int | None) -> list[int]:
     """Return the counts unchanged.
 
     Args:
@@ -78,7 +78,7 @@ def check_split(counts: list[int], layers: int | None, stages: int | None) -> li
         raise BadRequestError(
             f"the split {split} adds up to {sum(counts)} layers, but the model has {layers}"
         )
-    return counts
+    return list(counts)
 
 
 def layer_ranges(counts: Sequence[int]) -> list[tuple[int, int]]:

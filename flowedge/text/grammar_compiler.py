@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.grammar_source import GrammarSource
+from flowedge.core.grammar import GrammarSource
 from flowedge.text.grammar_matcher import GrammarMatcher
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import BoolArray
 from flowedge.core.errors import GrammarError
-from flowedge.core.grammar_source import GrammarSource
+from flowedge.core.grammar import GrammarSource
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

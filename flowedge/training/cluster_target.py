@@ -14,9 +14,9 @@ from torch import Tensor
 from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
 from flowedge.core.ids import new_pipeline_id
+from flowedge.core.pipeline_config import DRAFT_NODE, PipelineConfig
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.layers.head import LMHead
 from flowedge.models.layers.taps import Taps
@@ -117,16 +117,13 @@ def open_cluster_target(
         FlowEdgeError: when the pipeline cannot be set up.
     """
     checkpoint = Checkpoint.open(source)
+    pipeline = PipelineConfig(model=source, split=tuple(split), verification=DRAFT_NODE)
+    pipeline = pipeline.changed(quant=quant, dtype=str(dtype).removeprefix("torch."))
     role = pb.DraftNodeRole(
         pipeline=new_pipeline_id(),
-        model=source,
-        drafter="none",
-        quant=quant,
-        dtype=str(dtype).removeprefix("torch."),
         stages=stages,
-        split=split,
         protocol_version=PROTOCOL_VERSION,
-        verification=DRAFT_NODE,
+        config=pipeline.to_json(),
     )
     host = "127.0.0.1" if all(map(is_loopback, stages)) else "0.0.0.0"  # the last stage connects to it
     config = AgentConfig(

@@ -37,7 +37,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, quant: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "model", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "drafter", "quant", "stage_layers", "middles", "certified_role", "instance", "compute", "dtype", "kv", "exact", "tokenizer", "verification", "draft_vocabulary", "draft_quant", "draft_tokens", "sessions", "waiting", "context_tokens", "temperature")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "middles", "certified_role", "instance", "compute", "draft_tokens", "sessions", "waiting", "context_tokens", "temperature", "config")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -47,7 +47,6 @@ class Device(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
     LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -55,25 +54,16 @@ class Device(_message.Message):
     CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     STAGE_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
-    DRAFTER_FIELD_NUMBER: _ClassVar[int]
-    QUANT_FIELD_NUMBER: _ClassVar[int]
-    STAGE_LAYERS_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    KV_FIELD_NUMBER: _ClassVar[int]
-    EXACT_FIELD_NUMBER: _ClassVar[int]
-    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
-    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_QUANT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -83,7 +73,6 @@ class Device(_message.Message):
     protocol_version: int
     version: str
     role: str
-    model: str
     layer_start: int
     layer_stop: int
     resident_bytes: int
@@ -91,26 +80,17 @@ class Device(_message.Message):
     cache_bytes: int
     stage_addresses: _containers.RepeatedScalarFieldContainer[str]
     pipeline: str
-    drafter: str
-    quant: str
-    stage_layers: _containers.RepeatedScalarFieldContainer[int]
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
     certified_role: str
     instance: str
     compute: Compute
-    dtype: str
-    kv: str
-    exact: bool
-    tokenizer: str
-    verification: str
-    draft_vocabulary: str
-    draft_quant: str
     draft_tokens: int
     sessions: int
     waiting: int
     context_tokens: int
     temperature: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stage_layers: _Optional[_Iterable[int]] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., dtype: _Optional[str] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., tokenizer: _Optional[str] = ..., verification: _Optional[str] = ..., draft_vocabulary: _Optional[str] = ..., draft_quant: _Optional[str] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
+    config: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., config: _Optional[str] = ...) -> None: ...
 
 class Compute(_message.Message):
     __slots__ = ("device", "processor", "dtypes", "reason", "cuda_graphs")
@@ -135,44 +115,34 @@ class Middle(_message.Message):
     def __init__(self, model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "model", "layer_start", "layer_stop", "quant", "downstream", "protocol_version", "fingerprint", "dtype", "taps", "route", "vocab_size", "weights", "kv", "exact", "members", "verification", "draft_node_s")
+    __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
     LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
-    QUANT_FIELD_NUMBER: _ClassVar[int]
     DOWNSTREAM_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
     TAPS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    KV_FIELD_NUMBER: _ClassVar[int]
-    EXACT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NODE_S_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
-    model: str
     layer_start: int
     layer_stop: int
-    quant: str
     downstream: str
     protocol_version: int
     fingerprint: str
-    dtype: str
     taps: _containers.RepeatedScalarFieldContainer[int]
     route: int
     vocab_size: int
     weights: WeightSources
-    kv: str
-    exact: bool
     members: PipelineMembers
-    verification: str
     draft_node_s: float
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., quant: _Optional[str] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., dtype: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., kv: _Optional[str] = ..., exact: _Optional[bool] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., verification: _Optional[str] = ..., draft_node_s: _Optional[float] = ...) -> None: ...
+    config: str
+    def __init__(self, pipeline: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., draft_node_s: _Optional[float] = ..., config: _Optional[str] = ...) -> None: ...
 
 class PipelineMembers(_message.Message):
     __slots__ = ("upstream", "draft_node", "downstream")
@@ -199,40 +169,18 @@ class WeightSources(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "model", "drafter", "quant", "stages", "split", "protocol_version", "dtype", "middles", "drafters", "kv", "exact", "tokenizer", "verification", "draft_quant", "draft_vocabulary")
+    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    DRAFTER_FIELD_NUMBER: _ClassVar[int]
-    QUANT_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
-    SPLIT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
-    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
-    KV_FIELD_NUMBER: _ClassVar[int]
-    EXACT_FIELD_NUMBER: _ClassVar[int]
-    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
-    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_QUANT_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
-    model: str
-    drafter: str
-    quant: str
     stages: _containers.RepeatedScalarFieldContainer[str]
-    split: _containers.RepeatedScalarFieldContainer[int]
     protocol_version: int
-    dtype: str
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
-    drafters: _containers.RepeatedScalarFieldContainer[str]
-    kv: str
-    exact: str
-    tokenizer: str
-    verification: str
-    draft_quant: str
-    draft_vocabulary: str
-    def __init__(self, pipeline: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., split: _Optional[_Iterable[int]] = ..., protocol_version: _Optional[int] = ..., dtype: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., drafters: _Optional[_Iterable[str]] = ..., kv: _Optional[str] = ..., exact: _Optional[str] = ..., tokenizer: _Optional[str] = ..., verification: _Optional[str] = ..., draft_quant: _Optional[str] = ..., draft_vocabulary: _Optional[str] = ...) -> None: ...
+    config: str
+    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ...) -> None: ...
 
 class RoleProgress(_message.Message):
     __slots__ = ("device", "message", "ready", "transfer", "exact", "draws", "room")

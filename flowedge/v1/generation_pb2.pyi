@@ -7,86 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "prompt_ids", "conversation", "text", "strategy", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "strategy_options", "ignore_eos", "noise", "request_id", "priority", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "grammar", "echo", "parse_answer", "fit_context")
-    class StrategyOptionsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    class LogitBiasEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: float
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    __slots__ = ("prompt", "prompt_ids", "conversation", "text", "request_id", "parse_answer", "options")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    STRATEGY_FIELD_NUMBER: _ClassVar[int]
-    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
-    STOP_FIELD_NUMBER: _ClassVar[int]
-    STRATEGY_OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
-    NOISE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
-    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
-    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
-    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
-    ECHO_FIELD_NUMBER: _ClassVar[int]
     PARSE_ANSWER_FIELD_NUMBER: _ClassVar[int]
-    FIT_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     prompt_ids: TokenIds
     conversation: Conversation
     text: str
-    strategy: str
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    stop: _containers.RepeatedScalarFieldContainer[str]
-    strategy_options: _containers.ScalarMap[str, float]
-    ignore_eos: bool
-    noise: str
     request_id: str
-    priority: str
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: _containers.ScalarMap[int, float]
-    logprobs: int
-    grammar: Grammar
-    echo: bool
     parse_answer: bool
-    fit_context: bool
-    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., text: _Optional[str] = ..., strategy: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., strategy_options: _Optional[_Mapping[str, float]] = ..., ignore_eos: _Optional[bool] = ..., noise: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[str] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., logprobs: _Optional[int] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., echo: _Optional[bool] = ..., parse_answer: _Optional[bool] = ..., fit_context: _Optional[bool] = ...) -> None: ...
-
-class Grammar(_message.Message):
-    __slots__ = ("json_object", "json_schema", "lark", "regex")
-    JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
-    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    LARK_FIELD_NUMBER: _ClassVar[int]
-    REGEX_FIELD_NUMBER: _ClassVar[int]
-    json_object: JsonObject
-    json_schema: str
-    lark: str
-    regex: str
-    def __init__(self, json_object: _Optional[_Union[JsonObject, _Mapping]] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., regex: _Optional[str] = ...) -> None: ...
-
-class JsonObject(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    options: str
+    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., text: _Optional[str] = ..., request_id: _Optional[str] = ..., parse_answer: _Optional[bool] = ..., options: _Optional[str] = ...) -> None: ...
 
 class Conversation(_message.Message):
     __slots__ = ("messages", "tools", "tool_choice", "tool_name", "single_tool_call", "template_values")

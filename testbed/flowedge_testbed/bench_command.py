@@ -79,8 +79,8 @@ def bench(
     Options replace the scenario's values. The same command continues a benchmark that was interrupted.
     """
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
+    from flowedge.core.pipeline_config import drafter_names  # noqa: PLC0415
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
-    from flowedge.drafting.choice import drafter_names  # noqa: PLC0415
     from flowedge.models.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowedge.drafting.choice import drafter_names
+from flowedge.core.pipeline_config import drafter_names
 from flowedge_testbed.bench import BenchOptions, run_bench
 from flowedge_testbed.bench_progress import bench_progress
 from flowedge_testbed.scenario import find_scenario

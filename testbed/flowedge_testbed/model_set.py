@@ -12,7 +12,7 @@ import torch
 
 from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.pipeline_config import PipelineConfig, drafter_label
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -147,5 +147,5 @@ class ModelSet:
 
 
 def _load_middle(middle: str, tokenizer: Any, vocab_size: int) -> LanguageModel:
-    _, checkpoint = WholeModel.matching(middle, tokenizer, dtype="float32", vocab_size=vocab_size)
+    _, checkpoint = WholeModel.matching(PipelineConfig(model=middle), tokenizer, vocab_size=vocab_size)
     return LanguageModel.load(checkpoint, vocab_size, torch.float32)

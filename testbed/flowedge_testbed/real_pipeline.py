@@ -8,10 +8,9 @@ from typing import Any
 
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.pipeline_config import Quantisation, drafter_label
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.device import Watts
-from flowedge.planning.profile.model import Quantisation
 from flowedge.planning.profile.pipeline import SHORT_DTYPES
 from flowedge_testbed.emulation.place import Devices
 from flowedge_testbed.profiles import library
@@ -57,7 +56,7 @@ class RealPipeline:
         return {
             "hosts": [self.spec.draft_node, *self.spec.stages],
             "model": self.spec.model,
-            "drafter": drafter_label(self.spec.drafter),
+            "drafter": drafter_label(self.spec.drafters),
             "quant": self.quant,
             "dtype": self.spec.dtype,
             "split": list(self.spec.split),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.core.request import Noise, Request, draft_noise
-from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import Quantisation, VerificationChoice, drafter_names
 from flowedge.core.request import NOISES, Noise
-from flowedge.core.verification import VerificationChoice
-from flowedge.drafting.choice import drafter_names, drafter_value
-from flowedge.planning.profile.model import Quantisation, StoredDtype, YamlDocument
+from flowedge.drafting.choice import drafter_value
+from flowedge.planning.profile.model import StoredDtype, YamlDocument
 from flowedge.planning.profile.profile_files import explain, read_document
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy

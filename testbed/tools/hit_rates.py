@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 import yaml
 
-from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
+from flowedge.core.pipeline_config import drafter_label, drafter_names
+from flowedge.drafting.choice import BUNDLED
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.documents import HitRates

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from flowedge.core.errors import CapacityError
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.memory_fit import require_fit
-from flowedge.planning.profile.model import Quantisation
 from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Links, Place
 from flowedge_testbed.profiles import library

@@ -23,7 +23,8 @@ from typing import Any, TypeAlias
 import torch
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.drafting.choice import BUNDLED, drafter_names
+from flowedge.core.pipeline_config import drafter_names
+from flowedge.drafting.choice import BUNDLED
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet

@@ -50,7 +50,9 @@ def test_an_agent_with_a_gpu_that_does_not_work_says_why_it_does_not_start() -> 
 @pytest.mark.parametrize("dtype", dealt(["auto", "bfloat16", "float16", "float32"], "auto".__eq__))
 def test_a_pipeline_computes_in_its_dtype(three: list[AgentProcess], dtype: str) -> None:
     addresses = [agent.address for agent in three]
-    spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), dtype=dtype)
+    spec = PipelineSpec(
+        draft_node=addresses[0], stages=tuple(addresses[1:]), drafter=("bundled",), dtype=dtype
+    )
     told: list[tuple[str, str]] = []
     pipeline = assemble(spec, lambda device, text: told.append((device, text)))
     try:
@@ -75,5 +77,7 @@ def test_a_pipeline_computes_in_its_dtype(three: list[AgentProcess], dtype: str)
 
 
 def test_a_dtype_that_is_none_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="dtype is 'float8'; it must be one of auto, bfloat16"):
-        PipelineSpec("a:1", ("b:1",), "bundled", (), dtype="float8")
+    with pytest.raises(
+        BadRequestError, match="dtype is 'float8': input should be 'auto', 'float16', 'bfloat16'"
+    ):
+        PipelineSpec(draft_node="a:1", stages=("b:1",), dtype="float8")

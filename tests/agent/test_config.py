@@ -14,8 +14,10 @@ from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.config.loading import AGENT_FORM, EffectiveConfig, load_config
 from flowedge.agent.config.rendering import (
     AGENT_DOCUMENTS,
+    OPTIONS_FILE,
     example_value,
     toml_value,
+    with_options,
 )
 from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError
@@ -168,6 +170,11 @@ def test_the_shipped_file_has_every_setting_once_with_one_comment() -> None:
         for key, field in model.model_fields.items():
             assert getattr(getattr(given, section), key) == example_value(field)
             assert field.default is None or example_value(field) == field.default
+
+
+def test_the_table_of_options_is_the_present_one() -> None:
+    text = (ROOT / OPTIONS_FILE).read_text(encoding="utf-8")
+    assert text == with_options(text), WRITE
 
 
 def test_the_table_in_the_docs_has_every_setting() -> None:

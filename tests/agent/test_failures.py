@@ -14,6 +14,7 @@ import pytest
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.core.ids import pipeline_label
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
@@ -147,7 +148,9 @@ def test_the_same_agents_work_again(cluster: Cluster) -> None:
 def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
     pipeline = cluster.set_up()
     role = pb.DraftNodeRole(
-        pipeline="another", model="bundled", drafter="none", stages=[cluster.agents[2].address]
+        pipeline="another",
+        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
+        stages=[cluster.agents[2].address],
     )
     role.protocol_version = cluster.draft_node.describe().protocol_version
     with grpc.insecure_channel(cluster.agents[1].address) as channel, pytest.raises(grpc.RpcError) as caught:

@@ -37,6 +37,7 @@ import flowedge.agent.main
 from flowedge.models.libraries import import_libraries
 import_libraries()
 from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.agent.roles.compute_side import ComputeSide
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.device.compute import ComputeChoice, DeviceCompute
@@ -45,18 +46,18 @@ from flowedge.v1 import agent_pb2 as pb
 cpu = DeviceCompute("cpu", ComputeChoice("cpu", "a CPU", ("float32",)))
 side = ComputeSide("kitchen", AgentConfig(), cpu)
 role, quant, drafter = sys.argv[1:]
-content = LayerSlice("bundled", 0, 8, "bfloat16", quant, exact=True)
+config = PipelineConfig(dtype="bfloat16", exact="on", verification="draft-node").changed(quant=quant)
+content = LayerSlice(config, 0, 8)
 opened = side.open_here(content, "")
 if role == "stage":
     held = side.load_stage(content, opened)
     side.stage_spec(held, opened.checkpoint)
 else:
     devices = {"a:1": pb.Device(name="a", compute=pb.Compute(device="cpu"))}
-    request = pb.DraftNodeRole(
-        model="bundled", drafter=drafter, stages=["a:1"], dtype="bfloat16", quant=quant, exact="on"
-    )
-    [route] = side.plan_routes(request, None, opened.checkpoint, devices)
-    held = side.load_draft_models(route, request)
+    config = config.changed(drafter=drafter, verification="auto")
+    request = pb.DraftNodeRole(stages=["a:1"])
+    [route] = side.plan_routes(config, request, None, opened.checkpoint, devices)
+    held = side.load_draft_models(route, config)
     assert held.encode("Tell me a story.")
 lines = Path("/proc/self/status").read_text().splitlines()
 [resident] = [int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS")]

@@ -16,7 +16,7 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, keep_alive, serving, started
+from tests.client.fake_node import chunk, keep_alive, options_of, serving, started
 from tests.support.processes import CLI
 
 PROMPT = "Tell me a story about a lamp."
@@ -111,7 +111,7 @@ def test_a_system_message_reaches_the_draft_node_in_a_conversation(
     (request,) = node.requests
     messages = [(message.role, message.content) for message in request.conversation.messages]
     assert messages == [("system", "Be brief."), ("user", PROMPT)]
-    assert list(request.stop) == ["a", "b"]
+    assert options_of(request).stop == ("a", "b")
 
 
 def test_a_draft_node_refuses_a_system_message_that_its_template_would_lose(

@@ -1,6 +1,7 @@
 """Cold starts of commands. Other tests fork commands from a process that has their imports (fork_server.py).
 
-Cold are three starts here, one that runs many commands (test_light_imports.py), the agent of
+Cold are three starts here, one that runs many commands (test_light_imports.py), one whose declarations are
+others (test_one_line.py), the agent of
 tests/agent/test_idle.py, one that gRPC logs for (tests/cluster/test_attacks.py), `flowedge generate` and
 its agents in tests/walk/test_real_model.py, and `make demo`.
 """

@@ -19,7 +19,7 @@ from flowedge.cli.main import run
 from flowedge.core.errors import CapacityError
 from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import Script, chunk, keep_alive, serving, started, waiting
+from tests.client.fake_node import Script, chunk, keep_alive, options_of, serving, started, waiting
 from tests.support.processes import CLI
 
 PROMPTS = [
@@ -148,7 +148,7 @@ def test_a_wait_longer_than_the_time_for_the_answer_is_an_error_at_once(
     assert "no room; try later, in about 3000 s" in error
     assert "waiting for room: place 3, about 9 s" in error
     (request,) = node.requests
-    assert request.priority == "batch"
+    assert options_of(request).priority == "batch"
 
 
 def test_ctrl_c_ends_all_requests(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_pipeline_is_freed_before_it_is_made_anew(
     idle_agents: list[AgentProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (agent.address for agent in idle_agents[:2])
-    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
+    assemble(PipelineSpec(draft_node=first, stages=(second,)), lambda *_: None)
     ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
     assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
     assert "release" in capsys.readouterr().err

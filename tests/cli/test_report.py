@@ -13,8 +13,8 @@ from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.cli.report import JsonReport
 from flowedge.client.chat.transcript import typed_statistics
-from flowedge.client.request import GenerateOptions
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters
 from flowedge.engine.statistics import RequestStatistics, StageUse
@@ -47,7 +47,9 @@ VERDICT = Verdict(3, 1, 0.5, 0.25, 256, None)
 
 
 def entry(statistics: dict[str, Any], verdict: Verdict | None = VERDICT) -> Any:
-    request = PipelineRequest("m", ("bundled", "ngram"), peers=("a:1", "b:1", "c:1"), middles=("x",))
+    request = PipelineRequest(
+        model="m", drafter=("bundled", "ngram"), peers=("a:1", "b:1", "c:1"), middles=("x",)
+    )
     report = JsonReport(request, GenerateOptions(seed=5), None)
     typed = typed_statistics(json.loads(json.dumps(statistics)))
     report.answers.append(PromptAnswer("Hi", (1, 2), [7, 8, 9], "abc", 5, "length", typed, 0.15, verdict))
@@ -119,6 +121,8 @@ def test_the_settings_are_those_asked_for() -> None:
         "model": "m",
         "drafter": "bundled+ngram",
         "quant": "none",
+        "draft_quant": "auto",
+        "draft_vocabulary": "auto",
         "draft_form": {"quant": "auto", "vocabulary": "auto", "saves_memory": False},
         "verification": "auto",
         "tokenizer": "",
@@ -163,7 +167,7 @@ def test_statistics_that_cannot_be_read_are_refused(change: dict[str, Any]) -> N
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_a_failure_not_wrong_usage() -> None:
-    report = JsonReport(PipelineRequest("m", ()), GenerateOptions(), Path("/dev/full"))
+    report = JsonReport(PipelineRequest(model="m", drafter=()), GenerateOptions(), Path("/dev/full"))
     with pytest.raises(FlowEdgeError, match="--json /dev/full: cannot be written: No space left") as caught:
         report.write()
     assert not isinstance(caught.value, BadRequestError)

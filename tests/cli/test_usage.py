@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 
 from flowedge.cli.main import run
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.request import NOISES
 from flowedge.models.quant.quantize import QUANTISATIONS
-from flowedge.planning.profile.model import Quantisation
 from flowedge_testbed.bench_command import DraftNoise
 from tests.support.processes import CLI
 

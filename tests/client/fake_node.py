@@ -11,12 +11,18 @@ from typing import Any
 
 import grpc
 
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2_grpc
 from flowedge.v1 import generation_pb2 as pb
 
 ENDED_S = 10.0  # in which a draft node hears that its client has gone
 
 Script = Callable[[pb.GenerateRequest, grpc.ServicerContext], Iterable[pb.GenerateEvent]]
+
+
+def options_of(request: pb.GenerateRequest) -> GenerateOptions:
+    """Return the options that a client has sent."""
+    return GenerateOptions.from_json(request.options)
 
 
 class FakeNode(generation_pb2_grpc.GenerationServicer, agent_pb2_grpc.AgentServicer):

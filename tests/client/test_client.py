@@ -24,13 +24,15 @@ from flowedge.core.errors import (
     FlowEdgeError,
     ProtocolError,
 )
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, keep_alive, serving, started
+from tests.client.fake_node import chunk, finished, keep_alive, options_of, serving, started
 
 
 def good(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
-    yield started(request.seed if request.HasField("seed") else 99)
+    seed = options_of(request).seed
+    yield started(99 if seed is None else seed)
     yield chunk("Hel", 5)
     yield keep_alive()
     yield chunk("lo", 6, 7)
@@ -61,9 +63,9 @@ def test_an_answer_streams_and_is_complete_at_the_end() -> None:
     assert (generation.seed, generation.prompt_ids) == (99, (1, 2))
     assert (generation.finish_reason, generation.statistics) == ("eos", {"rounds": 2})
     (request,) = node.requests
-    assert (request.prompt, request.strategy, request.max_new_tokens) == ("Hi", "auto", 9)
-    assert (request.temperature, request.top_k, list(request.stop)) == (0.5, 3, ["x"])
-    assert not request.HasField("seed")
+    assert request.prompt == "Hi"
+    options = GenerateOptions(max_new_tokens=9, temperature=0.5, top_k=3, stop=("x",))
+    assert options_of(request) == options
 
 
 def test_token_ids_and_a_seed_go_as_they_are() -> None:

@@ -13,7 +13,7 @@ import pytest
 from flowedge.client import AsyncClient, ChatMessage, Client, DraftNodeStatus, ToolCall
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, serving, started
+from tests.client.fake_node import chunk, finished, options_of, serving, started
 
 TOOL = {"type": "function", "function": {"name": "rain"}}
 
@@ -51,7 +51,7 @@ def test_each_answer_is_added_to_the_history(tmp_path: Path) -> None:
     ]
     assert other.messages[5] == ChatMessage("tool", '{"rain": false}', tool_call_id="c1", name="rain")
     assert other.system == "Be brief."
-    assert [request.max_new_tokens for request in node.requests] == [9] * 4
+    assert [options_of(request).max_new_tokens for request in node.requests] == [9] * 4
     assert json.loads(node.requests[1].conversation.tools[0]) == TOOL
     assert json.loads(file.read_text())["messages"][0] == {"role": "system", "content": "Be brief."}
 

@@ -13,11 +13,11 @@ from flowedge.client import AsyncClient, Client
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, keep_alive, serving, started, waiting
+from tests.client.fake_node import chunk, finished, keep_alive, options_of, serving, started, waiting
 
 
 def waits(request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:
-    assert request.priority == "batch"
+    assert options_of(request).priority == "batch"
     yield waiting(2, 8.5)
     yield keep_alive()
     yield waiting(1, 4.0)

@@ -67,6 +67,8 @@ def _fill_field(message: Message, field: FieldDescriptor, which: int, depth: int
             fill(inner.add() if field.is_repeated else inner, which, depth - 1)
             if not field.is_repeated:
                 inner.SetInParent()
+    elif field.name == "config":
+        _set(message, field, json.dumps({"model": NASTY, "tokenizer": NASTY, "drafter": [NASTY]}))
     elif field.type == FieldDescriptor.TYPE_STRING:
         _set(message, field, NASTY)
     elif field.type == FieldDescriptor.TYPE_BYTES:

@@ -37,6 +37,7 @@ from tests.cluster.impostor import call_as
 from tests.cluster.raw_caller import half_send_many, raw_caller
 from tests.discovery.packets import MALFORMED, announcement, sender
 from tests.support.links import frame_of, send_frames
+from tests.support.stage_config import stage_config
 
 HANDSHAKERS, SILENT = "127.0.0.2", "127.0.0.3"  # addresses that the attackers call from
 PAUSE_S = 0.5  # between two attacks of a process
@@ -131,7 +132,9 @@ class Attackers:
 
     def unread_answers(self) -> None:
         """Answers that the caller leaves no window for."""
-        request = generation_pb2.GenerateRequest(prompt="Go on.", max_new_tokens=200, ignore_eos=True)
+        request = generation_pb2.GenerateRequest(
+            prompt="Go on.", options=json.dumps({"max_new_tokens": 200, "ignore_eos": True})
+        )
         address = self._target.agents["d0"]
         with raw_caller(address, self._target.state("guest"), reply_window=0) as caller:
             for _ in range(64):
@@ -179,7 +182,7 @@ class Attackers:
                 agent = agent_pb2_grpc.AgentStub(channel)
                 role = agent_pb2.StageRole(
                     pipeline=self._target.pipeline,
-                    model="bundled",
+                    config=stage_config().to_json(),
                     layer_stop=1,
                     downstream=self._target.agents["d0"],
                     protocol_version=PROTOCOL_VERSION,
@@ -196,7 +199,7 @@ class Attackers:
             agent = agent_pb2_grpc.AgentStub(channel)
             role = agent_pb2.DraftNodeRole(
                 pipeline="p" * 64,
-                model="m" * MIB,
+                config="m" * MIB,
                 stages=["127.0.0.1:9"] * 200,
                 protocol_version=PROTOCOL_VERSION,
             )
@@ -206,11 +209,16 @@ class Attackers:
             for options in ({"lookahead": 1e6}, {"tree_nodes": 1e300}, {"draft_len": float("nan")}):
                 for strategy in ("pipeinfer", "flowspec", "pipespec", "auto"):
                     request = generation_pb2.GenerateRequest(
-                        prompt="Hello", max_new_tokens=4, strategy=strategy, strategy_options=options
+                        prompt="Hello",
+                        options=json.dumps(
+                            {"max_new_tokens": 4, "strategy": strategy, "strategy_options": options}
+                        ),
                     )
                     with contextlib.suppress(grpc.RpcError):
                         list(generate(request.SerializeToString(), timeout=ANSWER_S))
-            long = generation_pb2.GenerateRequest(prompt="a b " * (200 << 10), max_new_tokens=1)
+            long = generation_pb2.GenerateRequest(
+                prompt="a b " * (200 << 10), options=json.dumps({"max_new_tokens": 1})
+            )
             with contextlib.suppress(grpc.RpcError):
                 list(generate(long.SerializeToString(), timeout=ANSWER_S))
             self.done["hostile requests"] += 14

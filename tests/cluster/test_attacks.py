@@ -197,7 +197,10 @@ def test_an_agent_may_not_lead(
         AccessError,
         match=r"for kitchen \(agent\), so it cannot be a draft node; run .*--role agent,draft-node",
     ):
-        assemble(PipelineSpec(kitchen.address, ("127.0.0.1:9",), "bundled", ()), lambda *_: None)
+        assemble(
+            PipelineSpec(draft_node=kitchen.address, stages=("127.0.0.1:9",)),
+            lambda *_: None,
+        )
 
 
 def test_a_peer_that_is_revoked_in_the_middle_of_a_call(

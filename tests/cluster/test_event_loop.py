@@ -35,7 +35,10 @@ def pipeline(tmp_path: Path) -> Iterator[tuple[Cluster, list[AgentProcess]]]:
     boss = cluster.security("boss", CertificateRole.ADMIN)
     with pytest.MonkeyPatch.context() as patch, members(states, limits=LIMITS) as running:
         set_own_security(patch, boss)
-        assemble(PipelineSpec(running[0].address, (running[1].address,), "bundled", ()), lambda *_: None)
+        assemble(
+            PipelineSpec(draft_node=running[0].address, stages=(running[1].address,)),
+            lambda *_: None,
+        )
         yield cluster, running
 
 

@@ -18,6 +18,7 @@ from flowedge.cluster.credentials.credentials import Credentials, CredentialStor
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.errors import AccessError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.v1.pipeline_pb2 import LinkRequest
@@ -26,6 +27,7 @@ from tests.cluster.clusters import Cluster, members
 from tests.cluster.impostor import call_as
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
+from tests.support.stage_config import stage_config
 
 ANSWER_S = 10
 DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -77,7 +79,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 def pipeline_of(agents: list[AgentProcess]) -> str:
     d0, *stages = (agent.address for agent in agents)
-    return assemble(PipelineSpec(d0, tuple(stages), "bundled", ("bundled",)), lambda *_: None)
+    return assemble(
+        PipelineSpec(draft_node=d0, stages=tuple(stages), drafter=("bundled",)),
+        lambda *_: None,
+    )
 
 
 def stream(channel: grpc.Channel, lane: str, pipeline: str, route: int = 0) -> None:
@@ -122,7 +127,7 @@ def test_another_draft_node_takes_nothing_over(home: Home) -> None:
     rival_uri = rival.holder.member.uri
     role = pb.StageRole(
         pipeline=home.pipeline,
-        model="bundled",
+        config=stage_config().to_json(),
         layer_stop=1,
         downstream=home.agents[0].address,
         protocol_version=PROTOCOL_VERSION,
@@ -144,8 +149,7 @@ def test_another_client_replaces_no_pipeline(home: Home) -> None:
     guest = home.caller("guest", CertificateRole.CLIENT)
     role = pb.DraftNodeRole(
         pipeline=home.pipeline,
-        model="bundled",
-        drafter="none",
+        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
         stages=[home.agents[1].address],
         protocol_version=PROTOCOL_VERSION,
     )
@@ -161,7 +165,7 @@ def test_an_address_is_not_a_name(home: Home) -> None:
     with members([home.cluster.member("v3", CertificateRole.AGENT)]) as (spare,):
         role = pb.StageRole(
             pipeline="another",
-            model="bundled",
+            config=stage_config().to_json(),
             layer_stop=1,
             downstream=home.agents[1].address,
             protocol_version=PROTOCOL_VERSION,
@@ -188,7 +192,11 @@ def test_ids_are_told_to_nobody(home: Home) -> None:
     (label,) = labels
     assert len(label) == 12
     rival = home.caller("rival", CertificateRole.DRAFT_NODE)
-    request = pb.StageRole(pipeline="other", model="bundled", protocol_version=PROTOCOL_VERSION)
+    request = pb.StageRole(
+        pipeline="other",
+        config=stage_config().to_json(),
+        protocol_version=PROTOCOL_VERSION,
+    )
     with home.attack(rival, "v1") as channel, pytest.raises(grpc.RpcError) as caught:
         list(rpc.AgentStub(channel).BecomeStage(request, timeout=ANSWER_S))
     assert isinstance(caught.value, grpc.Call)

@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def load(pair: list[AgentProcess], model: Path) -> None:
-    spec = PipelineSpec(pair[0].address, (pair[1].address,), str(model), ())
+    spec = PipelineSpec(draft_node=pair[0].address, stages=(pair[1].address,), model=str(model))
     assemble(spec, lambda *_: None)
 
 

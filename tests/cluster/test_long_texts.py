@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +37,12 @@ def client(cluster: Cluster) -> Credentials:
     return CredentialStore.open(cluster.member("laptop", CertificateRole.CLIENT)).credentials
 
 
-def refuse(cluster: Cluster, agent: AgentProcess, caller: Credentials, **role: Any) -> None:
+def refuse(cluster: Cluster, agent: AgentProcess, caller: Credentials, **settings: Any) -> None:
     """Have a BecomeDraftNode refused."""
     server = CredentialStore.open(cluster.directory / "d0").credentials
-    request = agent_pb2.DraftNodeRole(pipeline="p", protocol_version=PROTOCOL_VERSION, **role)
+    request = agent_pb2.DraftNodeRole(
+        pipeline="p", stages=["127.0.0.1:9"], config=json.dumps(settings), protocol_version=PROTOCOL_VERSION
+    )
     with call_as(agent.address, server, caller) as channel, pytest.raises(grpc.RpcError):
         list(agent_pb2_grpc.AgentStub(channel).BecomeDraftNode(request, timeout=WAIT_S))
 
@@ -60,8 +63,8 @@ def test_long_texts_do_not_reach_the_log(
     """A model's name of 5 MiB, and texts of all fields that fit the request."""
     before = sum(map(len, draft_node.lines))
     for size in (5 << 20, 200_000, 2000):
-        for role in ({"model": "m" * size}, {"model": "bundled", "drafter": "d" * size * 5}):
-            refuse(cluster, draft_node, client, stages=["127.0.0.1:9"], **role)
+        for settings in ({"model": "m" * size}, {"drafter": "d" * size * 5}):
+            refuse(cluster, draft_node, client, **settings)
     server = CredentialStore.open(cluster.directory / "d0").credentials
     with call_as(draft_node.address, server, client) as channel:
         stub: Any = channel.unary_stream("/flowedge.v1.Generation/Generate")

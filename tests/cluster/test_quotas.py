@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -51,7 +52,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     with pytest.MonkeyPatch.context() as patch, members(states, deadlines={"read_s": READ_S}) as running:
         set_own_security(patch, boss)
         draft_node, stage = running
-        assemble(PipelineSpec(draft_node.address, (stage.address,), "bundled", ("bundled",)), lambda *_: None)
+        assemble(
+            PipelineSpec(draft_node=draft_node.address, stages=(stage.address,), drafter=("bundled",)),
+            lambda *_: None,
+        )
         yield Home(cluster, draft_node, stage)
 
 
@@ -62,7 +66,9 @@ def is_answered(client: Client) -> bool:
 
 def test_a_client_that_ends_nothing_and_reads_nothing(home: Home) -> None:
     greedy = home.cluster.member("greedy", CertificateRole.CLIENT)
-    request = generation_pb2.GenerateRequest(prompt="?", max_new_tokens=2000, ignore_eos=True)
+    request = generation_pb2.GenerateRequest(
+        prompt="?", options=json.dumps({"max_new_tokens": 2000, "ignore_eos": True})
+    )
     seen = len(home.draft_node.lines)
     with home.client("honest") as honest, home.client("chief", CertificateRole.ADMIN) as chief:
         with ExitStack() as stack:

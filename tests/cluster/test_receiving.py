@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from google.protobuf.message import Message
 
@@ -11,16 +13,15 @@ from flowedge.v1 import agent_pb2, cluster_pb2, generation_pb2, measure_pb2, wei
 
 LONG = "x" * (1 << 16)
 BAD: list[Message] = [
-    agent_pb2.StageRole(model=LONG),
+    agent_pb2.StageRole(config=LONG + "x"),
+    generation_pb2.GenerateRequest(request_id=LONG),
+    generation_pb2.GenerateRequest(options=LONG * 17),
     agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=["a", LONG])),
     agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=[""] * (MAX_TEXTS + 1))),
     agent_pb2.DraftNodeRole(middles=[agent_pb2.Middle(address=LONG)]),
     agent_pb2.DraftNodeRole(stages=[LONG]),
     agent_pb2.ReleaseRequest(pipeline="x" * (MAX_TEXT + 1)),
     cluster_pb2.JoinRequest(name=LONG),
-    generation_pb2.GenerateRequest(strategy_options={LONG: 1.0}),
-    generation_pb2.GenerateRequest(strategy_options={str(n): 1.0 for n in range(MAX_TEXTS + 1)}),
-    generation_pb2.GenerateRequest(stop=[""] * (MAX_TEXTS + 1)),
     measure_pb2.MeasureLinkRequest(peer_id=LONG),
     weights_pb2.LookRequest(model=LONG),
 ]
@@ -34,8 +35,12 @@ def test_long_texts_are_refused(message: Message) -> None:
 
 
 def test_usual_texts_and_long_prompts_are_taken() -> None:
-    check_texts(generation_pb2.GenerateRequest(prompt=LONG, stop=["a"], strategy_options={"a": 1.0}))
-    check_texts(agent_pb2.StageRole(model="/models/llama", downstream="127.0.0.1:7070"))
+    check_texts(
+        generation_pb2.GenerateRequest(
+            prompt=LONG, options=json.dumps({"stop": ["a"], "strategy_options": {"a": 1.0}})
+        )
+    )
+    check_texts(agent_pb2.StageRole(config="x" * MAX_TEXT * 8, downstream="127.0.0.1:7070"))
 
 
 def test_the_listed_fields_exist() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from flowedge.cluster.credentials.certificate_role import CertificateRole
 from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -72,7 +73,10 @@ def connection(agent: AgentProcess, caller: Caller) -> grpc.aio.Channel:
 async def ask(channel: grpc.aio.Channel, stages: list[str], patience_s: float) -> None:
     """Ask for a pipeline, and go away when there is none in time."""
     role = pb.DraftNodeRole(
-        pipeline="p", model="bundled", drafter="none", stages=stages, protocol_version=PROTOCOL_VERSION
+        pipeline="p",
+        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
+        stages=stages,
+        protocol_version=PROTOCOL_VERSION,
     )
     with pytest.raises(grpc.aio.AioRpcError):
         async for _ in rpc.AgentStub(channel).BecomeDraftNode(role, timeout=patience_s):

@@ -78,7 +78,8 @@ def test_all_agents_live_and_no_honest_request_is_lost(
     with enrolment_service(cluster) as service, members(states) as agents:
         d0, v1, v2 = agents
         pipeline = assemble(
-            PipelineSpec(d0.address, (v1.address, v2.address), "bundled", ("bundled",)), print
+            PipelineSpec(draft_node=d0.address, stages=(v1.address, v2.address), drafter=("bundled",)),
+            print,
         )
         with ThreadPoolExecutor(2 * AT_ONCE) as warming:
             list(

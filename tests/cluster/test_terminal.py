@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import socket
 import ssl
 import threading
@@ -30,6 +31,7 @@ from tests.discovery.fake_agents import fields
 from tests.discovery.packets import announcement
 from tests.support.breadth import dealt
 from tests.support.free_ports import free_ports
+from tests.support.stage_config import stage_config
 
 SERVICES = ("Agent", "Generation", "Measure", "Weights")
 HASH = "sha256:" + "0" * 64
@@ -148,7 +150,7 @@ def nasty_texts(message: object) -> Iterator[str]:
         for each in values:
             if field.message_type is not None:
                 yield from nasty_texts(each)
-            elif each == NASTY:
+            elif each == NASTY or (field.name == "config" and json.dumps(NASTY) in each):
                 yield field.full_name
 
 
@@ -230,7 +232,11 @@ def test_no_line_of_an_agents_log_commands_the_terminal(log_format: str, tmp_pat
             asked.set()
             address = shown.split("listening on ")[1].split(maxsplit=1)[0]
             with grpc.insecure_channel(address) as channel, suppress(grpc.RpcError):
-                role = agent_pb2.StageRole(pipeline="p", model=NASTY, protocol_version=PROTOCOL_VERSION)
+                role = agent_pb2.StageRole(
+                    pipeline="p",
+                    config=stage_config(NASTY).to_json(),
+                    protocol_version=PROTOCOL_VERSION,
+                )
                 list(agent_pb2_grpc.AgentStub(channel).BecomeStage(role, timeout=60))
         return "owned" in shown
 

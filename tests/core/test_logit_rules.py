@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import BadRequestError, GrammarError
-from flowedge.core.grammar_source import MAX_GRAMMAR, GrammarSource
-from flowedge.core.logit_rules import LogitRules
+from flowedge.core.grammar import MAX_GRAMMAR, GrammarSource
+from flowedge.core.sampling import LogitRules
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import DraftQuant, VocabularySize
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import draft_quant
-from flowedge.drafting.draft_form import ALL, AUTO, DraftForm
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_quant import layer_quant
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.vocabulary.counts_file import CountsFile
@@ -26,33 +26,6 @@ VOCAB = 4096
 
 
 @pytest.mark.parametrize(
-    ("texts", "form"),
-    [
-        (("", ""), DraftForm()),
-        (("int4", "1000"), DraftForm("int4", 1000)),
-        (("none", "all"), DraftForm("none", ALL)),
-        (("auto", "auto"), DraftForm(AUTO, AUTO)),
-    ],
-)
-def test_a_form_is_read_from_texts(texts: tuple[str, str], form: DraftForm) -> None:
-    assert DraftForm.parsed(*texts) == form
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (("nf4", ""), "draft_quant is 'nf4'"),
-        (("", "0"), "draft_vocabulary is 0"),
-        (("", "-3"), "draft_vocabulary is '-3'"),
-        (("", "many"), "draft_vocabulary is 'many'"),
-    ],
-)
-def test_other_texts_are_refused(texts: tuple[str, str], message: str) -> None:
-    with pytest.raises(BadRequestError, match=message):
-        DraftForm.parsed(*texts)
-
-
-@pytest.mark.parametrize(
     ("vocabulary", "vocab_size", "tokens"),
     [
         ("auto", 32_000, 32_000),
@@ -62,8 +35,10 @@ def test_other_texts_are_refused(texts: tuple[str, str], message: str) -> None:
         (5000, 4096, 4096),
     ],
 )
-def test_auto_takes_a_part_of_large_vocabularies(vocabulary: str, vocab_size: int, tokens: int) -> None:
-    assert DraftForm.parsed("", str(vocabulary)).tokens(vocab_size) == tokens
+def test_auto_takes_a_part_of_large_vocabularies(
+    vocabulary: VocabularySize, vocab_size: int, tokens: int
+) -> None:
+    assert DraftForm("auto", vocabulary).tokens(vocab_size) == tokens
 
 
 def test_a_gpu_proposes_all_tokens_unless_a_number_is_asked_for() -> None:
@@ -99,24 +74,24 @@ def test_short_of_memory_an_automatic_format_has_fewer_bits() -> None:
     dealt_diagonally(
         ("bundled", "bundled-small", "bundled-eagle3"),
         ("none", "int8", "int4"),
-        ("all", "1000"),
+        ("all", 1000),
         ("float32", "bfloat16"),
         one_in=4,
     ),
 )
 def test_memory_that_is_asked_for_is_what_is_held(
-    name: str, quant: str, tokens: str, dtype: str, tmp_path: Path
+    name: str, quant: DraftQuant, tokens: VocabularySize, dtype: str, tmp_path: Path
 ) -> None:
     checkpoint = Checkpoint.open("bundled")
     counts = TokenCounts(VOCAB)
     counts.add(np.arange(ENOUGH_TOKENS) % VOCAB)
     CountsFile(tmp_path, checkpoint.fingerprint, VOCAB).write(counts)
-    drafter, form = (name,), DraftForm.parsed(quant, tokens)
+    drafter, form = (name,), DraftForm(quant, tokens)
     models = DraftModels.load(checkpoint, drafter, dtype, form=form, state=tmp_path)
     asked, _ = required_memory(checkpoint, drafter, dtype, form=form)
     own = name == "bundled-eagle3"
     assert models.draft_quant == quant
-    assert models.draft_tokens == (3072 if own else 1000 if tokens == "1000" else VOCAB)
+    assert models.draft_tokens == (3072 if own else 1000 if tokens == 1000 else VOCAB)
     if tokens == "all" or own or quant == "none":
         assert asked == pytest.approx(models.weight_bytes, rel=0.02)
     else:  # until enough is counted, the whole head is copied

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.choice import check_recall, drafter_label, drafter_names, drafter_value, drafters_of
+from flowedge.core.pipeline_config import drafter_label, drafter_names
+from flowedge.drafting.choice import check_recall, drafter_value, drafters_of
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
@@ -21,7 +22,7 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.layers.head import LMHead
-from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import measure_pb2 as pb
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,12 @@ def test_a_label_is_for_people() -> None:
 
 
 def test_a_message_carries_several_names() -> None:
-    assert drafters_of(pb.DraftNodeRole(drafter="a+b", drafters=["a", "b"])) == ("a", "b")
-    assert drafters_of(pb.DraftNodeRole(drafter="a+b")) == ("a+b",), "an older sender names one"
-    assert drafters_of(pb.DraftNodeRole(drafter="none")) == ()
-    assert drafters_of(pb.DraftNodeRole()) == ()
+    assert drafters_of(pb.MeasureDeviceRequest(drafter="a+b", drafters=["a", "b"])) == ("a", "b")
+    assert drafters_of(pb.MeasureDeviceRequest(drafter="a+b")) == ("a+b",), "an older sender names one"
+    assert drafters_of(pb.MeasureDeviceRequest(drafter="none")) == ()
+    assert drafters_of(pb.MeasureDeviceRequest()) == ()
     with pytest.raises(BadRequestError, match="not joined with itself"):
-        drafters_of(pb.DraftNodeRole(drafters=["a", "a"]))
+        drafters_of(pb.MeasureDeviceRequest(drafters=["a", "a"]))
 
 
 @pytest.mark.parametrize(

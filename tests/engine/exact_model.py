@@ -14,9 +14,8 @@ import numpy as np
 
 from flowedge.core.arrays import NO_TOKEN, Payload
 from flowedge.core.errors import PrefixLostError
-from flowedge.core.logit_rules import TokenLikelihood
 from flowedge.core.messages import CONTEXT
-from flowedge.core.sampling import Walk, walk
+from flowedge.core.sampling import TokenLikelihood, Walk, walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.draw import DrawnRows
 from flowedge.engine.executors.one_by_one import OneByOneExecutor

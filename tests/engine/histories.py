@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowedge.core.logit_rules import LogitRules
 from flowedge.core.messages import Forget
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
-from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.core.sampling import LogitRules, SamplingParams
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter

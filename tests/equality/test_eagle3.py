@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.messages import Segment
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter, DraftLayer, GrowRequest
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.head_drafter import HeadDrafter

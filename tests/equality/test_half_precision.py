@@ -10,7 +10,7 @@ import torch
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
-from flowedge.client.request import GenerateOptions
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.strategies.base import HierarchicalStrategy
@@ -46,11 +46,10 @@ def draft_node(five: list[AgentProcess], request: pytest.FixtureRequest) -> Iter
     quant, kv = request.param
     addresses = [agent.address for agent in five]
     spec = PipelineSpec(
-        addresses[0],
-        tuple(addresses[1:]),
-        "bundled",
-        ("bundled",),
-        quant,
+        draft_node=addresses[0],
+        stages=tuple(addresses[1:]),
+        drafter=("bundled",),
+        quant=quant,
         dtype="bfloat16",
         kv=kv,
         exact="on",

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flowedge.core.messages import Segment
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.core.request import Failed, Finished
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import LAST_STAGE
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob
 from flowedge.planning.virtual_pipeline import VirtualObserver

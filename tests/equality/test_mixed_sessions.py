@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob, session_jobs

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import CheckpointError, NonFiniteError
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter

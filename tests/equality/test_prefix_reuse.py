@@ -9,9 +9,9 @@ from itertools import product
 import pytest
 import torch
 
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.core.request import DecodeCounters, Finished
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.planning.fixed_costs import FixedCosts

@@ -114,11 +114,10 @@ def assembled(agents: Sequence[AgentProcess], quant: str = "none", verification:
     addresses = [agent.address for agent in agents]
     stages = tuple(addresses[1:])
     spec = PipelineSpec(
-        addresses[0],
-        stages,
-        "bundled",
-        ("bundled",),
-        quant,
+        draft_node=addresses[0],
+        stages=stages,
+        drafter=("bundled",),
+        quant=quant,
         dtype="float32",
         verification=verification,
     )

@@ -15,11 +15,10 @@ import pytest
 import torch
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.grammar_source import GrammarSource
-from flowedge.core.logit_rules import LogitRules, TokenLikelihood
+from flowedge.core.grammar import GrammarSource
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Failed, Finished, Request, Tokens
-from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
+from flowedge.core.sampling import LogitRules, SamplingParams, TokenLikelihood
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob, Verify

@@ -10,9 +10,9 @@ from itertools import product
 import pytest
 import torch
 
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.core.request import Failed, Finished, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import ForwardBatch
 from flowedge.models.check.judging import Tolerance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from flowedge.core.messages import (
     StageTime,
     Tapped,
 )
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.sampling import SamplingParams
 from flowedge.protocol import wire
 from flowedge.v1 import agent_pb2 as agent
@@ -35,6 +37,7 @@ from flowedge.v1 import measure_pb2 as measure
 from flowedge.v1 import pipeline_pb2 as pipeline
 from flowedge.v1 import weights_pb2 as weights
 from flowedge.version import PROTOCOL_VERSION
+from tests.support.stage_config import stage_config
 
 
 class SeedFrame(NamedTuple):
@@ -160,14 +163,18 @@ def generate_requests() -> list[Message]:
     return [
         generation.GenerateRequest(
             prompt="What is a river?",
-            strategy="autoregressive",
-            max_new_tokens=4,
-            temperature=0.7,
-            top_p=0.9,
-            top_k=5,
-            seed=3,
-            stop=["\n\n"],
-            noise="plain",
+            options=json.dumps(
+                {
+                    "strategy": "autoregressive",
+                    "max_new_tokens": 4,
+                    "temperature": 0.7,
+                    "top_p": 0.9,
+                    "top_k": 5,
+                    "seed": 3,
+                    "stop": ["\n\n"],
+                    "noise": "plain",
+                }
+            ),
         ),
         generation.GenerateRequest(
             conversation=generation.Conversation(
@@ -176,28 +183,38 @@ def generate_requests() -> list[Message]:
                     generation.ChatMessage(role="user", content="What is a river?"),
                 ]
             ),
-            max_new_tokens=4,
+            options=json.dumps({"max_new_tokens": 4}),
         ),
         _tool_request(),
-        generation.GenerateRequest(text="A river is", max_new_tokens=4, echo=True, parse_answer=True),
+        generation.GenerateRequest(
+            text="A river is", parse_answer=True, options=json.dumps({"max_new_tokens": 4, "echo": True})
+        ),
         generation.GenerateRequest(
             prompt_ids=generation.TokenIds(ids=[5, 6, 7]),
-            strategy="naive_pp",
-            max_new_tokens=4,
-            strategy_options={"tree_nodes": 8},
-            ignore_eos=True,
-            fit_context=True,
             request_id="mutated",
-            priority="batch",
+            options=json.dumps(
+                {
+                    "strategy": "naive_pp",
+                    "max_new_tokens": 4,
+                    "strategy_options": {"tree_nodes": 8},
+                    "ignore_eos": True,
+                    "fit_context": True,
+                    "priority": "batch",
+                }
+            ),
         ),
         generation.GenerateRequest(
             prompt="Give an object.",
-            max_new_tokens=4,
-            presence_penalty=0.5,
-            frequency_penalty=-0.5,
-            logit_bias={5: 1.5},
-            logprobs=2,
-            grammar=generation.Grammar(json_schema='{"type": "object"}'),
+            options=json.dumps(
+                {
+                    "max_new_tokens": 4,
+                    "presence_penalty": 0.5,
+                    "frequency_penalty": -0.5,
+                    "logit_bias": {5: 1.5},
+                    "logprobs": 2,
+                    "grammar": {"rule": "json_schema", "text": '{"type": "object"}'},
+                }
+            ),
         ),
     ]
 
@@ -219,9 +236,8 @@ def _tool_request() -> generation.GenerateRequest:
             single_tool_call=True,
             template_values='{"enable_thinking": false}',
         ),
-        max_new_tokens=4,
-        echo=True,
         parse_answer=True,
+        options=json.dumps({"max_new_tokens": 4, "echo": True}),
     )
 
 
@@ -233,23 +249,19 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
     version = PROTOCOL_VERSION
     stage = agent.StageRole(
         pipeline="mutated",
-        model="bundled",
+        config=stage_config().to_json(),
         layer_start=0,
         layer_stop=1,
-        quant="none",
         downstream=downstream,
         protocol_version=version,
-        dtype="float32",
         taps=[1],
         # Which is not fetched, as the model is here.
         weights=agent.WeightSources(manifest="0" * 64, name="x", draft_node=downstream, peers=[downstream]),
     )
     draft_node = agent.DraftNodeRole(
         pipeline="mutated",
-        model="bundled",
-        drafter="none",
+        config=PipelineConfig(drafter="none", split=(4,), dtype="float32").to_json(),
         stages=[downstream],
-        split=[4],
         protocol_version=version,
         middles=[agent.Middle(model="bundled", address=downstream)],
     )

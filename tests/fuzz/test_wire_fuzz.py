@@ -23,6 +23,7 @@ import pytest
 
 from flowedge import Client
 from flowedge.core.messages import Close, Message, Segment
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live.transport.server import InStream
 from flowedge.network.grpc_status import ERROR_KEY
 from flowedge.protocol import wire
@@ -45,6 +46,7 @@ from tests.support.blocks import BLOCKS
 from tests.support.links import frame_of
 from tests.support.processes import LOAD_S, AgentProcess, agents, become_pipeline
 from tests.support.slopes import Sample, slope
+from tests.support.stage_config import stage_config
 
 TIMEOUT_S = 590
 MESSAGES = int(os.environ.get("FLOWEDGE_FUZZ_MESSAGES", "100000"))
@@ -235,7 +237,7 @@ async def stages(address: str, plan: Sequence[tuple[AgentProcess, int]]) -> None
     for agent, start in plan:
         role = pb.StageRole(
             pipeline="fuzz",
-            model="bundled",
+            config=stage_config().to_json(),
             layer_start=start,
             layer_stop=start + 1,
             downstream=address,
@@ -254,8 +256,7 @@ async def fuzz(run: Run, running: list[AgentProcess], width: int) -> None:
         await stages(downstream, ((first, 0), (second, 1)))
         role = pb.DraftNodeRole(
             pipeline="drafted",
-            model="bundled",
-            drafter="none",
+            config=PipelineConfig(drafter="none", dtype="float32").to_json(),
             stages=[stage],
             protocol_version=PROTOCOL_VERSION,
         )

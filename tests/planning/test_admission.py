@@ -30,6 +30,7 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.support.processes import agents
+from tests.support.stage_config import stage_config
 
 MEMINFO = "MemTotal:        8000 kB\nMemFree:  100 kB\nMemAvailable:    5000 kB\nHugePages_Total: 0\n"
 
@@ -172,7 +173,11 @@ def test_an_agent_refuses_what_its_limit_has_no_room_for() -> None:
     ):
         stub = rpc.AgentStub(channel)
         role = pb.StageRole(
-            pipeline="p", model="bundled", layer_stop=4, protocol_version=PROTOCOL_VERSION, downstream="x:1"
+            pipeline="p",
+            config=stage_config().to_json(),
+            layer_stop=4,
+            protocol_version=PROTOCOL_VERSION,
+            downstream="x:1",
         )
         with pytest.raises(grpc.RpcError) as caught:
             list(stub.BecomeStage(role, timeout=120))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flowedge.core.messages import Tapped
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.engine.jobs import Verify
 from flowedge.planning.choices import cheaper_verification, with_kept_taps, with_verification
 from flowedge.planning.memory_fit import draft_node_parts, stage_parts

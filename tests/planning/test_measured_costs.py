@@ -10,8 +10,8 @@ import pytest
 
 from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.messages import Prune, Segment
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.core.sampling import SamplingParams
-from flowedge.core.verification import LAST_STAGE
 from flowedge.engine.jobs import DraftBatch, ExtendDraft, GrowDraft, Verify
 from flowedge.planning.measured_costs import read_off
 from flowedge.planning.memory_fit import draft_node_parts, stage_parts

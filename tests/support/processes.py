@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import grpc
 import psutil
 
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -288,16 +289,14 @@ def agents(
 
 
 def become_pipeline(
-    agents_: Sequence[AgentProcess], *, drafter: str = "bundled", pipeline: str = "test", **changes: object
+    agents_: Sequence[AgentProcess], *, drafter: str = "bundled", pipeline: str = "test"
 ) -> None:
     """Make the first agent the draft node of the others, with the bundled model."""
     role = pb.DraftNodeRole(
         pipeline=pipeline,
-        model="bundled",
-        drafter=drafter,
+        config=PipelineConfig(drafter=drafter, dtype="float32").to_json(),
         stages=[agent.address for agent in agents_[1:]],
         protocol_version=PROTOCOL_VERSION,
-        **changes,  # type: ignore[arg-type]
     )
     with grpc.insecure_channel(agents_[0].address) as channel:
         last = list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=LOAD_S))[-1]

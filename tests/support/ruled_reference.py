@@ -12,9 +12,8 @@ from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
 from transformers import LogitsProcessor
 
-from flowedge.core.grammar_source import GrammarSource
-from flowedge.core.logit_rules import LogitRules
-from flowedge.core.sampling import SamplingParams
+from flowedge.core.grammar import GrammarSource
+from flowedge.core.sampling import LogitRules, SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.grammar_source import GrammarKind, GrammarSource
+from flowedge.core.grammar import GrammarKind, GrammarSource
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.text.grammar_compiler import MAX_COMPILED, GrammarCompiler

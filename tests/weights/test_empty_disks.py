@@ -67,7 +67,10 @@ def devices(tmp_path: Path) -> Iterator[list[EmptyDevice]]:
 
 def load(cluster: list[EmptyDevice], model: str) -> None:
     addresses = [device.address for device in cluster]
-    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), f"sha256:{model}", ()), lambda *_: None)
+    assemble(
+        PipelineSpec(draft_node=addresses[0], stages=tuple(addresses[1:]), model=f"sha256:{model}"),
+        lambda *_: None,
+    )
 
 
 def generate(cluster: list[EmptyDevice]) -> tuple[list[int], list[int]]:

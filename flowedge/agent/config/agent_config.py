@@ -10,15 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.cluster.tls.call_limits import CallDeadlines, CallLimits, MethodRule, rules_for
 from flowedge.core.errors import CapacityError
+from flowedge.core.pipeline_config import DrafterSetting, PathText, PipelineConfig
 from flowedge.core.plain_text import counted
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
-from flowedge.core.verification import VerificationChoice
 from flowedge.device.compute import CPU, checked_device, default_threads
 from flowedge.device.disk_cache.limits import CacheSettings
 from flowedge.device.memory import MemorySettings
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.drafting.choice import drafter_names
-from flowedge.drafting.draft_form import DraftForm, DraftQuant
 from flowedge.network.address import checked_address, host_ip
 from flowedge.network.link_settings import LinkDeadlines, LinkSettings, MessageLimit
 from flowedge.weights.settings import WeightsSettings
@@ -29,14 +27,6 @@ ComputeSetting = Annotated[str, checked_by(checked_device)]
 Name = Annotated[str, Field(min_length=1, max_length=63)]
 Limit = Annotated[int, Field(ge=1, le=1 << 31)]
 _MAX_RECEIVED = "grpc.max_receive_message_length"
-
-
-def _checked_drafter(drafter: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    drafter_names(drafter)
-    return drafter
-
-
-DrafterSetting = Annotated[str | tuple[str, ...], checked_by(_checked_drafter)]
 
 
 class DeviceSettings(SettingsGroup):
@@ -84,56 +74,23 @@ class DeviceSettings(SettingsGroup):
         return self.cuda_graphs and device != CPU
 
 
-class PipelineSettings(SettingsGroup):
+class PipelineSettings(PipelineConfig):
     """The pipeline that the agent keeps up by itself, as its draft node; none without a model."""
 
-    model: str = setting(
+    model: PathText = setting(
         "",
         "Keep a pipeline of this model running, with this device as its draft node: a directory, GGUF file "
         'or hub id that all its devices can read, or "bundled". Empty: no pipeline until one is requested.',
     )
-    drafter: DrafterSetting = setting(
+    drafter: DrafterSetting | None = setting(
         "bundled",
         'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none". A list combines '
         'several drafters: ["bundled", "ngram"].',
-    )
-    draft_quant: DraftQuant = setting(
-        "auto",
-        "Format of drafters that are models, and of the LM head that they propose with; auto: the fastest on "
-        "the device.",
-    )
-    draft_vocabulary: Annotated[int, Field(ge=1)] | Literal["auto", "all"] = setting(
-        "auto",
-        "Number of tokens that such drafters propose, the most frequent of the model's output; all; auto: on "
-        "a CPU a part of vocabularies of 65,536 tokens and more.",
-        examples=[32768],
-    )
-    tokenizer: str = setting(
-        "", "Directory or hub id of a tokenizer to use instead of the model's. Empty: the model's."
-    )
-    quant: str = setting("none", "Quantisation of the layers.")
-    dtype: Literal["auto", "float16", "bfloat16", "float32"] = setting(
-        "auto",
-        "Dtype of weights, KV cache and hidden states; auto: the best dtype that all devices compute fast.",
-    )
-    kv: Literal["native", "int8"] = setting(
-        "native", "Format of the KV cache: native (the dtype), or int8, which halves its memory."
-    )
-    exact: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "Make each row's result independent of the rows computed with it, bit for bit; auto: where "
-        "that is cheap.",
-    )
-    verification: VerificationChoice = setting(
-        "auto",
-        "Where the model's tokens are drawn: on the draft node, or on the last stage, which then holds the "
-        "LM head as well; auto: where it takes less time.",
     )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Addresses of the stages, host:port, in layer order. Empty: the idle agents that are found."
     )
     count: int = setting(0, "Number of stages to find; 0 uses all idle agents.", ge=0)
-    split: tuple[Annotated[int, Field(ge=1)], ...] = setting((), "Layers of each stage. Empty: equal shares.")
     look_s: Seconds = setting(5.0, "Seconds between checks that the pipeline is complete.")
 
     @model_validator(mode="after")
@@ -145,16 +102,6 @@ class PipelineSettings(SettingsGroup):
             asked = counted(wanted, "stage") if wanted else "no number of stages"
             raise ValueError(f"split is for {counted(len(self.split), 'stage')}, but {asked} is configured")
         return self
-
-    @property
-    def drafters(self) -> tuple[str, ...]:
-        """The names of the drafters to join; empty for no drafter."""
-        return drafter_names(self.drafter)
-
-    @property
-    def draft_form(self) -> DraftForm:
-        """How drafters that are models are held."""
-        return DraftForm(self.draft_quant, self.draft_vocabulary)
 
     @property
     def stages_wanted(self) -> int:

@@ -1,6 +1,6 @@
 """Documents that are made of the declarations of the settings.
 
-Run as a module at the root of the repository, it writes those of the agent.
+Run as a module at the root of the repository, it writes those of the agent, and of the options of requests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from pydantic import SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
 from flowedge.agent.config.loading import AGENT_FORM, DELIMITER, ConfigDeclaration, EffectiveConfig
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.settings_group import declared_settings
 from flowedge.version import VERSION
 
 TABLE_PLACE = re.compile(r"(?<=<!-- table of settings -->\n).*?(?=<!-- end of table -->\n)", re.DOTALL)
+
+OPTIONS_FILE = Path("docs/options.md")
 
 
 @dataclass(frozen=True)
@@ -125,5 +129,16 @@ def _sections(
     return "\n".join(lines) + "\n"
 
 
+def with_options(document: str, options: type[Any] = GenerateOptions) -> str:
+    """Return a Markdown document in which the table of a request's options is the present one."""
+    rows = []
+    for each in declared_settings(options):
+        default = "" if each.default is None else f"`{json.dumps(each.default)}`"
+        rows.append(f"| `{each.name}` | {default} | {each.description} |")
+    table = "\n".join(["", "| Option | Default | Meaning |", "|---|---|---|", *rows, "", ""])
+    return TABLE_PLACE.sub(lambda _: table, document)
+
+
 if __name__ == "__main__":
     AGENT_DOCUMENTS.write()
+    OPTIONS_FILE.write_text(with_options(OPTIONS_FILE.read_text(encoding="utf-8")), encoding="utf-8")

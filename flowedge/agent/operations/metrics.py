@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.core.messages import Message
+from flowedge.core.pipeline_config import drafter_label
 from flowedge.core.request import DecodeCounters
 from flowedge.device.memory import read_available_memory
 from flowedge.device.temperature import temperatures
@@ -182,10 +183,10 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
         layers = f"{device.layer_start}-{device.layer_stop - 1}" if device.layer_stop else ""
         about = {
             "role": device.role,
-            "model": device.model,
+            "model": role.config.model,
             "layers": layers,
-            "quant": device.quant,
-            "drafter": device.drafter,
+            "quant": role.config.quant,
+            "drafter": "" if device.layer_stop else drafter_label(role.config.drafters),
         }
         yield InfoMetricFamily("flowedge_role", _INFOS["flowedge_role"], about)
     yield _single("flowedge_role_ready", float(role.ready))

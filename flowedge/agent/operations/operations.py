@@ -225,6 +225,6 @@ def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) 
         parts.append("no role")
     else:
         layers = f", layers {device.layer_start} to {device.layer_stop - 1}" if device.layer_stop else ""
-        parts.append(f"{device.role} of {device.model}{layers}{'' if role.ready else ', loading'}")
+        parts.append(f"{device.role} of {role.config.model}{layers}{'' if role.ready else ', loading'}")
         parts.append(f"{role.num_sessions} sessions")
     return "; ".join(parts)

@@ -15,7 +15,6 @@ from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.cluster.process import current
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.ids import new_pipeline_id
-from flowedge.drafting.choice import drafter_label
 from flowedge.network.supervision import supervise
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
@@ -70,20 +69,9 @@ class PipelineKeeper:
             raise
         request = pb.DraftNodeRole(
             pipeline=new_pipeline_id(),
-            model=wanted.model,
-            drafter=drafter_label(wanted.drafters),
-            drafters=wanted.drafters,
-            quant=wanted.quant,
-            dtype=wanted.dtype,
-            kv=wanted.kv,
-            verification=wanted.verification,
-            exact=wanted.exact,
             stages=stages,
-            split=wanted.split,
             protocol_version=PROTOCOL_VERSION,
-            tokenizer=wanted.tokenizer,
-            draft_quant=wanted.draft_quant,
-            draft_vocabulary=str(wanted.draft_vocabulary),
+            config=wanted.to_json(),
         )
         self._said = ""
         await self._lead(request, _report)

@@ -13,20 +13,23 @@ from typing import Any
 import torch
 
 from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.roles.coordinator import OFF, ON, PlannedRoute, PlannedStage
+from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.head_choice import choose_head
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
 from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
-from flowedge.core.verification import (
+from flowedge.core.pipeline_config import (
+    AUTO,
     DRAFT_NODE,
     LAST_STAGE,
-    parse_verification,
+    OFF,
+    ON,
+    PipelineConfig,
+    drafter_label,
 )
-from flowedge.device.compute import AUTO, FLOAT32, DeviceCompute, negotiate_dtype
+from flowedge.device.compute import DeviceCompute, negotiate_dtype
 from flowedge.device.memory import gib, read_memory_of
 from flowedge.device.process import release_freed_memory
 from flowedge.device.state_dir import state_dir
-from flowedge.drafting.choice import drafter_label, drafters_of
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.executors.block_executor import BlockExecutor
@@ -39,10 +42,9 @@ from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.exact.default import resolve_exact
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.kv.store import NATIVE, kv_format
+from flowedge.models.kv.store import NATIVE
 from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps
-from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.planning.fit import admit, session_rows
@@ -95,7 +97,7 @@ class ComputeSide:
         """
         if fingerprint and checkpoint.fingerprint != fingerprint:
             raise BadRequestError(
-                f"the model {content.model} on this device is not the same as on the draft node"
+                f"the model {content.config.model} on this device is not the same as on the draft node"
             )
         compute = self._compute.choose(content.held_quant(checkpoint))
         memory = read_memory_of(compute.device, self._config.memory)
@@ -156,21 +158,22 @@ class ComputeSide:
             max_queue=limits.queued_segments,
         )
 
-    def open_target(self, request: pb.DraftNodeRole) -> OpenedTarget:
+    def open_target(self, config: PipelineConfig) -> OpenedTarget:
         """Open the target by its name. Raises what Checkpoint.open and `held_in` raise."""
-        return self.held_in(Checkpoint.open(request.model, hub=self._config.weights.hub), request)
+        return self.held_in(Checkpoint.open(config.model, hub=self._config.weights.hub), config)
 
-    def held_in(self, checkpoint: Checkpoint, request: pb.DraftNodeRole) -> OpenedTarget:
+    def held_in(self, checkpoint: Checkpoint, config: PipelineConfig) -> OpenedTarget:
         """Return the target with its tokenizer and the quantisation of its layers.
 
         Raises what `tokenizer_directory` and `checkpoint_quant` raise.
         """
-        if request.tokenizer:
-            checkpoint.tokenizer = tokenizer_directory(request.tokenizer, hub=self._config.weights.hub)
-        return OpenedTarget(checkpoint, checkpoint_quant(checkpoint, request.quant or "none"))
+        if config.tokenizer:
+            checkpoint.tokenizer = tokenizer_directory(config.tokenizer, hub=self._config.weights.hub)
+        return OpenedTarget(checkpoint, checkpoint_quant(checkpoint, config.quant))
 
     def plan_routes(
         self,
+        config: PipelineConfig,
         request: pb.DraftNodeRole,
         taps: Taps | None,
         target: Checkpoint,
@@ -179,6 +182,7 @@ class ComputeSide:
         """Return what every device of a pipeline is to hold, the target's route first.
 
         Args:
+            config: the settings of the pipeline; request: with the devices of the pipeline.
             taps: those of the pipeline; by default those that the drafter asks for.
             devices: by address, what each device says of itself.
 
@@ -188,48 +192,38 @@ class ComputeSide:
         """
         own = self._compute.best
         layers = int(target.config.num_hidden_layers)
-        taps = drafter_taps(drafters_of(request), layers) if taps is None else taps
-        dtype = route_dtype(request.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
+        taps = drafter_taps(config.drafters, layers) if taps is None else taps
+        dtype = route_dtype(config.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
         computing = [own.device, *(devices[address].compute.device for address in request.stages)]
-        exact = plans_exact(request, target.config, computing)
-        slices = [
-            LayerSlice(
-                request.model,
-                start,
-                stop,
-                dtype,
-                request.quant,
-                taps,
-                kv=request.kv,
-                exact=exact,
-            )
-            for start, stop in layer_ranges(split_of(request, target, dtype))
-        ]
-        choice = parse_verification(request.verification)
-        if choice != DRAFT_NODE:
-            slices[-1] = replace(slices[-1], verification=choice)
+        exact = ON if plans_exact(config, target.config, computing) else OFF
+        of_draft_node = {"drafter": None, "tokenizer": "", "split": (), "verification": DRAFT_NODE}
+        held = config.changed(dtype=dtype, exact=exact, **of_draft_node)
+        ranges = layer_ranges(split_of(config, len(request.stages), target, dtype))
+        slices = [LayerSlice(held, start, stop, taps) for start, stop in ranges]
+        slices[-1] = replace(slices[-1], config=held.changed(verification=config.verification))
         routes = [_planned(TARGET, target, slices, request.stages, devices)]
         tokenizer = load_tokenizer(target) if request.middles else None
         for number, asked in enumerate(request.middles, start=1):
+            dtype = route_dtype(config.dtype, fast_dtypes(devices, [asked.address]))
+            middle = PipelineConfig(model=asked.model, exact=OFF, verification=DRAFT_NODE)
             content, model = WholeModel.matching(
-                asked.model,
+                middle.changed(dtype=dtype),
                 tokenizer,
-                dtype=route_dtype(request.dtype, fast_dtypes(devices, [asked.address])),
                 vocab_size=int(target.config.vocab_size),
                 hub=self._config.weights.hub,
             )
             routes.append(_planned(number, model, [content], [asked.address], devices))
         return routes
 
-    def load_draft_models(self, target: PlannedRoute, request: pb.DraftNodeRole) -> DraftModels:
+    def load_draft_models(self, target: PlannedRoute, config: PipelineConfig) -> DraftModels:
         """Admit and load the LM head and the drafter for the target's route.
 
         Raises CapacityError when they do not fit the memory, and what DraftModels.load raises.
         """
-        checkpoint, dtype, drafters = target.checkpoint, target.dtype, drafters_of(request)
+        checkpoint, dtype, drafters = target.checkpoint, target.dtype, config.drafters
         device = self._compute.best.device
         graphs = self._config.agent.records_on(device)
-        title = f"the LM head of {request.model} with the drafter {drafter_label(drafters)}"
+        title = f"the LM head of {config.model} with the drafter {drafter_label(drafters)}"
 
         def admitted(form: DraftForm) -> int:
             """Return the bytes of the weights in this form; raise CapacityError when they do not fit."""
@@ -247,9 +241,7 @@ class ComputeSide:
             )
             return weights
 
-        form, weights = first_that_fits(
-            DraftForm.parsed(request.draft_quant, request.draft_vocabulary), admitted
-        )
+        form, weights = first_that_fits(DraftForm.of(config), admitted)
         models = within_memory(
             f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
             device,
@@ -265,7 +257,7 @@ class ComputeSide:
             lambda: None,
         )
         if target.exact:
-            models.make_exact(required=request.exact == ON)
+            models.make_exact(required=config.exact == ON)
         release_freed_memory()
         return models
 
@@ -312,59 +304,51 @@ def first_that_fits(wanted: DraftForm, admitted: Callable[[DraftForm], int]) -> 
         raise
 
 
-def plans_exact(request: pb.DraftNodeRole, config: Any, devices: Iterable[str]) -> bool:
+def plans_exact(config: PipelineConfig, model: Any, devices: Iterable[str]) -> bool:
     """Return whether the devices of a pipeline are asked to compute exact rows.
 
     With "auto" they are where that costs little on all of them, and for a KV cache that only exact attention
     reads.
 
     Args:
-        config: the target's transformers config.
+        model: the target's transformers config.
         devices: torch's name of each compute device.
-
-    Raises:
-        BadRequestError: when the word is unknown.
     """
-    if request.exact not in (ON, OFF, AUTO, ""):
-        raise BadRequestError(f"exact is {request.exact!r}; it must be {ON}, {OFF} or {AUTO}")
-    if request.exact in (ON, OFF):
-        return request.exact == ON
-    if kv_format(request.kv) != NATIVE:
+    if config.exact != AUTO:
+        return config.exact == ON
+    if config.kv != NATIVE:
         return True
-    return all(resolve_exact("auto", config, device.partition(":")[0]) for device in devices)
+    return all(resolve_exact("auto", model, device.partition(":")[0]) for device in devices)
 
 
-def split_of(request: pb.DraftNodeRole, target: Checkpoint, dtype: str) -> list[int]:
+def split_of(config: PipelineConfig, stages: int, target: Checkpoint, dtype: str) -> list[int]:
     """Return the layers of each stage.
 
-    Without a split in the request they are as even as possible, with fewer beside an LM head on the last
+    Without a split in the settings they are as even as possible, with fewer beside an LM head on the last
     stage, by the bytes that are read for a row.
+
+    Args:
+        dtype: the one that was chosen.
 
     Raises:
         BadRequestError: when the split does not fit the stages and the model.
     """
-    layers, count = int(target.config.num_hidden_layers), len(request.stages)
-    if request.split:
-        return check_split(list(request.split), layers, count)
-    if parse_verification(request.verification) != LAST_STAGE or not 1 < count <= layers:
-        return even_split(layers, count)
-    layer = LayerSlice(request.model, 1, 2, dtype, request.quant)
-    last = layers_beside_head(layers, count, layer.head_bytes(target) / layer.weight_bytes(target))
-    return [*even_split(layers - last, count - 1), last]
+    layers = int(target.config.num_hidden_layers)
+    if config.split:
+        return check_split(list(config.split), layers, stages)
+    if config.verification != LAST_STAGE or not 1 < stages <= layers:
+        return even_split(layers, stages)
+    layer = LayerSlice(config.changed(dtype=dtype, verification=DRAFT_NODE), 1, 2)
+    last = layers_beside_head(layers, stages, layer.head_bytes(target) / layer.weight_bytes(target))
+    return [*even_split(layers - last, stages - 1), last]
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:
     """Return the dtype of a route: what is asked for, or with "auto" the best of its devices.
 
     devices: by name, the dtypes that are fast there.
-
-    Raises:
-        BadRequestError: when the dtype does not exist.
     """
-    if asked == AUTO:
-        return negotiate_dtype(devices)
-    torch_dtype(asked)
-    return asked or FLOAT32
+    return negotiate_dtype(devices) if asked == AUTO else asked
 
 
 def fast_dtypes(devices: Mapping[str, pb.Device], addresses: Iterable[str]) -> dict[str, Sequence[str]]:

@@ -23,7 +23,7 @@ import grpc.aio
 from flowedge.cluster.process import security_for
 from flowedge.cluster.tls.channels import open_channel, open_verified
 from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
-from flowedge.device.compute import AUTO
+from flowedge.core.pipeline_config import AUTO
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 RELEASE_S = 3.0
 MEET_AT_ONCE = 32  # agents that are asked what they are at the same time
-ON, OFF = "on", "off"  # of DraftNodeRole.exact, beside "auto"
 _OPTIONS = LinkSettings().channel_options
 
 T = TypeVar("T")
@@ -79,12 +78,12 @@ class PlannedRoute:
     @property
     def model(self) -> str:
         """The model as the user named it."""
-        return self.stages[0].content.model
+        return self.stages[0].content.config.model
 
     @property
     def dtype(self) -> str:
         """The dtype of weights, KV cache and hidden states."""
-        return self.stages[0].content.dtype
+        return self.stages[0].content.config.dtype
 
     @property
     def exact(self) -> bool:
@@ -185,29 +184,24 @@ class PipelineSetup:
                 stage,
                 pb.StageRole(
                     pipeline=self.pipeline,
-                    model=content.model,
                     layer_start=content.start,
                     layer_stop=content.stop,
-                    quant=content.quant,
                     downstream=next_address,
                     protocol_version=PROTOCOL_VERSION,
                     fingerprint=route.checkpoint.fingerprint,
-                    dtype=content.dtype,
                     taps=content.taps,
                     route=route.number,
                     vocab_size=content.vocab_size,
-                    kv=content.kv,
-                    exact=content.exact,
                     weights=self.weights.get(stage.address),
                     members=permitted,
-                    verification=content.verification,
+                    config=content.config.to_json(),
                 ),
             )
 
     async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> StageReady:
         """Have a stage load its role."""
         ready: StageReady | None = None
-        if role.verification == AUTO:
+        if stage.content.config.verification == AUTO:
             role.draft_node_s = await self.draft_node_s
         try:
             member = self.members.by_address.get(stage.address)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowedge.agent.roles.coordinator import (
-    ON,
     MetMembers,
     PipelineSetup,
     PlannedRoute,
@@ -25,9 +24,18 @@ from flowedge.agent.roles.tap_choice import choose_kept_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
+from flowedge.core.pipeline_config import (
+    AUTO,
+    DRAFT_NODE,
+    LAST_STAGE,
+    OFF,
+    ON,
+    PipelineConfig,
+    VerificationPlace,
+    drafter_label,
+)
 from flowedge.core.request import Request
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.device.compute import AUTO, ComputeChoice
+from flowedge.device.compute import ComputeChoice
 from flowedge.device.memory import read_memory_of
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.live.activity.watched_draft_node import WatchedDraftNode
@@ -68,7 +76,7 @@ class DraftNodeRole(PipelineRole):
 
         caller: URI of the member that asks for the pipeline (see Member.uri); None in plaintext.
         """
-        super().__init__(agent.name, agent.compute, request.pipeline, caller)
+        super().__init__(agent.name, agent.compute, request, caller)
         self._agent = agent
         self._request = request
         self._taps = taps
@@ -134,27 +142,32 @@ class DraftNodeRole(PipelineRole):
         live.admit_within(self.limits(models))
 
     def describe(self, device: pb.Device) -> None:
-        request = self._request
         if not self.in_use:  # the pipeline is broken; the device may be given another role
             return
         device.role = "draft node"
         device.pipeline = self.label
-        device.model, device.drafter, device.quant = request.model, request.drafter, request.quant
-        device.tokenizer = request.tokenizer
+        device.config = self._present_config().to_json()
         if self._loaded:
-            device.stage_addresses.extend(request.stages)
-            device.middles.extend(request.middles)
-            target = self._routes[TARGET]
-            device.stage_layers.extend(stage.content.num_layers for stage in target.stages)
-            content = target.stages[0].content
-            device.dtype, device.kv, device.exact = content.dtype, content.kv, self._exact
-            device.verification = self._verification
+            device.stage_addresses.extend(self._request.stages)
+            device.middles.extend(self._request.middles)
             device.sessions, device.waiting = self.num_sessions, self.num_waiting
             device.context_tokens = 0 if self._live is None else self._live.context_tokens
-        device.draft_vocabulary = request.draft_vocabulary
         if self._models is not None:
-            device.weight_bytes = self._models.weight_bytes
-            device.draft_quant, device.draft_tokens = self._models.draft_quant, self._models.draft_tokens
+            device.weight_bytes, device.draft_tokens = self._models.weight_bytes, self._models.draft_tokens
+
+    def _present_config(self) -> PipelineConfig:
+        """Return the settings of the pipeline, when it is ready with what it has chosen."""
+        if not self._loaded or self._models is None:
+            return self.config
+        target = self._routes[TARGET]
+        return self.config.changed(
+            drafter=self.config.drafters,
+            draft_quant=self._models.draft_quant or "none",
+            dtype=target.dtype,
+            exact=ON if self._exact else OFF,
+            verification=self._verification,
+            split=tuple(stage.content.num_layers for stage in target.stages),
+        )
 
     async def stop(self, reason: str) -> None:
         set_up = self._live is not None
@@ -182,10 +195,10 @@ class DraftNodeRole(PipelineRole):
         return limits
 
     async def _load(self, report: ReportProgress) -> None:
-        agent, request = self._agent, self._request
+        agent, request, config = self._agent, self._request, self.config
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
-        await report(agent.name, f"opening {request.model}")
+        await report(agent.name, f"opening {config.model}")
         side = await agent.compute_side()
         sharing = WeightSharing(agent, side, report)
         opened = await self._open_target(side, sharing)
@@ -193,7 +206,9 @@ class DraftNodeRole(PipelineRole):
             middle.address: "" for middle in request.middles
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
-        routes = await agent.run(lambda: side.plan_routes(request, self._taps, opened.checkpoint, devices))
+        routes = await agent.run(
+            lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
+        )
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps
         weights = await sharing.sources(routes)
@@ -204,10 +219,10 @@ class DraftNodeRole(PipelineRole):
             self.pipeline, self._members, agent.info.address_for, weights, report, draft_node_s
         )
         async with setup.loading(routes) as others:
-            await report(agent.name, f"loading the LM head and the drafter {request.drafter or 'none'}")
-            models = await agent.run(lambda: side.load_draft_models(target, request))
+            await report(agent.name, f"loading the LM head and the drafter {drafter_label(config.drafters)}")
+            models = await agent.run(lambda: side.load_draft_models(target, config))
             self._models, self._executor = models, models.executor
-            if target.stages[-1].content.verification == AUTO:
+            if target.stages[-1].content.config.verification == AUTO:
                 draft_node_s.set_result(await agent.run(lambda: side.draw_seconds(models)))
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
@@ -232,7 +247,7 @@ class DraftNodeRole(PipelineRole):
             when = "when rows are accepted" if kept else "with every row"
             await report(agent.name, f"what the drafter reads of inner layers comes {when}")
         self._exact = all(exact) and (models.exact or self._verification == LAST_STAGE)
-        if request.exact == ON and not self._exact:
+        if config.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(
                 f"rows are not exact on {', '.join(inexact)}; choose another dtype, or omit exact"
@@ -245,11 +260,11 @@ class DraftNodeRole(PipelineRole):
         return await self._agent.open_link(self.pipeline, address, kind, events, member=member)
 
     async def _open_target(self, side: ComputeSide, sharing: WeightSharing) -> OpenedTarget:
-        request = self._request
-        if not is_reference(request.model):
-            return await self._agent.run(lambda: side.open_target(request))
-        self._opened = await sharing.open_head(request.model, list(request.stages))
-        return side.held_in(self._opened.checkpoint, request)
+        config = self.config
+        if not is_reference(config.model):
+            return await self._agent.run(lambda: side.open_target(config))
+        self._opened = await sharing.open_head(config.model, list(self._request.stages))
+        return side.held_in(self._opened.checkpoint, config)
 
     async def _report_compute(self, devices: Mapping[str, pb.Device], report: ReportProgress) -> None:
         """Tell the caller in which dtype and on what each device computes."""

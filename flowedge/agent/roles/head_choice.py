@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
-from flowedge.core.verification import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
+from flowedge.core.pipeline_config import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
 from flowedge.device.memory import MemorySettings, read_memory_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.out_of_memory import within_memory
@@ -36,7 +36,7 @@ def choose_head(
     block = executor.block
     try:
         admit(
-            f"the LM head of {content.model}",
+            f"the LM head of {content.config.model}",
             device,
             weights=content.head_bytes(checkpoint),
             row_bytes=executor.cache_row_bytes,
@@ -45,7 +45,7 @@ def choose_head(
             memory=read_memory_of(str(block.device), settings),
         )
         head = within_memory(
-            f"the LM head of {content.model} does not fit on device {device}",
+            f"the LM head of {content.config.model} does not fit on device {device}",
             block.device,
             lambda: content.load_head(checkpoint, block),
             lambda: None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.ids import pipeline_label
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
@@ -25,6 +26,7 @@ class PipelineRole(ABC):
 
     Attributes:
         pipeline: its id, which is a secret of its devices; label: stands for the id elsewhere.
+        config: the settings that it was given the role with.
         owner: URI of the member that gave the role (see Member.uri); None without certificates, and for a
             role that the device has taken by itself.
         cache_budget: bytes that KV caches may take; 0 on a draft node, and before the role is loaded.
@@ -32,9 +34,17 @@ class PipelineRole(ABC):
 
     _live: LiveDriver[Any, Any] | None
 
-    def __init__(self, device: str, compute: ComputeThread, pipeline: str, owner: str | None) -> None:
-        self.pipeline = pipeline
-        self.label = pipeline_label(pipeline)
+    def __init__(
+        self,
+        device: str,
+        compute: ComputeThread,
+        request: pb.StageRole | pb.DraftNodeRole,
+        owner: str | None,
+    ) -> None:
+        """Raises BadRequestError when the settings in the request cannot be used."""
+        self.config = PipelineConfig.from_json(request.config)
+        self.pipeline = request.pipeline
+        self.label = pipeline_label(self.pipeline)
         self.owner = owner
         self.cache_budget = 0
         self._device = device

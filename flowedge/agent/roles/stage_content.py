@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from flowedge.core.errors import BadRequestError
-from flowedge.core.verification import LAST_STAGE, parse_verification
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, ON, PipelineConfig
 from flowedge.device.compute import CPU
 from flowedge.device.memory import AvailableMemory, MemorySettings
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
@@ -19,7 +21,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.files.families import FINAL_NORM, layer_prefix
 from flowedge.models.graphs.recordable import is_recordable
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
-from flowedge.models.kv.store import kv_format, kv_row_bytes
+from flowedge.models.kv.store import kv_row_bytes
 from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.head import LMHead, head_bytes
 from flowedge.models.layers.language_model import LanguageModel
@@ -27,7 +29,6 @@ from flowedge.models.layers.loading import checkpoint_quant
 from flowedge.models.layers.taps import Taps, check_taps
 from flowedge.models.layers.tensors import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
-from flowedge.models.quant.quantize import check_quant
 from flowedge.planning.fit import admit
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.quantised_weights import QuantisedRequest
@@ -68,28 +69,19 @@ class StageContent(ABC):
     """The part of a model that one stage holds.
 
     Attributes:
-        model: as the user named it.
-        start, stop: its layers [start, stop).
-        dtype: name of the dtype of weights and hidden states; "" is float32.
-        quant: of the layers; "" is none.
-        kv: format of the KV cache (see KvFormat); "" is "native".
-        exact: whether the bits of a row may not depend on the rows beside it.
+        config: the settings that it computes with. Its dtype is chosen, and `exact` is "on" or "off".
+            `verification` is "draft-node" unless the stage, which is the last, holds the LM head to draw
+            tokens: "last-stage", or "auto" where that pays.
+        start, stop: the model's layers [start, stop).
         taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
         vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
-        verification: whether the stage, which is the last, holds the LM head to draw tokens: "last-stage",
-            "auto" where that pays, "" for no.
     """
 
-    model: str
+    config: PipelineConfig
     start: int
     stop: int
-    dtype: str = ""
-    quant: str = ""
     taps: Taps = ()
     vocab_size: int = 0
-    kv: str = ""
-    exact: bool = False
-    verification: str = ""
 
     @property
     def num_layers(self) -> int:
@@ -97,9 +89,18 @@ class StageContent(ABC):
 
     @property
     def quantised(self) -> QuantisedRequest:
-        """The quantisation in which the layers are held. Raises BadRequestError for an unknown one."""
-        quant = check_quant(self.quant or "none")
-        return QuantisedRequest(quant, torch_dtype(self.dtype), self.start, self.stop)
+        """The quantisation in which the layers are held."""
+        return QuantisedRequest(self.config.quant, self.dtype, self.start, self.stop)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights and hidden states."""
+        return torch_dtype(self.config.dtype)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bits of a row may not depend on the rows beside it."""
+        return self.config.exact == ON
 
     def row_bytes(self, checkpoint: Checkpoint, *, cuda_graphs: bool = False) -> int:
         """Return the most bytes that one row of a session's cache takes.
@@ -107,8 +108,7 @@ class StageContent(ABC):
         Args:
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
-        dtype = torch_dtype(self.dtype)
-        size = self.num_layers * kv_row_bytes(checkpoint.config, dtype, kv_format(self.kv))
+        size = self.num_layers * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv)
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size
 
@@ -159,7 +159,7 @@ class StageContent(ABC):
 
     @abstractmethod
     def held_quant(self, checkpoint: Checkpoint) -> str:
-        """Return the quantisation in which the layers are held. Raises BadRequestError for an unknown one."""
+        """Return the quantisation in which the layers are held."""
 
     @abstractmethod
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
@@ -184,28 +184,29 @@ class LayerSlice(StageContent):
 
     @property
     def title(self) -> str:
-        quant = self.quant or "none"
-        return f"a block of layers {self.start} to {self.stop - 1} of {self.model} ({quant})"
+        layers = f"layers {self.start} to {self.stop - 1}"
+        return f"a block of {layers} of {self.config.model} ({self.config.quant})"
 
     def open(self, *, hub: bool) -> Checkpoint:
-        return Checkpoint.open(self.model, hub=hub)
+        return Checkpoint.open(self.config.model, hub=hub)
 
     def held_quant(self, checkpoint: Checkpoint) -> str:
-        return checkpoint_quant(checkpoint, self.quant or "none")
+        return checkpoint_quant(checkpoint, self.config.quant)
 
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
-        head = _stored(checkpoint, [checkpoint.head_name]) if self.verification else []
+        draws = self.config.verification != DRAFT_NODE
+        head = _stored(checkpoint, [checkpoint.head_name]) if draws else []
         return sorted({*block_tensors(checkpoint, self.start, self.stop), *head})
 
     def weight_bytes(self, checkpoint: Checkpoint) -> int:
-        quant, dtype = self.quant or "none", torch_dtype(self.dtype)
+        quant, dtype = self.config.quant, self.dtype
         block = LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
-        return block + (self.head_bytes(checkpoint) if self.verification == LAST_STAGE else 0)
+        return block + (self.head_bytes(checkpoint) if self.config.verification == LAST_STAGE else 0)
 
     def head_bytes(self, checkpoint: Checkpoint) -> int:
         """Return the bytes that the LM head takes beside the layers; no tensor is read."""
         shared = self.start == 0 and checkpoint.head_name == checkpoint.embedding_name
-        return 0 if shared else head_bytes(checkpoint, torch_dtype(self.dtype))
+        return 0 if shared else head_bytes(checkpoint, self.dtype)
 
     def load_head(self, checkpoint: Checkpoint, block: LayerBlock) -> LMHead:
         """Read the LM head to the device of a loaded block; it is exact if the block is and the device can.
@@ -228,14 +229,14 @@ class LayerSlice(StageContent):
             checkpoint,
             self.start,
             self.stop,
-            quant=self.quant or "none",
-            dtype=torch_dtype(self.dtype),
+            quant=self.config.quant,
+            dtype=self.dtype,
             device=device,
             quant_cache=quant_cache,
             exact=self.exact,
-            kv=kv_format(self.kv),
+            kv=self.config.kv,
         )
-        head = self.load_head(checkpoint, block) if self.verification == LAST_STAGE else None
+        head = self.load_head(checkpoint, block) if self.config.verification == LAST_STAGE else None
         return BlockExecutor(block, taps, head=head)
 
 
@@ -244,32 +245,33 @@ class WholeModel(StageContent):
 
     @classmethod
     def matching(
-        cls, model: str, tokenizer: Any, *, dtype: str, vocab_size: int, hub: bool = True
+        cls, config: PipelineConfig, tokenizer: Any, *, vocab_size: int, hub: bool = True
     ) -> tuple[WholeModel, Checkpoint]:
-        """Return the content for a model, which is named as a drafter is, and its checkpoint.
+        """Return the content for a model, and its checkpoint.
 
         Args:
+            config: with the model, which is named as a drafter is, and its dtype.
             tokenizer: the target's; vocab_size: the target's number of token ids.
 
         Raises:
             BadRequestError: when it is no language model.
             CheckpointError: when its files cannot be read, or its tokenizer is another.
         """
-        checkpoint = cls(model, 0, 0).open(hub=hub)
+        checkpoint = cls(config, 0, 0).open(hub=hub)
         check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.place, "middle model")
         layers = int(checkpoint.config.num_hidden_layers)
-        return cls(model, 0, layers, dtype, vocab_size=vocab_size), checkpoint
+        return cls(config, 0, layers, vocab_size=vocab_size), checkpoint
 
     @property
     def title(self) -> str:
-        return f"middle model {self.model}"
+        return f"middle model {self.config.model}"
 
     def open(self, *, hub: bool) -> Checkpoint:
-        directory = drafter_directory(self.model, hub=hub)
+        directory = drafter_directory(self.config.model, hub=hub)
         kind = kind_of(directory)
         if kind != "lm":
             raise BadRequestError(
-                f"middle model {self.model} is an {kind} head; it must be a complete language model"
+                f"middle model {self.config.model} is an {kind} head; it must be a complete language model"
             )
         return Checkpoint(directory)
 
@@ -280,7 +282,7 @@ class WholeModel(StageContent):
         return whole_tensors(checkpoint)
 
     def weight_bytes(self, checkpoint: Checkpoint) -> int:
-        return LanguageModel.required_bytes(checkpoint, torch_dtype(self.dtype))
+        return LanguageModel.required_bytes(checkpoint, self.dtype)
 
     def load(
         self,
@@ -288,27 +290,13 @@ class WholeModel(StageContent):
         quant_cache: QuantCache | None,  # noqa: ARG002
         device: str = CPU,
     ) -> BlockExecutor:
-        model = LanguageModel.load(checkpoint, self.vocab_size, torch_dtype(self.dtype), device)
+        model = LanguageModel.load(checkpoint, self.vocab_size, self.dtype, device)
         return BlockExecutor(model.block, model=model)
 
 
-def content_of(request: pb.StageRole) -> StageContent:
-    """Return the content that a stage is asked to hold.
-
-    Raises:
-        BadRequestError: when the place of verification is unknown.
-    """
-    parse_verification(request.verification)
-    kind = WholeModel if request.route else LayerSlice
-    return kind(
-        request.model,
-        request.layer_start,
-        request.layer_stop,
-        request.dtype,
-        request.quant,
-        tuple(request.taps),
-        request.vocab_size if request.route else 0,
-        request.kv,
-        request.exact,
-        request.verification,
-    )
+def content_of(request: pb.StageRole, config: PipelineConfig) -> StageContent:
+    """Return the content that a stage is asked to hold; `config` are the settings in the request."""
+    start, stop, taps = request.layer_start, request.layer_stop, tuple(request.taps)
+    if request.route:
+        return WholeModel(config, start, stop, taps, request.vocab_size)
+    return LayerSlice(config, start, stop, taps)

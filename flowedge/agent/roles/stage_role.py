@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
-from flowedge.device.compute import AUTO
+from flowedge.core.pipeline_config import AUTO, OFF, ON
 from flowedge.engine.stage.stage import Stage
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.permitted_members import PermittedMembers
@@ -41,7 +41,7 @@ class StageRole(PipelineRole):
 
     def __init__(self, agent: Agent, request: pb.StageRole, caller: str | None = None) -> None:
         """caller: URI of the draft node that gives the role (see Member.uri); None in plaintext."""
-        super().__init__(agent.name, agent.compute, request.pipeline, caller)
+        super().__init__(agent.name, agent.compute, request, caller)
         self._permitted: PermittedMembers | None = None
         self._agent = agent
         self._request = request
@@ -76,15 +76,15 @@ class StageRole(PipelineRole):
         agent, request = self._agent, self._request
         self._permitted = None if self.owner is None else permitted_members(request, self.owner)
         layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
-        await report(f"loading {f'middle model {request.model}' if request.route else layers}")
+        await report(f"loading {f'middle model {self.config.model}' if request.route else layers}")
         side = await agent.compute_side()
-        content = side.content_of(request)
+        content = side.content_of(request, self.config)
         opened = await self._open(side, content, report)
         loading = agent.run(lambda: side.load_stage(content, opened))
         executor = await within(agent.config.deadlines.load_s, loading, f"device {agent.name} did not load")
         self._check_not_stopped()
         self._executor = executor
-        if request.verification == AUTO:
+        if self.config.verification == AUTO:
             choosing = agent.run(lambda: side.choose_head(executor, content, opened, request.draft_node_s))
             await report(
                 await within(agent.config.deadlines.load_s, choosing, f"device {agent.name} did not load")
@@ -114,10 +114,8 @@ class StageRole(PipelineRole):
         request = self._request
         device.role = role_name(request)
         device.pipeline = self.label
-        device.model = request.model
-        device.quant = request.quant
         device.layer_start, device.layer_stop = request.layer_start, request.layer_stop
-        device.dtype, device.kv, device.exact = request.dtype, request.kv, self.exact
+        device.config = self.config.changed(exact=ON if self.exact else OFF).to_json()
         if self._executor is not None:
             device.weight_bytes = self._executor.weight_bytes
             device.cache_bytes = self._executor.cache_bytes
@@ -132,7 +130,7 @@ class StageRole(PipelineRole):
         self._opened = await opener.open(
             ModelRequest.from_proto(
                 request.weights,
-                request.model,
+                self.config.model,
                 request.fingerprint,
                 content.tensors,
                 lambda: content.quantised,

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
@@ -30,6 +31,9 @@ from flowedge.version import PROTOCOL_VERSION
 
 MAX_STAGES = 256  # of one pipeline, middle models included
 
+RoleRequest: TypeAlias = pb.StageRole | pb.DraftNodeRole
+Role = TypeVar("Role", bound=PipelineRole)
+
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +50,7 @@ class AgentService(rpc.AgentServicer):
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
-        role = StageRole(self._agent, request, certified_member(context))
+        role = _made(request, lambda: StageRole(self._agent, request, certified_member(context)))
         name = self._agent.name
         await self._become(
             context,
@@ -68,7 +72,7 @@ class AgentService(rpc.AgentServicer):
         Raises the FlowEdgeError for which the role cannot be taken.
         """
         current().check_leads()
-        role = DraftNodeRole(self._agent, request, caller=caller)
+        role = _made(request, lambda: DraftNodeRole(self._agent, request, caller=caller))
         await self._take(role, request, lambda: role.load(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
@@ -107,12 +111,12 @@ class AgentService(rpc.AgentServicer):
     async def _take(
         self,
         role: PipelineRole,
-        request: pb.StageRole | pb.DraftNodeRole,
+        request: RoleRequest,
         load: Callable[[], Awaitable[None]],
     ) -> None:
-        started, fields = time.monotonic(), _role_fields(request)
+        started = time.monotonic()
+        fields = _role_fields(request) | Fields(model=role.config.model, quant=role.config.quant)
         try:
-            _check(request)
             await self._agent.roles.take(role)
             _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:
@@ -122,11 +126,30 @@ class AgentService(rpc.AgentServicer):
                 release_frames(error)
                 raise
         except FlowEdgeError as error:
-            refused = about(**(fields | {"event": "role_refused", "code": error.code}))
-            _log.warning("the role was refused: %s", error, extra=refused)
+            _log_refusal(fields, error)
             raise
         loaded = about(**(fields | {"event": "role_loaded", "seconds": time.monotonic() - started}))
         _log.info("the role is ready", extra=loaded)
+
+
+def _made(request: RoleRequest, make: Callable[[], Role]) -> Role:
+    """Return the role that a request is for.
+
+    Raises:
+        BadRequestError: when the request is wrong.
+        ProtocolError: when it is of another version of the protocol.
+    """
+    try:
+        _check(request)
+        return make()
+    except FlowEdgeError as error:
+        _log_refusal(_role_fields(request), error)
+        raise
+
+
+def _log_refusal(fields: Fields, error: FlowEdgeError) -> None:
+    refused = about(**(fields | {"event": "role_refused", "code": error.code}))
+    _log.warning("the role was refused: %s", error, extra=refused)
 
 
 def release_frames(error: BaseException) -> None:
@@ -149,7 +172,7 @@ def check_version(version: int) -> None:
         )
 
 
-def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
+def _check(request: RoleRequest) -> None:
     check_version(request.protocol_version)
     if not 0 < len(request.pipeline) <= 64 or not (
         request.pipeline.isascii() and request.pipeline.isprintable()
@@ -159,10 +182,8 @@ def _check(request: pb.StageRole | pb.DraftNodeRole) -> None:
         raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")
 
 
-def _role_fields(request: pb.StageRole | pb.DraftNodeRole) -> Fields:
-    fields = Fields(
-        pipeline=pipeline_label(request.pipeline), model=request.model, quant=request.quant or "none"
-    )
+def _role_fields(request: RoleRequest) -> Fields:
+    fields = Fields(pipeline=pipeline_label(request.pipeline))
     if isinstance(request, pb.DraftNodeRole):
         fields["role"] = "draft node"
     else:

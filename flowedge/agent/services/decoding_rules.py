@@ -6,24 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.grammar_source import GrammarKind, GrammarSource
-from flowedge.core.logit_rules import LogitRules
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.grammar import Grammar, GrammarSource
 from flowedge.core.request import Tokens
+from flowedge.core.sampling import LogitRules
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
     from flowedge.engine.executors.draft_models import DraftModels
 
-_KINDS: dict[str, GrammarKind] = {
-    "json_object": "json_object",
-    "json_schema": "json_schema",
-    "lark": "lark",
-    "regex": "regex",
-}
 
-
-def rules_of(message: pb.GenerateRequest, models: DraftModels, forced: str = "") -> LogitRules | None:
+def rules_of(options: GenerateOptions, models: DraftModels, forced: str = "") -> LogitRules | None:
     """Return the rules that a request asks for, None if it asks for none; its grammar is compiled.
 
     forced: the grammar, in Lark, of the tool calls that the answer must make, if any.
@@ -31,17 +25,17 @@ def rules_of(message: pb.GenerateRequest, models: DraftModels, forced: str = "")
     Raises:
         BadRequestError: when a value is out of range, or the grammar cannot be used.
     """
-    asked = message.grammar
+    asked = options.grammar
     if forced:
-        if message.HasField("grammar"):
+        if asked is not None:
             raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
-        asked = pb.Grammar(lark=forced)
+        asked = Grammar.lark(forced)
     rules = LogitRules(
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias=tuple(sorted(message.logit_bias.items())),
-        logprobs=message.logprobs if message.HasField("logprobs") else None,
-        grammar=_grammar(asked, ends_late=message.ignore_eos),
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        logit_bias=tuple(sorted(options.logit_bias.items())),
+        logprobs=options.logprobs,
+        grammar=None if asked is None else GrammarSource(asked.rule, asked.text, options.ignore_eos),
     )
     rules.check_tokens(models.vocab_size)
     if rules.grammar is not None:
@@ -49,10 +43,10 @@ def rules_of(message: pb.GenerateRequest, models: DraftModels, forced: str = "")
     return rules if rules else None
 
 
-def eos_of(message: pb.GenerateRequest, models: DraftModels, rules: LogitRules | None) -> frozenset[int]:
+def eos_of(options: GenerateOptions, models: DraftModels, rules: LogitRules | None) -> frozenset[int]:
     """Return the token ids that end the answer: with a grammar always those of the model."""
     grammar = None if rules is None else rules.grammar
-    return frozenset() if message.ignore_eos and grammar is None else models.eos
+    return frozenset() if options.ignore_eos and grammar is None else models.eos
 
 
 def logprobs_of(drawn: Sequence[Tokens], token_bytes: TokenBytes) -> list[pb.TokenLogprob]:
@@ -70,11 +64,3 @@ def logprobs_of(drawn: Sequence[Tokens], token_bytes: TokenBytes) -> list[pb.Tok
         for tokens in drawn
         for each in tokens.likelihoods
     ]
-
-
-def _grammar(message: pb.Grammar, *, ends_late: bool) -> GrammarSource | None:
-    rule = message.WhichOneof("rule")
-    if rule is None:
-        return None
-    text = "" if rule == "json_object" else getattr(message, rule)
-    return GrammarSource(_KINDS[rule], text, ends_late)

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from flowedge.agent.config.agent_config import AgentLimits
 from flowedge.agent.operations.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
@@ -23,11 +25,11 @@ from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.cluster.tls.guard import caller_key
-from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.ids import check_request_id, new_request_id, session_of
 from flowedge.core.log_fields import about
 from flowedge.core.request import (
-    DEFAULT_PRIORITY,
     DEFAULT_STRATEGY,
     Failed,
     Finished,
@@ -35,9 +37,6 @@ from flowedge.core.request import (
     Request,
     Tokens,
     Waiting,
-    check_stop,
-    parse_noise,
-    parse_priority,
 )
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.statistics import RequestClock
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from flowedge.agent.services.prompt_preparation import ReadPrompt
     from flowedge.engine.executors.draft_models import DraftModels
 
-DEFAULT_NOISE = "shared"
 REFUSALS_LOGGED = 10  # requests of one client a minute
 MAX_WAITING_OUTPUTS = 1024  # of one request, for a client that does not read
 
@@ -168,13 +166,13 @@ class GenerationService(rpc.GenerationServicer):
     ) -> None:
         arrived = time.monotonic()
         live, models = role.serving()
-        request, prompt = await self._encoded(message, models, context, log.caller)
+        request, prompt, options = await self._encoded(message, models, context, log.caller)
         running = role.start(request, arrived)
         try:
             clock = RequestClock(arrived)
             await self._wait_until_open(running, clock, context)
             with log.session(request, role.label, clock):
-                text = prompt.text if message.echo else ""
+                text = prompt.text if options.echo else ""
                 outgoing = OutgoingAnswer(prompt.parser(), text, models.token_bytes)
                 await self._stream(running, request, outgoing, clock, context, log)
         finally:
@@ -182,8 +180,8 @@ class GenerationService(rpc.GenerationServicer):
 
     async def _encoded(
         self, message: pb.GenerateRequest, models: DraftModels, context: Any, caller: str
-    ) -> tuple[Request, ReadPrompt]:
-        """Return the request with its prompt as tokens, and the prompt.
+    ) -> tuple[Request, ReadPrompt, GenerateOptions]:
+        """Return the request with its prompt as tokens, the prompt, and the options of the client.
 
         Meanwhile the client hears that it is being served.
 
@@ -282,36 +280,42 @@ class GenerationService(rpc.GenerationServicer):
 
 def _to_request(
     message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits
-) -> tuple[Request, ReadPrompt]:
-    """Return the request with its prompt as tokens and with a seed, and the prompt.
+) -> tuple[Request, ReadPrompt, GenerateOptions]:
+    """Return the request with its prompt as tokens and with a seed, the prompt, and the client's options.
 
     Raises:
         BadRequestError: when it makes no sense.
         CapacityError: when its prompt is longer than the limits.
+        ProtocolError: when it is of another version.
     """
-    check_stop(message.stop)
+    if len(UnknownFieldSet(message)):
+        raise ProtocolError(
+            "the request has fields that are not known here; install the same version of FlowEdge on both"
+        )
+    strategy = DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE
+    options = GenerateOptions.from_json(message.options, strategy=strategy)
     from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
-    prompt = read_prompt(message, models, limits)
-    rules = rules_of(message, models, prompt.forced)
+    prompt = read_prompt(message, models, limits, echo=options.echo)
+    rules = rules_of(options, models, prompt.forced)
     request = Request(
         session=session_of(check_request_id(message.request_id)),
         prompt=prompt.ids,
         sampling=SamplingParams(
-            temperature=message.temperature,
-            top_k=message.top_k,
-            top_p=message.top_p or 1.0,
-            seed=message.seed if message.HasField("seed") else secrets.randbits(32),
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            seed=secrets.randbits(32) if options.seed is None else options.seed,
         ),
-        max_new_tokens=message.max_new_tokens,
-        eos=eos_of(message, models, rules),
-        stop=tuple(message.stop),
-        strategy=message.strategy or (DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE),
-        strategy_options=dict(message.strategy_options),
-        noise=parse_noise(message.noise or DEFAULT_NOISE),
-        priority=parse_priority(message.priority or DEFAULT_PRIORITY),
+        max_new_tokens=options.max_new_tokens,
+        eos=eos_of(options, models, rules),
+        stop=tuple(options.stop),
+        strategy=options.strategy,
+        strategy_options=dict(options.strategy_options),
+        noise=options.noise,
+        priority=options.priority,
         shown_tokens=prompt.shown,
         rules=rules,
-        fit_context=message.fit_context,
+        fit_context=options.fit_context,
     )
-    return request, prompt
+    return request, prompt, options

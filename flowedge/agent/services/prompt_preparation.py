@@ -56,8 +56,12 @@ class ReadPrompt:
         return AnswerParser(self.form, self.text, asked.tools, single=asked.single)
 
 
-def read_prompt(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> ReadPrompt:
+def read_prompt(
+    message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits, *, echo: bool
+) -> ReadPrompt:
     """Turn the prompt of a request into tokens.
+
+    echo: whether the text of the prompt is asked for.
 
     Raises:
         BadRequestError: when it makes no sense, or the model cannot do what it asks for.
@@ -75,19 +79,21 @@ def read_prompt(message: pb.GenerateRequest, models: DraftModels, limits: AgentL
             limits.check_prompt_text(message.text)
             read = ReadPrompt(tuple(encode_text(models.tokenizer, message.text)), message.text)
         case _:
-            read = _of_ids(message, models, limits)
+            read = _of_ids(message, models, limits, echo=echo)
     limits.check_prompt_tokens(len(read.ids))
     return read
 
 
-def _of_ids(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> ReadPrompt:
+def _of_ids(
+    message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits, *, echo: bool
+) -> ReadPrompt:
     limits.check_prompt_tokens(len(message.prompt_ids.ids))
     ids = tuple(message.prompt_ids.ids)
     if ids and max(ids) >= models.vocab_size:
         raise BadRequestError(
             f"a prompt token is {max(ids)}, the model has tokens 0 to {models.vocab_size - 1}"
         )
-    return ReadPrompt(ids, models.tokenizer.decode(ids) if message.echo else "")
+    return ReadPrompt(ids, models.tokenizer.decode(ids) if echo else "")
 
 
 def _of_conversation(

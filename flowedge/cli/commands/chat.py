@@ -7,24 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
-    BUNDLED,
     ClusterDir,
-    Drafter,
     Insecure,
-    LayerQuant,
-    Model,
     Peers,
-    System,
-    Temperature,
-    Tokenizer,
-    TopK,
-    TopP,
     choose_drafting,
-    local_path,
     split_peers,
 )
 from flowedge.cli.output import warn
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.plain_text import checked_utf8
 from flowedge.core.request import DEFAULT_STRATEGY
 
@@ -34,26 +27,23 @@ if TYPE_CHECKING:
 _RETRIES = 5  # of a message for which there was no room
 
 
+@with_setting_options
 def chat(
-    model: Model = BUNDLED,
-    tokenizer: Tokenizer = None,
-    drafter: Drafter = None,
+    *,
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, only=("model", "tokenizer", "drafter", "quant"))],
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this chat."),
     ] = None,
     peers: Peers = None,
-    quant: LayerQuant = "none",
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the sampling. Default: a random seed for each answer.")
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(help="Maximum number of tokens in an answer; fewer where the context is full.")
-    ] = 512,
-    system: System = None,
+    options: Annotated[
+        Typed,
+        OptionsOf(
+            GenerateOptions,
+            only=("max_new_tokens", "temperature", "top_p", "top_k", "seed", "system"),
+            defaults={"max_new_tokens": 512},
+        ),
+    ],
     load: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Continue the conversation of this file.")
     ] = None,
@@ -66,8 +56,9 @@ def chat(
 ) -> None:
     """Chat with a model; agents are started here if the network has none.
 
-    The text streams as it is generated, and /help shows the commands. Where standard input is no terminal,
-    each of its lines is a message. Without --stages and --peers, the agents found on the network are used.
+    The text streams as it is generated, and is shorter where the context is full. /help shows the commands.
+    Where standard input is no terminal, each of its lines is a message. Without --stages and --peers, the
+    agents found on the network are used.
     """
     from flowedge.cli.answers import fitting_options
     from flowedge.cli.chat.input import is_terminal
@@ -75,7 +66,7 @@ def chat(
     from flowedge.cli.pipelines.hub_models import download_models
     from flowedge.cli.pipelines.opening import open_or_start
     from flowedge.cli.pipelines.preflight import Preflight
-    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.pipelines.request import asked_pipeline
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
     from flowedge.client import Client, GenerateOptions
@@ -83,26 +74,13 @@ def chat(
     from flowedge.client.request import checked_seconds
 
     checked_seconds("--timeout", timeout)
-    drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)
-    options = GenerateOptions(
-        strategy=drafting.strategy,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=seed,
-        fit_context=True,
-    )
-    request = PipelineRequest(
-        model=local_path(model),
-        drafter=drafting.drafter,
-        quant=quant,
-        stages=stages,
-        peers=tuple(split_peers(peers)) if peers is not None else None,
-        tokenizer="" if tokenizer is None else local_path(tokenizer),
-    )
+    drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
+    system = options.pop("system")
+    chosen = GenerateOptions(strategy=drafting.strategy, fit_context=True, **options)
+    agents = None if peers is None else tuple(split_peers(peers))
+    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents)
     screen = AnswerScreen(quiet=quiet)
-    Preflight(request, options, (), check=False).run()
+    Preflight(request, chosen, (), check=False).run()
     if load is not None:
         read_conversation(load)  # before anything is started
     download_models(request, screen.progress, check=False, quiet=quiet)
@@ -113,8 +91,8 @@ def chat(
         Client(planned.draft_node, timeout_s=timeout, retries=_RETRIES) as client,
     ):
         if request.is_made_already:
-            options = fitting_options(options, client.describe())
-        conversation = client.conversation(keeps_partial=True, options=options)
+            chosen = fitting_options(chosen, client.describe())
+        conversation = client.conversation(keeps_partial=True, options=chosen)
         if load is not None:
             conversation.load(load)
         if system is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -39,13 +38,13 @@ def demo(
     from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import PipelineRequest
     from flowedge.cli.screens.answer_screen import AnswerScreen
-    from flowedge.client.request import GenerateOptions
+    from flowedge.core.generate_options import GenerateOptions
     from flowedge.discovery.discovery import discover
     from flowedge.discovery.settings import DiscoverySettings
 
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
-    asked = PipelineRequest(BUNDLED, (BUNDLED,), stages=stages)
+    asked = PipelineRequest(drafter=BUNDLED, stages=stages)
     prompts = DEFAULT_PROMPTS if prompt is None else (checked_utf8(prompt, "--prompt"),)
     Preflight(asked, options, prompts, check=True).run()
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
@@ -58,7 +57,7 @@ def demo(
         if missing:
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
-        request = replace(asked, stages=None, peers=tuple(addresses[name] for name in names))
+        request = asked.changed(stages=None, peers=tuple(addresses[name] for name in names))
         answer_all(prompts, request, options, screen, check=True)
     for line in NEXT:
         screen.note(line)

@@ -8,55 +8,46 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
-    BUNDLED,
     ClusterDir,
-    Drafter,
-    DraftQuantOption,
-    DraftVocabularyOption,
-    Exactness,
     Insecure,
-    KvForm,
-    LayerQuant,
-    Model,
     Peers,
-    PipelineDtype,
-    Split,
-    System,
-    Temperature,
-    Tokenizer,
-    TopK,
-    TopP,
-    Verification,
     choose_drafting,
     local_path,
     split_peers,
 )
 from flowedge.cli.output import errors_only
 from flowedge.core.errors import BadRequestError
+from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.plain_text import checked_utf8
-from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Noise, Priority
-from flowedge.drafting.draft_form import DraftForm
-from flowedge.strategies.choice import STRATEGIES, WITH_MIDDLE_MODELS, checked_strategy
+from flowedge.strategies.choice import WITH_MIDDLE_MODELS, checked_strategy
+
+# Options of requests that have none here: what they do is for programs.
+OF_PROGRAMS = (
+    "strategy_options",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "grammar",
+    "echo",
+    "fit_context",
+)
 
 
+@with_setting_options
 def generate(
-    model: Model = BUNDLED,
-    tokenizer: Tokenizer = None,
-    drafter: Drafter = None,
+    *,
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig)],
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this run."),
     ] = None,
     peers: Peers = None,
-    split: Split = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            help=f"{DEFAULT_STRATEGY}, or a method to compare with: "
-            f"{', '.join(name for name in STRATEGIES if name != DEFAULT_STRATEGY)}."
-        ),
-    ] = "auto",
+    options: Annotated[Typed, OptionsOf(GenerateOptions, without=OF_PROGRAMS)],
     middle: Annotated[
         str | None,
         typer.Option(
@@ -65,34 +56,6 @@ def generate(
             "with the target's tokenizer. "
             "Each needs an agent; in --peers these agents come after the stages.",
         ),
-    ] = None,
-    quant: LayerQuant = "none",
-    dtype: PipelineDtype = "auto",
-    kv: KvForm = "native",
-    exact: Exactness = "auto",
-    verification: Verification = "auto",
-    draft_quant: DraftQuantOption = "auto",
-    draft_vocabulary: DraftVocabularyOption = "auto",
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the sampling. Default: a random seed, which is shown.")
-    ] = None,
-    noise: Annotated[
-        Noise,
-        typer.Option(
-            help="What drafts are ranked by above temperature 0: their probability alone (plain), or also "
-            "the noise of the sampling (shared). The output is the same."
-        ),
-    ] = "shared",
-    priority: Annotated[
-        Priority, typer.Option(help="Which request comes first if several wait for room at the draft node.")
-    ] = DEFAULT_PRIORITY,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens in an answer.")] = 256,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Text before which an answer ends. Repeat the option for several."),
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(help="The user's message; - reads it from standard input.")
@@ -107,7 +70,6 @@ def generate(
             help='JSON-lines file with a "prompt", or "turns" (the first is used), on each line.',
         ),
     ] = None,
-    system: System = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of prompts of the file to answer.")
     ] = None,
@@ -141,47 +103,28 @@ def generate(
     from flowedge.cli.answers import answer_all
     from flowedge.cli.pipelines.hub_models import download_models
     from flowedge.cli.pipelines.preflight import Preflight
-    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.pipelines.request import asked_pipeline
     from flowedge.cli.prompts import PromptSources
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
-    from flowedge.client.request import GenerateOptions, checked_seconds
+    from flowedge.client.request import checked_seconds
 
     # Wrong options are found before anything is started.
     checked_seconds("--timeout", timeout)
-    middles = _middle_models(middle, checked_strategy(strategy))
-    drafting = choose_drafting(model, drafter, strategy)
-    options = GenerateOptions(
-        strategy=drafting.strategy,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=seed,
-        noise=noise,
-        priority=priority,
-        stop=tuple(checked_utf8(text, "--stop") for text in stop or ()),
-        system=None if system is None else checked_utf8(system, "--system"),
-    )
-    draft_form = DraftForm.parsed(draft_quant, draft_vocabulary)
+    middles = _middle_models(middle, checked_strategy(options["strategy"]))
+    drafting = choose_drafting(pipeline["model"], pipeline["drafter"], options["strategy"])
+    system = options["system"]
+    checked = {
+        "strategy": drafting.strategy,
+        "stop": tuple(checked_utf8(text, "--stop") for text in options["stop"]),
+        "system": None if system is None else checked_utf8(system, "--system"),
+    }
+    asked = GenerateOptions(**(options | checked))
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
-    request = PipelineRequest(
-        model=local_path(model),
-        drafter=drafting.drafter,
-        quant=quant,
-        split=split,
-        stages=stages,
-        peers=tuple(split_peers(peers)) if peers is not None else None,
-        middles=middles,
-        dtype=dtype,
-        kv=kv,
-        exact=exact,
-        verification=verification,
-        tokenizer="" if tokenizer is None else local_path(tokenizer),
-        draft_form=draft_form,
-    )
+    agents = None if peers is None else tuple(split_peers(peers))
+    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents, middles=middles)
     screen = AnswerScreen(quiet=quiet)
-    preflight = Preflight(request, options, questions, check=check, json_file=json_file)
+    preflight = Preflight(request, asked, questions, check=check, json_file=json_file)
     preflight.run()
     if download_models(request, screen.progress, check=check, quiet=quiet):
         preflight.run()  # the files that have come tell more
@@ -192,7 +135,7 @@ def generate(
         answer_all(
             questions,
             request,
-            options,
+            asked,
             screen,
             check=check,
             json_file=json_file,

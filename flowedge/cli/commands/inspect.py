@@ -6,15 +6,19 @@ from typing import Annotated, get_args
 
 import typer
 
-from flowedge.cli.options import MODEL_HELP, AsJson, KvForm
+from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
+from flowedge.cli.options import MODEL_HELP, AsJson
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import PipelineConfig, Quantisation
 from flowedge.device.compute import AUTO, PREFERENCE, find_compute
-from flowedge.planning.profile.model import Quantisation, StoredDtype
+from flowedge.planning.profile.model import StoredDtype
 
 QUANTS = f"<{'|'.join(get_args(Quantisation))}>"  # Typer has no lists of literals
 
 
+@with_setting_options
 def inspect(
+    *,
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     quant: Annotated[
         list[str] | None,
@@ -27,7 +31,7 @@ def inspect(
             help="Dtype of unquantised weights, keys and values. Default: the best of this machine.",
         ),
     ] = None,
-    kv: KvForm = "native",
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, only=("kv",))],
     devices: Annotated[
         int | None,
         typer.Option(min=2, help="Split the model over N equal devices: a draft node and N - 1 stages."),
@@ -48,7 +52,7 @@ def inspect(
         model,
         dtype or find_compute(AUTO).best.dtypes[0],
         list(dict.fromkeys(quant or [])),
-        kv=kv,
+        kv=pipeline["kv"],
         devices=devices,
         memory=memory,
         context=context,

@@ -11,8 +11,8 @@ import typer
 from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say, say_json, warn
 from flowedge.core.errors import CheckpointError
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.plain_text import counted
-from flowedge.planning.profile.model import Quantisation
 
 if TYPE_CHECKING:
     from flowedge.weights.inventory import HeldModel

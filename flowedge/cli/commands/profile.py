@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
+from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
-    BUNDLED,
     ClusterDir,
     Insecure,
-    Model,
-    PipelineDtype,
     choose_drafter,
     local_path,
     split_peers,
 )
-from flowedge.planning.profile.model import Quantisation
+from flowedge.core.pipeline_config import PipelineConfig
 
 
+@with_setting_options
 def profile(
+    *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the profiles and the scenario.")],
     hosts: Annotated[
         list[str] | None,
@@ -29,7 +29,7 @@ def profile(
             help="Idle agents: the draft node, then the stages. Default: this machine only.",
         ),
     ] = None,
-    model: Model = BUNDLED,
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, only=("model", "quant", "dtype"))],
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,8 +37,6 @@ def profile(
             "recall."
         ),
     ] = None,
-    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the model's layers.")] = "none",
-    dtype: PipelineDtype = "auto",
     device: Annotated[
         str,
         typer.Option(
@@ -85,9 +83,9 @@ def profile(
     options = ProfileOptions(
         out=out,
         measure=MeasureOptions(
-            model=local_path(model),
-            drafters=choose_drafter(model, drafter),
-            quant=quant,
+            model=local_path(pipeline["model"]),
+            drafters=choose_drafter(pipeline["model"], drafter),
+            quant=pipeline["quant"],
             repeats=repeats,
             stack_mib=stack_mib,
         ),
@@ -95,7 +93,7 @@ def profile(
         link_bytes=link_mib << 20,
         round_trips=round_trips,
         force=force,
-        dtype=dtype,
+        dtype=pipeline["dtype"],
         device=checked_device(device),
     )
     choose_credentials(cluster_dir, insecure)

@@ -12,31 +12,13 @@ import typer
 from flowedge.agent.config.loading import load
 from flowedge.agent.config.rendering import effective_toml
 from flowedge.agent.operations.logs import set_up_logs
-from flowedge.cli.flags.setting_flags import SettingFlags
-from flowedge.cli.options import (
-    BUNDLED,
-    AsJson,
-    Drafter,
-    DraftQuantOption,
-    DraftVocabularyOption,
-    Exactness,
-    KvForm,
-    LayerQuant,
-    Model,
-    Peers,
-    PipelineDtype,
-    Split,
-    Tokenizer,
-    Verification,
-    choose_drafting,
-    local_path,
-    split_peers,
-)
+from flowedge.cli.flags.setting_flags import OptionsOf, SettingFlags, Typed, with_setting_options
+from flowedge.cli.options import AsJson, Peers, choose_drafting, split_peers
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say, say_json, say_text, warn
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.gateway.access.keys import KeyFile, KeyLimits
 from flowedge.gateway.config import GATEWAY_FORM, GatewaySettings
 
@@ -91,24 +73,15 @@ KeysFile = Annotated[
 
 @serve.callback()
 @FLAGS.added_to
+@with_setting_options
 def serve_pipelines(
     context: typer.Context,
     *,
-    model: Model = BUNDLED,
-    tokenizer: Tokenizer = None,
-    drafter: Drafter = None,
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig)],
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and N stages on this machine.")
     ] = None,
     peers: Peers = None,
-    split: Split = None,
-    quant: LayerQuant = "none",
-    dtype: PipelineDtype = "auto",
-    kv: KvForm = "native",
-    exact: Exactness = "auto",
-    verification: Verification = "auto",
-    draft_quant: DraftQuantOption = "auto",
-    draft_vocabulary: DraftVocabularyOption = "auto",
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model for clients. Default: its own.")
     ] = None,
@@ -139,7 +112,7 @@ def serve_pipelines(
     Flags take precedence over environment variables (FLOWEDGE_SERVE_HTTP__LISTEN), and those over the
     configuration file.
     """
-    from flowedge.cli.pipelines.request import PipelineRequest
+    from flowedge.cli.pipelines.request import asked_pipeline
 
     if context.invoked_subcommand is not None:
         return
@@ -155,21 +128,9 @@ def serve_pipelines(
     set_up_logs(settings.log, platform.node())
     if settings.log.format == "json":
         log_lines()
-    drafting = choose_drafting(model, drafter, DEFAULT_STRATEGY)
-    request = PipelineRequest(
-        model=local_path(model),
-        drafter=drafting.drafter,
-        quant=quant,
-        split=split,
-        stages=stages,
-        peers=tuple(split_peers(peers)) if peers is not None else None,
-        dtype=dtype,
-        kv=kv,
-        exact=exact,
-        verification=verification,
-        tokenizer="" if tokenizer is None else local_path(tokenizer),
-        draft_form=DraftForm.parsed(draft_quant, draft_vocabulary),
-    )
+    drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
+    agents = None if peers is None else tuple(split_peers(peers))
+    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents)
     if settings.pipelines.file is not None and (stages is not None or peers is not None):
         raise BadRequestError("give --stages or --peers, or the file of --pipelines, which names its agents")
     names = (name or "", tuple(alias or ()))

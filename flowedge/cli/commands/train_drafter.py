@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.options import MODEL_HELP, ClusterDir, Insecure, Split, local_path, split_peers
-from flowedge.planning.profile.model import Quantisation, StoredDtype
+from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
+from flowedge.cli.options import MODEL_HELP, ClusterDir, Insecure, local_path, split_peers
+from flowedge.core.pipeline_config import PipelineConfig
+from flowedge.planning.profile.model import StoredDtype
 from flowedge.training.settings import HeadKind, TrainingSettings
 
 DEFAULT_MINUTES = 30.0
 
 
+@with_setting_options
 def train_drafter(
+    *,
     model: Annotated[str, typer.Argument(help=f"The target. {MODEL_HELP}")],
     data: Annotated[
         Path,
@@ -60,7 +64,7 @@ def train_drafter(
     evaluate: Annotated[
         int, typer.Option(help="Number of prompts to hold out for the evaluation of the head.")
     ] = 4,
-    quant: Annotated[Quantisation, typer.Option(help="Quantisation of the target's layers.")] = "none",
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, only=("quant", "split"))],
     dtype: Annotated[StoredDtype, typer.Option(help="Dtype of the target's other weights.")] = "float32",
     stages: Annotated[
         int | None, typer.Option(min=1, help="Put the layers on N agents, started for this run.")
@@ -72,7 +76,6 @@ def train_drafter(
     devices: Annotated[
         bool, typer.Option("--devices", help="Put the layers on the idle agents found on the network.")
     ] = False,
-    split: Split = None,
     device: Annotated[
         str, typer.Option(help="Where the head and the layers in this process are computed: cpu or cuda.")
     ] = "cpu",
@@ -105,11 +108,12 @@ def train_drafter(
         self_generate=self_generate,
         answer_tokens=answer_tokens,
         evaluate=evaluate,
-        quant=quant,
+        quant=pipeline["quant"],
         dtype=dtype,
         seed=seed,
     )
-    agents = StagesRequest(stages, tuple(split_peers(peers)) if peers is not None else None, devices, split)
+    hosts = None if peers is None else tuple(split_peers(peers))
+    agents = StagesRequest(stages, hosts, devices, pipeline["split"])
     choose_credentials(cluster_dir, insecure)
     import_libraries()
     from flowedge.cli.screens.train_screen import train_and_report

@@ -7,17 +7,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.options import choose_drafting, local_path
+from flowedge.cli.options import choose_drafting
 from flowedge.cli.output import lines_are_logged
 from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.preflight import Preflight
-from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.pipelines.request import PipelineRequest, asked_pipeline
 from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.client.request import GenerateOptions
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.gateway.pipelines.file import DeclaredPipeline, read_pipelines
 from flowedge.gateway.pipelines.served import PipelineEntry
 
@@ -66,19 +65,9 @@ def _request_of(declared: DeclaredPipeline) -> PipelineRequest | None:
     """Return what has to be set up; None if that is done already."""
     if declared.draft_node is not None:
         return None
-    return PipelineRequest(
-        model=local_path(declared.model),
-        drafter=choose_drafting(declared.model, declared.drafters, DEFAULT_STRATEGY).drafter,
-        quant=declared.quant,
-        split=",".join(map(str, declared.split)) or None,
-        stages=declared.stages,
-        peers=declared.agents or None,
-        dtype=declared.dtype,
-        kv=declared.kv,
-        exact=declared.exact,
-        verification=declared.verification,
-        tokenizer=local_path(declared.tokenizer) if declared.tokenizer else "",
-        draft_form=DraftForm.parsed(declared.draft_quant, str(declared.draft_vocabulary)),
+    drafting = choose_drafting(declared.model, declared.drafter, DEFAULT_STRATEGY)
+    return asked_pipeline(
+        declared.settings(), drafting, stages=declared.stages, peers=declared.agents or None
     )
 
 

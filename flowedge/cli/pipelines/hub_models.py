@@ -24,7 +24,7 @@ def download_models(request: PipelineRequest, report: OnProgress, *, check: bool
         CheckpointError: when a model cannot be downloaded.
     """
     if request.stages is not None:
-        names = [request.model, *request.drafter, *request.middles]
+        names = [request.model, *request.drafters, *request.middles]
     else:
         names = [request.model] if check else []
     missing = [name for name in names if is_hub_model(name) and not _is_here(name)]

@@ -9,7 +9,7 @@ from flowedge.agent.config.loading import load_config
 from flowedge.cli.pipelines.answering import ask_all, split_idle
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
 from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
-from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
+from flowedge.cli.pipelines.request import PipelineRequest, split_text
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress
@@ -112,10 +112,11 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
     stages, middles = others[:last], others[last:]
-    wanted = len(stage_counts(request.split)) or len(stages)
+    wanted = len(request.split) or len(stages)
     if wanted > len(stages):
         raise BadRequestError(
-            f"--split {request.split} is for {wanted} stages, but only {len(stages)} idle agents are left"
+            f"--split {split_text(request.split)} is for {wanted} stages, but only {len(stages)} idle agents "
+            "are left"
         )
     stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError, PlannedPipeline
-from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
+from flowedge.cli.pipelines.request import PipelineRequest, split_text
 from flowedge.client import Client
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.errors import BadRequestError
@@ -61,12 +60,11 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeli
             raise BadRequestError(
                 f"{peers[0]} is not a draft node; name the draft node first, then the stages in order"
             )
-        counts = stage_counts(request.split)
-        if counts and tuple(counts) != device.stage_layers:
+        if request.split and request.split != device.stage_layers:
             layers = ",".join(map(str, device.stage_layers))
             raise BadRequestError(
-                f"--split {request.split}: the pipeline of {peers[0]} has the split {layers}; name its "
-                "stages after it in --peers for another pipeline"
+                f"--split {split_text(request.split)}: the pipeline of {peers[0]} has the split {layers}; "
+                "name its stages after it in --peers for another pipeline"
             )
         return PlannedPipeline(peers[0], None, ready=True)
     wanted = request.spec(peers[0], peers[1:])
@@ -83,6 +81,6 @@ def open_or_start(
             planned = opened.enter_context(open_planned(request, report, on_transfer))
         except NoAgentFoundError:
             report("the network", "has no agent that answers, so agents are started here for this run")
-            local = replace(request, stages=LOCAL_STAGES)
+            local = request.changed(stages=LOCAL_STAGES)
             planned = opened.enter_context(open_planned(local, report, on_transfer))
         yield planned

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowedge.agent.config.loading import load_config
-from flowedge.cli.pipelines.request import PipelineRequest, stage_counts
-from flowedge.client.request import GenerateOptions
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.device.files import expand_home
 from flowedge.drafting.choice import BUNDLED_FOLDERS, NGRAM, RECALL, check_recall, unknown_drafter
 from flowedge.drafting.drafter_kind import DrafterKind, check_target, kind_of_checkpoint
@@ -83,14 +83,14 @@ class Preflight:
 
     def _check_layers(self, layers: int | None) -> None:
         """Check that a model of so many layers can be split as it is asked for."""
-        counts, stages = stage_counts(self.request.split), self.request.stage_count
+        counts, stages = self.request.split, self.request.stage_count
         if counts:
             check_split(counts, layers, stages)
         elif layers is not None and stages is not None:
             even_split(layers, stages)
 
     def _check_drafters(self, target: ModelHeader | None, *, needed: bool) -> None:
-        names = self.request.drafter
+        names = self.request.drafters
         check_recall(
             names, [self._drafter_kind(name, target, needed=needed) for name in names if name != RECALL]
         )

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flowedge.agent.local_cluster import check_local_stages
+from flowedge.cli.options import DraftingChoice, local_path
 from flowedge.client import Device
-from flowedge.client.assembly import NATIVE, PipelineSpec
+from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
-from flowedge.device.compute import AUTO
-from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
-from flowedge.planning.split import split_counts
+from flowedge.core.pipeline_config import PipelineConfig
 
 
-@dataclass(frozen=True)
-class PipelineRequest:
+class PipelineRequest(PipelineConfig):
     """What the command line asks for; agents of the network serve it if neither stages nor peers are given.
 
     Attributes:
-        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
         stages: number of local stage agents to start for the run.
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
-        dtype, kv, exact: as in PipelineSpec.
-        tokenizer, verification, draft_form: as in PipelineSpec.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
     """
 
-    model: str
-    drafter: tuple[str, ...]
-    quant: str = "none"
-    split: str | None = None
     stages: int | None = None
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
-    dtype: str = AUTO
-    kv: str = NATIVE
-    exact: str = AUTO
-    tokenizer: str = ""
-    verification: str = AUTO
-    draft_form: DraftForm = DEFAULT_FORM
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: Any, /) -> None:
         if self.stages is not None and self.peers is not None:
             raise BadRequestError("give either --stages or --peers")
         if self.stages is not None:
@@ -55,7 +41,7 @@ class PipelineRequest:
                 f"--peers names {len(self.peers or ())} agents: a draft node, and {len(self.middles)} for "
                 "middle models; name one agent or more for the stages as well"
             )
-        stage_counts(self.split, self.stage_count)
+        check_split_count(self.split, self.stage_count)
 
     @property
     def is_made_already(self) -> bool:
@@ -83,17 +69,8 @@ class PipelineRequest:
         return PipelineSpec(
             draft_node=draft_node,
             stages=others[:stages],
-            model=self.model,
-            drafter=self.drafter,
-            quant=self.quant,
-            split=tuple(stage_counts(self.split)),
             middles=tuple(zip(self.middles, others[stages:], strict=True)),
-            dtype=self.dtype,
-            kv=self.kv,
-            exact=self.exact,
-            tokenizer=self.tokenizer,
-            verification=self.verification,
-            draft_form=self.draft_form,
+            **self.settings(),
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:
@@ -104,13 +81,37 @@ class PipelineRequest:
         return self.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
 
 
-def stage_counts(split: str | None, stages: int | None = None) -> list[int]:
-    """Return the layers of each stage; empty for a split as even as possible.
+def split_text(split: Sequence[int]) -> str:
+    """Return the layers of each stage as they are typed, such as "2,3,3"."""
+    return ",".join(map(str, split))
+
+
+def check_split_count(split: Sequence[int], stages: int | None) -> None:
+    """Check that a split is for this number of stages; None where the number is not known yet.
 
     Raises:
-        BadRequestError: when the split is malformed, or is not for this many stages.
+        BadRequestError: when it is for another.
     """
-    counts = [] if split is None else split_counts(split)
-    if counts and stages not in (None, len(counts)):
-        raise BadRequestError(f"--split {split} is for {len(counts)} stages, but there are {stages}")
-    return counts
+    if split and stages not in (None, len(split)):
+        raise BadRequestError(
+            f"--split {split_text(split)} is for {len(split)} stages, but there are {stages}"
+        )
+
+
+def asked_pipeline(settings: Mapping[str, Any], drafting: DraftingChoice, **where: Any) -> PipelineRequest:
+    """Return the request for a pipeline of these settings; paths of this machine are made absolute.
+
+    Args:
+        settings: of PipelineConfig, by name.
+        where: the other arguments of PipelineRequest.
+
+    Raises:
+        BadRequestError: when the pipeline makes no sense.
+    """
+    tokenizer = settings.get("tokenizer")
+    places = {
+        "model": local_path(settings["model"]),
+        "tokenizer": local_path(tokenizer) if tokenizer else "",
+        "drafter": drafting.drafter,
+    }
+    return PipelineRequest(**{**settings, **places}, **where)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.answering import find_devices, split_idle
-from flowedge.cli.pipelines.request import stage_counts
+from flowedge.cli.pipelines.request import check_split_count
 from flowedge.client.assembly import OnProgress
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.plain_text import counted
@@ -22,7 +22,7 @@ class StagesRequest:
         stages: number of local agents to start for the run.
         peers: addresses in the order of the layers.
         discovered: whether to use the idle agents on the network.
-        split: layers of each stage, such as "2,3,3".
+        split: layers of each stage; empty for as even as possible.
         discover_s: seconds to look for agents.
 
     Raises:
@@ -32,15 +32,15 @@ class StagesRequest:
     stages: int | None = None
     peers: tuple[str, ...] | None = None
     discovered: bool = False
-    split: str | None = None
+    split: tuple[int, ...] = ()
     discover_s: float = 3.0
 
     def __post_init__(self) -> None:
         if (self.stages is not None) + (self.peers is not None) + self.discovered > 1:
             raise BadRequestError("give one of --stages, --peers and --devices")
-        if self.split is not None and not self.any_asked:
+        if self.split and not self.any_asked:
             raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
-        stage_counts(self.split, self.stages if self.peers is None else len(self.peers))
+        check_split_count(self.split, self.stages if self.peers is None else len(self.peers))
         if self.peers is not None and len(set(self.peers)) < len(self.peers):
             raise BadRequestError("an agent is named twice in --peers; each holds one run of layers")
 
@@ -48,11 +48,6 @@ class StagesRequest:
     def any_asked(self) -> bool:
         """Whether the layers are to be on agents at all."""
         return self.stages is not None or self.peers is not None or self.discovered
-
-    @property
-    def counts(self) -> list[int]:
-        """Layers of each stage; empty for as even as possible."""
-        return stage_counts(self.split)
 
 
 @contextmanager
@@ -70,7 +65,7 @@ def open_stages(request: StagesRequest, report: OnProgress) -> Iterator[list[str
 
 def _idle(request: StagesRequest) -> list[str]:
     idle, busy = split_idle(find_devices(request.discover_s, least=1))
-    wanted = len(request.counts) or len(idle)
+    wanted = len(request.split) or len(idle)
     if not idle or wanted > len(idle):
         besides = f", besides {busy}; free them with flowedge release" if busy else ""
         raise FlowEdgeError(f"{max(1, wanted)} idle agents are needed and {len(idle)} found{besides}")

@@ -61,7 +61,7 @@ def device_table(rows: Sequence[Row]) -> PlainTable:
 def _row(agent: SurveyedAgent, shared: list[str], rates: Mapping[str, LinkRate] | None) -> Row:
     row: Row = {} if agent.advertised is None else _advertised(agent.advertised)
     if agent.answer is not None:
-        row |= dataclasses.asdict(agent.answer.device)
+        row |= agent.answer.device.content()
         row["round_trip_s"] = agent.answer.round_trip
     row |= {
         "address": agent.address,

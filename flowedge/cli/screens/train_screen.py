@@ -213,7 +213,7 @@ def _open_target(agents: StagesRequest, device_name: str, report: OnProgress) ->
         with (
             open_stages(agents, report) as stages,
             open_cluster_target(
-                source, quant, dtype, taps, stages=stages, split=agents.counts, report=report, device=device
+                source, quant, dtype, taps, stages=stages, split=agents.split, report=report, device=device
             ) as target,
         ):
             yield target

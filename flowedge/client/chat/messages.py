@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.client.chat.values import is_text, wrong_type
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, wrong_type
 from flowedge.core.plain_text import checked_utf8
 from flowedge.v1 import generation_pb2 as pb
 
@@ -75,7 +74,7 @@ class ChatMessage:
     def __post_init__(self) -> None:
         for field in ("role", "content", "reasoning", "tool_call_id", "name"):
             value = getattr(self, field)
-            if not is_text(value):
+            if not isinstance(value, str):
                 raise wrong_type(f"the {field} of a message", value, "text")
             checked_utf8(value, f"the {field} of a message")
         if self.role not in ROLES:
@@ -188,7 +187,7 @@ def _text_of(content: Any) -> str:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in ("text", "input_text", "output_text") or not is_text(part.get("text")):
+        if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
             raise BadRequestError(
                 f"a message has content of the type {kind!r}; only text is supported: "
                 '{"type": "text", "text": ...}'
@@ -214,6 +213,6 @@ def _call_of(call: Any) -> ToolCall:
         raise wrong_type("a tool call", call, '{"id", "type": "function", "function": {"name", "arguments"}}')
     call_id, name = call.get("id") or "", function.get("name")
     arguments = function.get("arguments") or "{}"
-    if not (is_text(call_id) and is_text(name) and is_text(arguments)):
+    if not (isinstance(call_id, str) and isinstance(name, str) and isinstance(arguments, str)):
         raise wrong_type("the id, the name or the arguments of a tool call", call, "text")
     return ToolCall(str(call_id), str(name), str(arguments))

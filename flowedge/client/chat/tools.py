@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowedge.client.chat.grammar import json_text
 from flowedge.client.chat.messages import ChatMessage
-from flowedge.client.chat.values import is_flag, is_text, wrong_type
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, wrong_type
+from flowedge.core.grammar import json_text
 from flowedge.v1 import generation_pb2 as pb
 
 AUTO, NONE, REQUIRED, FUNCTION = "auto", "none", "required", "function"
@@ -43,7 +42,7 @@ class ToolOffer:
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
             raise BadRequestError(f"tools has {twice!r} twice; give each tool a name of its own")
-        if not is_text(self.choice):
+        if not isinstance(self.choice, str):
             raise wrong_type("tool_choice", self.choice, '"auto", "none", "required" or the name of a tool')
         if self.choice == REQUIRED and not names:
             raise BadRequestError('tool_choice is "required", and there are no tools')
@@ -52,7 +51,7 @@ class ToolOffer:
                 f"tool_choice is {self.choice!r}; it must be auto, none, required or the name of a tool"
                 + (f": {', '.join(names)}" if names else "")
             )
-        if not is_flag(self.parallel):
+        if not isinstance(self.parallel, bool):
             raise wrong_type("parallel_tool_calls", self.parallel, "True or False")
 
     def conversation(self, messages: Sequence[ChatMessage]) -> pb.Conversation:

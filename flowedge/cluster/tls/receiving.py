@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.pipeline_config import MAX_PATH
 from flowedge.network.deadline import ProgressDeadline
 from flowedge.network.grpc_handlers import Context
 
@@ -22,26 +23,22 @@ SERVER_OPTIONS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WI
 AT_ONCE = 4  # requests of one caller; each takes the memory of a message until it is whole
 
 MAX_TEXT = 256  # characters of a text that is not listed below
-MAX_PATH = 1024
+MAX_CONFIG = 1 << 16  # of the settings of a pipeline, with the names of a model, a tokenizer and drafters
+MAX_OPTIONS = 1 << 19  # of the options of a request, with a grammar
 MAX_TEXTS = 1024  # in one list
 
 # Characters; None where the service has a limit of its own.
 LIMITS: Mapping[str, int | None] = {
     "flowedge.v1.GenerateRequest.prompt": None,
     "flowedge.v1.GenerateRequest.text": None,
-    "flowedge.v1.Grammar.json_schema": None,
-    "flowedge.v1.Grammar.lark": None,
-    "flowedge.v1.Grammar.regex": None,
+    "flowedge.v1.GenerateRequest.options": MAX_OPTIONS,
     "flowedge.v1.Conversation.tools": None,
     "flowedge.v1.Conversation.template_values": None,
     "flowedge.v1.ChatMessage.content": None,
     "flowedge.v1.ChatMessage.reasoning": None,
     "flowedge.v1.ToolCall.arguments": None,
-    "flowedge.v1.StageRole.model": MAX_PATH,
-    "flowedge.v1.DraftNodeRole.model": MAX_PATH,
-    "flowedge.v1.DraftNodeRole.drafter": 4 * MAX_PATH,
-    "flowedge.v1.DraftNodeRole.drafters": MAX_PATH,
-    "flowedge.v1.DraftNodeRole.tokenizer": MAX_PATH,
+    "flowedge.v1.StageRole.config": MAX_CONFIG,
+    "flowedge.v1.DraftNodeRole.config": MAX_CONFIG,
     "flowedge.v1.Middle.model": MAX_PATH,
     "flowedge.v1.WeightSources.name": MAX_PATH,
     "flowedge.v1.MeasureDeviceRequest.model": MAX_PATH,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
 from flowedge.core.request import Request
-from flowedge.core.verification import DRAFT_NODE, VerificationPlace
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import Open, Prefix, Prune, Segment, Tapped
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Finished, Request, StageReport
 from flowedge.core.sampling import Walk
 from flowedge.core.tree import ROOT
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
 from flowedge.engine.draft_node import returned_draws
 from flowedge.engine.draft_node.decode_counts import DecodeCounts

@@ -9,9 +9,9 @@ import numpy as np
 from flowedge.core.arrays import NO_TOKEN, IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Drawing, Segment
+from flowedge.core.pipeline_config import LAST_STAGE, VerificationPlace
 from flowedge.core.request import Request
 from flowedge.core.sampling import Walk
-from flowedge.core.verification import LAST_STAGE, VerificationPlace
 
 
 def drawing_of(request: Request, place: VerificationPlace, features: bool) -> Drawing | None:

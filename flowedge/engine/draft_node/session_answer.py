@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from flowedge.core.logit_rules import RuledPath, TokenLikelihood
 from flowedge.core.request import Request, Tokens
+from flowedge.core.sampling import RuledPath, TokenLikelihood
 
 
 class TextStream(Protocol):

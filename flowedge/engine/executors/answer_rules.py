@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.logit_rules import LogitRules, RuledPath
+from flowedge.core.sampling import LogitRules, RuledPath
 from flowedge.models.sampling.path_rules import PathRules
 from flowedge.text.grammar_compiler import GrammarCompiler
 

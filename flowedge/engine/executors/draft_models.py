@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.verification import DRAFT_NODE, VerificationPlace
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace, drafter_label
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.drafter_memory import drafter_memory

@@ -16,7 +16,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray, IntArray, Payload
 from flowedge.core.errors import BadRequestError
-from flowedge.core.logit_rules import RuledPath
+from flowedge.core.sampling import RuledPath
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest, padded_layer
 from flowedge.drafting.ranking import RULED_OUT
 from flowedge.engine.executors.answer_rules import AnswerRules

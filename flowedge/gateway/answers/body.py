@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.request import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from flowedge.gateway.errors import ApiError
 
@@ -40,6 +42,25 @@ Stop: TypeAlias = Annotated[
     BeforeValidator(_as_list),
 ]
 """Strings at which an answer ends; one may stand alone."""
+
+
+Arguments: TypeAlias = dict[str, Any]
+"""Options of the client (see GenerateOptions), by name."""
+_OPTIONS = {each.name: each.metadata for each in fields(GenerateOptions)}
+
+
+def shared(option: str, default: Any, **bounds: float) -> Any:
+    """Declare a field of a body with the range of an option of the client; `bounds` replace its bounds."""
+    declared = _OPTIONS[option]
+    range_ = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
+    return Field(default, **range_ | bounds)
+
+
+def shared_options(body: BaseModel) -> Arguments:
+    """Return the options of the client that a body has fields of the same names for, without the seed."""
+    names = _OPTIONS.keys() & type(body).model_fields.keys() - {"seed"}
+    values = {name: getattr(body, name) for name in names}
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
 
 
 CheckedList: TypeAlias = Annotated[list[ItemT], FailFast()]

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from flowedge.client import AsyncClient, AsyncGeneration, ChatMessage
-from flowedge.client.request import GenerateArguments, GenerateOptions, chosen_options
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.sampling import MAX_SEED
 from flowedge.gateway.access.caller import ApiCaller
+from flowedge.gateway.answers.body import Arguments
 from flowedge.gateway.answers.closed_schema import closed_schema
 
 DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit, fewer if the context is full
@@ -106,7 +107,7 @@ def with_tool_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def choice_options(
-    arguments: GenerateArguments, seed: int | None, caller: ApiCaller, choices: int = 1
+    arguments: Arguments, seed: int | None, caller: ApiCaller, choices: int = 1
 ) -> list[GenerateOptions]:
     """Return the options of several answers of one prompt, whose seeds follow each other.
 
@@ -118,7 +119,7 @@ def choice_options(
     """
     unlimited = {"max_new_tokens": DEFAULT_NEW_TOKENS, "fit_context": True}
     limit = {} if "max_new_tokens" in arguments else unlimited
-    base = chosen_options(None, {**limit, **arguments, "priority": caller.priority})
+    base = GenerateOptions().changed(**{**limit, **arguments, "priority": caller.priority})
     if seed is None:
         return [base] * choices
     return [replace(base, seed=(seed + choice) % (MAX_SEED + 1)) for choice in range(choices)]

@@ -7,11 +7,17 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from flowedge.client import Grammar
-from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyObject, RequestBody, Stop, not_supported
+from flowedge.gateway.answers.body import (
+    Arguments,
+    BodyObject,
+    RequestBody,
+    Stop,
+    not_supported,
+    shared,
+    shared_options,
+)
 from flowedge.gateway.answers.closed_schema import schema_grammar
 
-MAX_LOGPROBS = 20
 _WITHOUT_EFFECT = frozenset(
     {
         "f16_kv",
@@ -40,14 +46,14 @@ class ModelOptions(BodyObject):
         num_predict: the number of tokens at most; 0 and less for no number.
     """
 
-    temperature: float = Field(default=0.8, ge=0)
-    top_p: float = Field(default=0.9, gt=0, le=1)
-    top_k: int = Field(default=40, ge=0)
+    temperature: float = shared("temperature", 0.8)
+    top_p: float = shared("top_p", 0.9)
+    top_k: int = shared("top_k", 40)
     seed: int | None = None
     num_predict: int = 0
     stop: Stop = Field(default_factory=list)
-    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    presence_penalty: float = shared("presence_penalty", 0.0)
+    frequency_penalty: float = shared("frequency_penalty", 0.0)
 
     @model_validator(mode="before")
     @classmethod
@@ -77,7 +83,7 @@ class AnswerBody(RequestBody):
     format: Any = ""
     think: Any = None
     logprobs: bool = False
-    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: int = shared("logprobs", 0)
 
     @field_validator("format")
     @classmethod
@@ -107,19 +113,10 @@ class AnswerBody(RequestBody):
         effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
         return {"enable_thinking": bool(self.think), **effort}
 
-    def answer_arguments(self) -> GenerateArguments:
+    def answer_arguments(self) -> Arguments:
         """Return the client's arguments of the answer, without the seed."""
-        options = self.options
-        arguments = GenerateArguments(
-            temperature=options.temperature,
-            top_p=options.top_p,
-            top_k=options.top_k,
-            stop=tuple(options.stop),
-            presence_penalty=options.presence_penalty,
-            frequency_penalty=options.frequency_penalty,
-            grammar=self.grammar,
-            logprobs=self.top_logprobs if self.logprobs else None,
-        )
-        if options.num_predict > 0:
-            arguments["max_new_tokens"] = options.num_predict
+        arguments = shared_options(self.options)
+        arguments |= {"grammar": self.grammar, "logprobs": self.top_logprobs if self.logprobs else None}
+        if self.options.num_predict > 0:
+            arguments["max_new_tokens"] = self.options.num_predict
         return arguments

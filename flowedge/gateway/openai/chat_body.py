@@ -7,19 +7,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from flowedge.client import Grammar
-from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyObject, refused_value
+from flowedge.gateway.answers.body import Arguments, BodyObject, refused_value, shared
 from flowedge.gateway.answers.closed_schema import schema_grammar
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.openai.messages import MessageBody
-from flowedge.gateway.openai.sampling import (
-    MAX_LOGPROBS,
-    ReasoningEffort,
-    SamplingBody,
-    TokenLimit,
-    template_values,
-)
+from flowedge.gateway.openai.sampling import ReasoningEffort, SamplingBody, TokenLimit, template_values
 from flowedge.gateway.openai.tools import MAX_TOOLS, ToolBody, ToolChoiceBody, tool_use
 
 
@@ -90,7 +83,7 @@ class ChatCompletionBody(SamplingBody):
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: int | None = shared("logprobs", None)
     tools: list[ToolBody] = Field(default_factory=list, max_length=MAX_TOOLS)
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool = True
@@ -153,15 +146,13 @@ class ChatCompletionBody(SamplingBody):
         """Return the values that the chat template is given beside messages and tools."""
         return {**template_values(self.reasoning_effort), **self.chat_template_kwargs}
 
-    def answer_arguments(self) -> GenerateArguments:
+    def answer_arguments(self) -> Arguments:
         """Return the client's arguments of every answer, without the seed.
 
         Raises:
             ApiError: when parameters do not fit together.
         """
-        arguments = self.sampling_arguments()
-        arguments["logprobs"] = self.likeliest
-        arguments["grammar"] = self.grammar()
+        arguments = self.sampling_arguments() | {"logprobs": self.likeliest, "grammar": self.grammar()}
         if self.token_limit is not None:
             arguments["max_new_tokens"] = self.token_limit
         return arguments

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, field_validator
 
 from flowedge.client import AsyncGeneration, Chunk
-from flowedge.client.request import GenerateArguments
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
-from flowedge.gateway.answers.body import not_supported, read_body, refused_value
+from flowedge.gateway.answers.body import Arguments, not_supported, read_body, refused_value, shared
 from flowedge.gateway.answers.logprobs import legacy_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, choice_options
 from flowedge.gateway.openai.chunks import DONE, FINISH_REASONS, AnswerHead, ChunkWriter, new_id
-from flowedge.gateway.openai.sampling import MAX_CHOICES, MAX_LOGPROBS, SamplingBody
+from flowedge.gateway.openai.sampling import MAX_CHOICES, SamplingBody
 from flowedge.gateway.streams import event_stream
 
 DEFAULT_TOKENS = 16  # as OpenAI's
@@ -39,7 +38,7 @@ class CompletionBody(SamplingBody):
     prompt: list[Any]
     best_of: int | None = Field(None, ge=1)
     echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: int | None = shared("logprobs", None)
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -69,7 +68,7 @@ class CompletionBody(SamplingBody):
                 )
         return self.prompt
 
-    def answer_arguments(self) -> GenerateArguments:
+    def answer_arguments(self) -> Arguments:
         """Return the client's arguments of every answer, without the seed.
 
         Raises:
@@ -79,12 +78,8 @@ class CompletionBody(SamplingBody):
             raise not_supported("best_of", (self.n,))
         if self.echo and self.logprobs is not None:
             raise refused_value("echo", "echo does not go with logprobs; leave one of them out")
-        arguments = self.sampling_arguments()
-        arguments["logprobs"] = self.logprobs
-        arguments["echo"] = self.echo
-        arguments["max_new_tokens"] = self.max_tokens or DEFAULT_TOKENS
-        arguments["fit_context"] = self.max_tokens is None
-        return arguments
+        limit = {"max_new_tokens": self.max_tokens or DEFAULT_TOKENS, "fit_context": self.max_tokens is None}
+        return self.sampling_arguments() | limit
 
 
 def _are_ids(values: list[Any]) -> bool:

@@ -7,18 +7,18 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from flowedge.client import Grammar
-from flowedge.client.request import GenerateArguments
-from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
+from flowedge.gateway.answers.body import (
+    Arguments,
+    BodyObject,
+    CheckedList,
+    not_supported,
+    refused_value,
+    shared,
+)
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.openai.chat_body import grammar_of
 from flowedge.gateway.openai.responses_items import InputItem
-from flowedge.gateway.openai.sampling import (
-    MAX_LOGPROBS,
-    DrawingBody,
-    ReasoningEffort,
-    TokenLimit,
-    template_values,
-)
+from flowedge.gateway.openai.sampling import DrawingBody, ReasoningEffort, TokenLimit, template_values
 from flowedge.gateway.openai.tools import MAX_TOOLS, FunctionTool, NamedFunction, tool_use
 
 MAX_ITEMS = 1024
@@ -119,7 +119,7 @@ class ResponseBody(DrawingBody):
     parallel_tool_calls: bool = True
     reasoning: ReasoningConfig = ReasoningConfig()
     include: CheckedList[str] = Field(default_factory=list)
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: int | None = shared("logprobs", None)
     stream_options: ResponseStreamOptions | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
@@ -174,15 +174,13 @@ class ResponseBody(DrawingBody):
         """Return the values that the chat template is given beside messages and tools."""
         return {**template_values(self.reasoning.effort), **self.chat_template_kwargs}
 
-    def answer_arguments(self) -> GenerateArguments:
+    def answer_arguments(self) -> Arguments:
         """Return the client's arguments of the answer, without the seed.
 
         Raises:
             ApiError: when parameters do not fit together.
         """
-        arguments = self.drawing_arguments()
-        arguments["logprobs"] = self.likeliest
-        arguments["grammar"] = self.grammar()
+        arguments = self.drawing_arguments() | {"logprobs": self.likeliest, "grammar": self.grammar()}
         if self.max_output_tokens is not None:
             arguments["max_new_tokens"] = self.max_output_tokens
         return arguments

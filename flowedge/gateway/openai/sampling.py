@@ -6,9 +6,17 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from flowedge.client.request import GenerateArguments
-from flowedge.core.logit_rules import MAX_BIASES
-from flowedge.gateway.answers.body import BodyObject, RequestBody, Stop, refused_value
+from flowedge.core.generate_options import MAX_TOKENS
+from flowedge.core.sampling import MAX_BIAS, MAX_BIASES
+from flowedge.gateway.answers.body import (
+    Arguments,
+    BodyObject,
+    RequestBody,
+    Stop,
+    refused_value,
+    shared,
+    shared_options,
+)
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -24,8 +32,6 @@ def template_values(effort: ReasoningEffort | None) -> dict[str, Any]:
 
 
 MAX_CHOICES = 64  # answers of one request
-MAX_LOGPROBS = 20
-MAX_TOKENS = 2**31 - 1
 
 
 def _few_biases(given: Any) -> Any:
@@ -35,10 +41,8 @@ def _few_biases(given: Any) -> Any:
 
 
 TokenLimit = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_few_biases)]
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
+Biases = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 
 
 class StreamOptions(BodyObject):
@@ -58,20 +62,15 @@ class DrawingBody(RequestBody):
 
     model: str = Field(min_length=1)
     stream: bool = False
-    temperature: Temperature = 1.0
-    top_p: TopP = 1.0
-    top_k: int = Field(0, ge=-1, le=MAX_TOKENS)
+    temperature: float = shared("temperature", 1.0, le=2)
+    top_p: float = shared("top_p", 1.0)
+    top_k: int = shared("top_k", 0, ge=-1)
     seed: int | None = None
     ignore_eos: bool = False
 
-    def drawing_arguments(self) -> GenerateArguments:
+    def drawing_arguments(self) -> Arguments:
         """Return the arguments of the client that say how tokens are drawn, without the seed."""
-        return GenerateArguments(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=max(self.top_k, 0),
-            ignore_eos=self.ignore_eos,
-        )
+        return shared_options(self) | {"top_k": max(self.top_k, 0)}
 
 
 class SamplingBody(DrawingBody):
@@ -81,8 +80,8 @@ class SamplingBody(DrawingBody):
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     max_tokens: TokenLimit | None = None
     stop: Stop = Field(default_factory=list)
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
+    presence_penalty: float = shared("presence_penalty", 0.0)
+    frequency_penalty: float = shared("frequency_penalty", 0.0)
     logit_bias: Biases = Field(default_factory=dict)
 
     @property
@@ -90,7 +89,7 @@ class SamplingBody(DrawingBody):
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling_arguments(self) -> GenerateArguments:
+    def sampling_arguments(self) -> Arguments:
         """Return the arguments of the client that do not depend on the endpoint, without the seed.
 
         Raises:
@@ -98,12 +97,7 @@ class SamplingBody(DrawingBody):
         """
         if self.stream_options is not None and not self.stream:
             raise refused_value("stream_options", "stream_options is for streams; set stream to true")
-        arguments = self.drawing_arguments()
-        arguments["stop"] = tuple(self.stop)
-        arguments["presence_penalty"] = self.presence_penalty
-        arguments["frequency_penalty"] = self.frequency_penalty
-        arguments["logit_bias"] = token_biases(self.logit_bias)
-        return arguments
+        return self.drawing_arguments() | {"logit_bias": token_biases(self.logit_bias)}
 
 
 def token_biases(given: dict[str, float]) -> dict[int, float]:

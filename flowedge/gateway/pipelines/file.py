@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, TomlConfigSettingsSource
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.settings_group import checked_by
-from flowedge.core.verification import VerificationChoice
-from flowedge.drafting.choice import BUNDLED, drafter_names
-from flowedge.drafting.draft_form import DraftQuant
 from flowedge.network.address import checked_address
 
 
@@ -41,12 +39,7 @@ _Address = Annotated[str, checked_by(checked_address)]
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-def _checked_drafters(drafter: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    drafter_names(drafter)
-    return drafter
-
-
-class DeclaredPipeline(BaseModel):
+class DeclaredPipeline(PipelineConfig):
     """A pipeline of the file: a draft node that has its pipeline, or agents for one, or stages to start here.
 
     Attributes:
@@ -57,10 +50,9 @@ class DeclaredPipeline(BaseModel):
         agents: addresses of the draft node and then of the stages, which the gateway sets up.
         stages: number of stages to start on this machine.
         certificate: name that the draft node's certificate must have. Default: any name of the cluster.
-        model and the rest: of a pipeline that the gateway sets up; as the options of `flowedge serve`.
-    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The settings are of a pipeline that the gateway sets up.
+    """
 
     name: _Name | None = None
     aliases: tuple[_Name, ...] = ()
@@ -69,24 +61,6 @@ class DeclaredPipeline(BaseModel):
     agents: tuple[_Address, ...] = ()
     stages: Annotated[int, Field(ge=1, le=64)] | None = None
     certificate: _Name | None = None
-    model: _Name = BUNDLED
-    drafter: Annotated[str | tuple[str, ...], checked_by(_checked_drafters)] | None = None
-    tokenizer: str = ""
-    quant: str = "none"
-    split: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    kv: Literal["native", "int8"] = "native"
-    exact: Literal["auto", "on", "off"] = "auto"
-    verification: VerificationChoice = "auto"
-    draft_quant: DraftQuant = "auto"
-    draft_vocabulary: Annotated[int, Field(ge=1)] | Literal["auto", "all"] = "auto"
-
-    @property
-    def drafters(self) -> list[str] | None:
-        """The names of the drafters; None where the file does not say."""
-        if self.drafter is None:
-            return None
-        return [self.drafter] if isinstance(self.drafter, str) else list(self.drafter)
 
     def check(self) -> None:
         """Check that it says where the pipeline is.
@@ -100,17 +74,12 @@ class DeclaredPipeline(BaseModel):
             raise BadRequestError(f"give one of draft_node, agents and stages; there is {found}")
         if len(self.agents) == 1:
             raise BadRequestError("agents names one agent; name the draft node and then at least one stage")
-        useless = sorted(self.model_fields_set & _OF_SET_UP)
+        useless = sorted(self.model_fields_set & set(PipelineConfig.model_fields))
         if self.draft_node and useless:
             raise BadRequestError(
                 f"{', '.join(useless)}: the pipeline of draft_node is set up already; leave this out, or "
                 "name its agents instead"
             )
-
-
-_OF_SET_UP = set(DeclaredPipeline.model_fields) - {
-    *("name", "aliases", "label", "draft_node", "agents", "stages", "certificate")
-}
 
 
 class _PipelinesFile(BaseModel):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowedge.core.arrays import BoolArray, FloatArray, IntArray
-from flowedge.core.logit_rules import LogitRules
+from flowedge.core.sampling import LogitRules
 from flowedge.text.grammar_matcher import GrammarMatcher
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Callable
 
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.loop_thread import ReadAhead, run
+from flowedge.core.pipeline_config import drafter_label
 from flowedge.device.device_kind import device_kind
-from flowedge.drafting.choice import drafter_label
 from flowedge.models.libraries import import_libraries
 from flowedge.network.address import checked_address
 from flowedge.planning.profile.measurement import (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.plain_text import counted
 from flowedge.device.compute import processor_name, try_device
 from flowedge.device.memory import read_memory_of
@@ -41,7 +42,7 @@ from flowedge.planning.profile.measurement import (
     milliseconds,
     short,
 )
-from flowedge.planning.profile.model import LayerSizes, Quantisation
+from flowedge.planning.profile.model import LayerSizes
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.model import (
     LayerSizes,
     ModelProfile,
-    Quantisation,
     Size,
     SourcedDocument,
     StoredDtype,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.device import DeviceProfile, MeasuredQuantisations
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.measurement import (
@@ -22,7 +23,6 @@ from flowedge.planning.profile.model import (
     LayerSize,
     LayerSizes,
     ModelProfile,
-    Quantisation,
 )
 from flowedge.planning.profile.roofline_fit import LayerSample, Roofline, fit_roofline, fit_unpacking
 

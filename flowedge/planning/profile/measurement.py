@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowedge.core.errors import ProtocolError
+from flowedge.core.pipeline_config import MOST_NAMES, Quantisation
 from flowedge.core.settings_group import SettingsGroup
-from flowedge.drafting.choice import MOST_NAMES
 from flowedge.planning.profile.device import AddedTimes, MeasuredTimes
-from flowedge.planning.profile.model import LayerSizes, Quantisation, Size, StoredDtype
+from flowedge.planning.profile.model import LayerSizes, Size, StoredDtype
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16

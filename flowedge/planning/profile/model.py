@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flowedge.core.pipeline_config import Quantisation
+
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 
 STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
@@ -14,7 +16,6 @@ StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
 PricedQuant = Literal["none", "int8", "int4"]  # of a drafter
-Quantisation = Literal["none", "int8", "llm-int8", "nf4", "fp4", "nf4-dq", "fp4-dq", "int4", "w8a16"]
 
 WEIGHT_BYTES: dict[str, float] = {
     "none": STORED_BYTES,

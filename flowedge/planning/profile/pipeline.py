@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.verification import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, Quantisation, VerificationPlace
 from flowedge.models.layers.taps import Taps, eagle3_taps, row_width, taps_within
 from flowedge.planning.profile.device import DeviceProfile, Watts
 from flowedge.planning.profile.link import LinkProfile
@@ -18,7 +18,6 @@ from flowedge.planning.profile.model import (
     ModelProfile,
     NGramSize,
     PricedQuant,
-    Quantisation,
     SmallModelSize,
 )
 from flowedge.planning.split import layer_ranges

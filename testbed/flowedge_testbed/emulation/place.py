@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowedge.core.verification import VerificationChoice
-from flowedge.planning.profile.model import PricedQuant, Quantisation, YamlDocument
+from flowedge.core.pipeline_config import Quantisation, VerificationChoice
+from flowedge.planning.profile.model import PricedQuant, YamlDocument
 
 Count = Annotated[int, Field(ge=1)]
 VocabularyPart = Annotated[float, Field(gt=0)]  # at most 1: a share of the tokens; above: their number

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from flowedge.core.verification import LAST_STAGE
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.engine.jobs import DraftBatch, GrowDraft
 from flowedge.planning.measured_costs import TimeOfRows
 from flowedge.planning.profile.pipeline import PipelineProfile

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flowedge.core.verification import LAST_STAGE
+from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.sample_jobs import forward_of, states_of

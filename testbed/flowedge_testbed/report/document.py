@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables

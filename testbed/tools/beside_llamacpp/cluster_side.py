@@ -42,13 +42,11 @@ class ClusterSide:
         try:
             addresses = [agent.address for agent in self.cluster.agents]
             spec = PipelineSpec(
-                addresses[0],
-                tuple(addresses[1:]),
-                self._model,
-                self._drafters,
-                quant=self._form.quant,
-                dtype=self._form.dtype,
-            )
+                draft_node=addresses[0],
+                stages=tuple(addresses[1:]),
+                model=self._model,
+                drafter=self._drafters,
+            ).changed(quant=self._form.quant, dtype=self._form.dtype)
             assemble(spec, lambda *_: None)
             self._client = Client(addresses[0], timeout_s=GENERATION_S)
         except BaseException:

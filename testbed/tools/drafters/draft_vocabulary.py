@@ -21,8 +21,9 @@ import yaml
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
-from flowedge.drafting.draft_form import DraftForm, DraftQuant
+from flowedge.core.pipeline_config import DraftQuant, drafter_label, drafter_names
+from flowedge.drafting.choice import BUNDLED
+from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from flowedge.core.grammar_source import GrammarSource
-from flowedge.core.logit_rules import LogitRules
+from flowedge.core.grammar import GrammarSource
 from flowedge.core.request import Finished, Request, Tokens
-from flowedge.core.sampling import SamplingParams
+from flowedge.core.sampling import LogitRules, SamplingParams
 from flowedge.drafting.drafter import DraftLayer, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.executors.block_executor import BlockExecutor

@@ -44,7 +44,10 @@ def main() -> None:
     _allow_descriptors(IDLE + 500)
     with LocalCluster(options.stages) as cluster:
         draft_node, *stages = (agent.address for agent in cluster.agents)
-        assemble(PipelineSpec(draft_node, tuple(stages), "bundled", ("bundled",)), lambda *_: None)
+        assemble(
+            PipelineSpec(draft_node=draft_node, stages=tuple(stages), drafter=("bundled",)),
+            lambda *_: None,
+        )
         with _gateway(draft_node) as (address, pid):
             overhead = measure_overhead(draft_node, address, options.pairs, options.tokens)
             without, beside = measure_idle(address, rounds=3, asked=10)

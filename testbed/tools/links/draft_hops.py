@@ -76,7 +76,10 @@ def run(tokens: int) -> None:
         process.use(Security(CredentialStore.open(user)))
         computing: dict[str, list[Span]] = {}
         with stage_agent(lead) as (address, _), stage_agent(stage) as (second, _):
-            assemble(PipelineSpec(address, (second,), "bundled", ("bundled",)), lambda *_: None)
+            assemble(
+                PipelineSpec(draft_node=address, stages=(second,), drafter=("bundled",)),
+                lambda *_: None,
+            )
             for strategy in STRATEGIES:
                 with Client(address) as client:
                     done = client.generate(

@@ -49,6 +49,7 @@ from flowedge.cluster.tls.channels import open_channel
 from flowedge.cluster.tls.serving import guard_of
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live.timeline import decode as decode_timeline
 from flowedge.live.transport.frame_link import LinkEvents, LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket
@@ -228,12 +229,11 @@ async def pipeline(address: str, pid: int, model: Path, security: Security) -> A
     _, members = await meet({address: ""}, settings, own)
     role = pb.StageRole(
         pipeline=PIPELINE,
-        model=str(model),
         layer_start=1,
         layer_stop=2,
         downstream=f"127.0.0.1:{port}",
         protocol_version=PROTOCOL_VERSION,
-        dtype="bfloat16",
+        config=PipelineConfig(model=str(model), dtype="bfloat16", verification="draft-node").to_json(),
         members=members.neighbours([address])[0],
     )
     links = []

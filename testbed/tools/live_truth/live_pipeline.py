@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.options import BUNDLED
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.core.verification import DRAFT_NODE
+from flowedge.core.pipeline_config import DRAFT_NODE
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
@@ -34,8 +34,12 @@ def live_pipeline(stages: int, dtype: str) -> Iterator[LivePipeline]:
     try:
         addresses = tuple(agent.address for agent in cluster.agents)
         spec = PipelineSpec(
-            addresses[0], addresses[1:], BUNDLED, (BUNDLED,), dtype=dtype, verification=DRAFT_NODE
-        )
+            draft_node=addresses[0],
+            stages=addresses[1:],
+            model=BUNDLED,
+            drafter=(BUNDLED,),
+            verification=DRAFT_NODE,
+        ).changed(dtype=dtype)
         assemble(spec, lambda *_: None)
         yield LivePipeline(addresses)
     finally:

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from flowedge.core.pipeline_config import drafter_label, drafter_names
 from flowedge.core.tree import ROOT, DraftTree
-from flowedge.drafting.choice import BUNDLED, drafter_label, drafter_names
+from flowedge.drafting.choice import BUNDLED
 from flowedge.drafting.drafter import Drafter, Frontier, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint

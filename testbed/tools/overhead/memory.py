@@ -26,7 +26,12 @@ def measure_memory(stages: int) -> list[AgentMemory]:
     with LocalCluster(stages, name="overhead") as cluster:
         addresses = [agent.address for agent in cluster.agents]
         idle = [_describe(address) for address in addresses]
-        assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), BUNDLED, (BUNDLED,)), lambda *_: None)
+        assemble(
+            PipelineSpec(
+                draft_node=addresses[0], stages=tuple(addresses[1:]), model=BUNDLED, drafter=(BUNDLED,)
+            ),
+            lambda *_: None,
+        )
         with Client(addresses[0]) as client:
             generation = client.generate("Tell me a story.", max_new_tokens=200)
             next(generation)

@@ -166,7 +166,9 @@ def main() -> None:
     with PacedCluster(STAGES, namespaces=False) as cluster:
         cluster.emulate(cases(read_scenario(SCENARIO), SCENARIO)[0].emulation, seed=0)
         stages = tuple(agent.address for agent in cluster.stages)
-        spec = PipelineSpec(cluster.draft_node.address, stages, "bundled", ("bundled",), dtype="float32")
+        spec = PipelineSpec(
+            draft_node=cluster.draft_node.address, stages=stages, drafter=("bundled",), dtype="float32"
+        )
         assemble(spec, lambda device, text: print(f"{device}: {text}"))
         settings = GatewaySettings.model_validate({"http": {"listen": "127.0.0.1:0"}})
         asyncio.run(run_gateway(settings, [PipelineEntry(spec.draft_node, spec)], on_serving))

@@ -19,6 +19,7 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.support.processes import AgentProcess, agents, become_pipeline
+from tests.support.stage_config import stage_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WAIT_S = 60.0
@@ -90,7 +91,7 @@ def expect_metrics(d0: AgentProcess, v1: AgentProcess, statistics: dict[str, Any
 def refused_role(agent: AgentProcess) -> Exception:
     role = pb.StageRole(
         pipeline="other",
-        model="bundled",
+        config=stage_config().to_json(),
         layer_stop=1,
         downstream=agent.address,
         protocol_version=PROTOCOL_VERSION,

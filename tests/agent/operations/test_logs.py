@@ -92,7 +92,10 @@ def test_a_session_is_named_after_its_request() -> None:
 def pipeline(idle_agents: list[AgentProcess]) -> list[AgentProcess]:
     """A draft node and two stages."""
     addresses = [agent.address for agent in idle_agents[:3]]
-    assemble(PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",)), lambda *_: None)
+    assemble(
+        PipelineSpec(draft_node=addresses[0], stages=tuple(addresses[1:]), drafter=("bundled",)),
+        lambda *_: None,
+    )
     return idle_agents[:3]
 
 

@@ -15,6 +15,7 @@ from flowedge.agent.operations import pipeline_keeper
 from flowedge.agent.operations.pipeline_keeper import PipelineKeeper, choose_stages, keep_pipeline
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
 
 STAGES = ("10.0.0.3:7070", "10.0.0.4:7070")
@@ -99,8 +100,9 @@ def test_it_is_assembled_as_configured(turns: list[Callable[[], None]]) -> None:
     device = Device()
     keep(device)
     (request,) = device.asked
-    assert (request.model, request.drafter, request.quant) == ("bundled", "bundled", "none")
-    assert (tuple(request.stages), tuple(request.split)) == (STAGES, (3, 5))
+    config = PipelineConfig.from_json(request.config)
+    assert config == PipelineConfig(drafter="bundled", split=(3, 5))
+    assert tuple(request.stages) == STAGES
     assert request.pipeline
 
 

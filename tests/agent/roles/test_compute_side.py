@@ -11,7 +11,8 @@ from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice
-from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.errors import CapacityError
+from flowedge.core.pipeline_config import DraftQuant, PipelineConfig
 from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceProbe
 from flowedge.device.memory import AvailableMemory
 from flowedge.drafting.draft_form import DraftForm
@@ -21,6 +22,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.model_request import OpenedModel
+from tests.support.stage_config import stage_config
 
 GPU = DeviceProbe("cuda:0", "a GPU", integrated=True)  # whose memory is read without CUDA
 BOARD = DeviceCompute("auto", ComputeChoice("cpu", "a CPU", ("float32",)), GPU)
@@ -44,14 +46,14 @@ def test_plans_count_the_caches_of_each_device() -> None:
         "gpu:1": pb.Device(name="gpu", compute=pb.Compute(device="cuda:0", cuda_graphs=True)),
         "cpu:1": pb.Device(name="cpu", compute=pb.Compute(device="cpu")),
     }
-    request = pb.DraftNodeRole(model="bundled", stages=["gpu:1", "cpu:1"], dtype="float32")
-    [route] = side.plan_routes(request, (), target, devices)
+    request = pb.DraftNodeRole(stages=["gpu:1", "cpu:1"])
+    [route] = side.plan_routes(PipelineConfig(dtype="float32"), request, (), target, devices)
     on_gpu, on_cpu = (stage.row_bytes for stage in route.stages)
     assert on_gpu == row_bytes_with_scratch(on_cpu) > on_cpu
 
 
 def test_a_stage_is_admitted_with_the_caches_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    content, checkpoint = LayerSlice("bundled", 0, 4), Checkpoint.open("bundled")
+    content, checkpoint = LayerSlice(stage_config(), 0, 4), Checkpoint.open("bundled")
     memory = AgentConfig().memory
     rows = min(memory.kv_tokens, int(checkpoint.config.max_position_embeddings))
     free = content.weight_bytes(checkpoint) + rows * content.row_bytes(checkpoint) + memory.reserve_bytes
@@ -76,12 +78,12 @@ def test_an_automatic_drafter_has_fewer_bits_where_memory_is_short(free: int, qu
 
 
 @pytest.mark.parametrize("wanted", ["auto", "none", "int8"])
-def test_a_drafter_that_fits_in_no_form_is_refused_as_it_was_wanted(wanted: str) -> None:
+def test_a_drafter_that_fits_in_no_form_is_refused_as_it_was_wanted(wanted: DraftQuant) -> None:
     def refused(form: DraftForm) -> int:
         raise CapacityError(f"{form.quant} does not fit")
 
     with pytest.raises(CapacityError, match=f"{wanted} does not fit"):
-        first_that_fits(DraftForm.parsed(wanted, ""), refused)
+        first_that_fits(DraftForm(wanted), refused)
 
 
 def test_a_draft_node_loads_the_form_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,37 +96,30 @@ def test_a_draft_node_loads_the_form_that_fits(monkeypatch: pytest.MonkeyPatch, 
     room = AvailableMemory(2 * free, free, "the device's memory")
     monkeypatch.setattr("flowedge.agent.roles.compute_side.read_memory_of", lambda device, settings: room)
     side = ComputeSide("kitchen", config, DeviceCompute("cpu", BOARD.cpu))
-    request = pb.DraftNodeRole(model="bundled", drafter="bundled", dtype="float32", stages=["x:1"])
-    content = LayerSlice("bundled", 0, 8, "float32")
+    pipeline = PipelineConfig(drafter="bundled", dtype="float32")
+    content = LayerSlice(stage_config(), 0, 8)
     target = PlannedRoute(0, checkpoint, (PlannedStage("x:1", content, 1, "v1", 0),))
-    assert side.load_draft_models(target, request).draft_quant == "int8"
+    assert side.load_draft_models(target, pipeline).draft_quant == "int8"
     with pytest.raises(CapacityError, match="the LM head of bundled"):
-        request.draft_quant = "none"
-        side.load_draft_models(target, request)
+        side.load_draft_models(target, pipeline.changed(draft_quant="none"))
 
 
 DEVICES = {f"cpu:{i}": pb.Device(name=f"cpu{i}", compute=pb.Compute(device="cpu")) for i in range(3)}
 
 
-@pytest.mark.parametrize(("asked", "held"), [("", "auto"), ("draft-node", ""), ("last-stage", "last-stage")])
-def test_a_plan_has_the_last_stage_verify(asked: str, held: str) -> None:
+@pytest.mark.parametrize("asked", ["auto", "draft-node", "last-stage"])
+def test_a_plan_has_the_last_stage_verify(asked: str) -> None:
     side = ComputeSide("kitchen", AgentConfig(), BOARD)
     target = Checkpoint.open("bundled")
     stages = ["cpu:0", "cpu:1"]
-    request = pb.DraftNodeRole(model="bundled", stages=stages, dtype="float32", verification=asked)
-    [route] = side.plan_routes(request, (), target, DEVICES)
+    pipeline = PipelineConfig(dtype="float32").changed(verification=asked)
+    [route] = side.plan_routes(pipeline, pb.DraftNodeRole(stages=stages), (), target, DEVICES)
     *others, last = (stage.content for stage in route.stages)
-    assert (last.verification, {content.verification for content in others}) == (held, {""})
-    assert (target.head_name in last.tensors(target)) is bool(held)
+    assert last.config.verification == asked
+    assert {content.config.verification for content in others} == {"draft-node"}
+    assert (target.head_name in last.tensors(target)) is (asked != "draft-node")
     counts = [content.num_layers for content in (*others, last)]
     assert counts == ([5, 3] if asked == "last-stage" else [4, 4])
-
-
-def test_an_unknown_place_is_refused() -> None:
-    side, target = ComputeSide("kitchen", AgentConfig(), BOARD), Checkpoint.open("bundled")
-    request = pb.DraftNodeRole(model="bundled", stages=list(DEVICES), dtype="float32", verification="here")
-    with pytest.raises(BadRequestError, match="verification is 'here'"):
-        side.plan_routes(request, (), target, DEVICES)
 
 
 def test_the_faster_device_gets_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +127,7 @@ def test_the_faster_device_gets_the_head(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("flowedge.agent.roles.head_choice.draw_seconds", lambda head: 0.01)
     side, content = (
         ComputeSide("kitchen", AgentConfig(), BOARD),
-        LayerSlice("bundled", 6, 8, verification="auto"),
+        LayerSlice(stage_config(verification="auto"), 6, 8),
     )
     opened = OpenedModel(Checkpoint.open("bundled"))
     executor = content.load(opened.checkpoint, None)
@@ -146,7 +141,7 @@ def test_the_faster_device_gets_the_head(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert executor.head is not None
     assert executor.stage_spec().draws
-    assert executor.weight_bytes == LayerSlice("bundled", 6, 8, verification="last-stage").weight_bytes(
+    assert executor.weight_bytes == LayerSlice(stage_config(verification="last-stage"), 6, 8).weight_bytes(
         opened.checkpoint
     )
 
@@ -154,7 +149,7 @@ def test_the_faster_device_gets_the_head(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_head_that_does_not_fit_leaves_the_choice_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     side, content = (
         ComputeSide("kitchen", AgentConfig(), BOARD),
-        LayerSlice("bundled", 6, 8, verification="auto"),
+        LayerSlice(stage_config(verification="auto"), 6, 8),
     )
     opened = OpenedModel(Checkpoint.open("bundled"))
     executor = content.load(opened.checkpoint, None)

@@ -10,6 +10,7 @@ import pytest
 
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.compute import find_compute
 from flowedge.device.memory import AvailableMemory, MemorySettings
 from flowedge.drafting.ngram import NGramDrafter
@@ -31,7 +32,7 @@ class Models:
 def test_what_is_admitted_is_what_drafter_and_stages_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     info = SimpleNamespace(compute=find_compute("cpu"))
     agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None, info=info)
-    role = DraftNodeRole(agent, pb.DraftNodeRole())
+    role = DraftNodeRole(agent, pb.DraftNodeRole(config=PipelineConfig(dtype="float32").to_json()))
     models: Any = Models(NGramDrafter())
     free = models.drafter_bytes(1000)
     room = AvailableMemory(3 * free, free + MemorySettings().reserve_bytes, "the device's memory")

@@ -40,7 +40,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def set_up(devices: list[AgentProcess], models: list[str]) -> None:
     middles = tuple(zip(models, [device.address for device in devices[2:]], strict=False))
-    spec = PipelineSpec(devices[0].address, (devices[1].address,), "bundled", ("bundled",), middles=middles)
+    spec = PipelineSpec(
+        draft_node=devices[0].address, stages=(devices[1].address,), drafter=("bundled",), middles=middles
+    )
     release([devices[0].address], "")
     assemble(spec, lambda *_: None)
     with Client(devices[0].address) as client:

@@ -13,6 +13,7 @@ from flowedge.device.memory import MemorySettings
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.v1 import agent_pb2 as pb
+from tests.support.stage_config import stage_config
 from tests.support.truncated import first_layers
 
 VOCAB = 4096
@@ -26,8 +27,8 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def contents(cut: Path) -> list[tuple[StageContent, Checkpoint]]:
     target = Checkpoint.open("bundled")
-    whole = WholeModel.matching(str(cut), load_tokenizer(target), dtype="float32", vocab_size=VOCAB)
-    return [(LayerSlice("bundled", 0, 3, quant="none"), target), (LayerSlice("bundled", 6, 8), target), whole]
+    whole = WholeModel.matching(stage_config(str(cut)), load_tokenizer(target), vocab_size=VOCAB)
+    return [(LayerSlice(stage_config(), 0, 3), target), (LayerSlice(stage_config(), 6, 8), target), whole]
 
 
 def test_choosing_tensors_does_not_admit(contents: list[tuple[StageContent, Checkpoint]]) -> None:
@@ -49,31 +50,28 @@ def test_what_is_loaded_takes_what_was_said(contents: list[tuple[StageContent, C
         assert spec.returns_tokens is isinstance(content, WholeModel)
 
 
-def test_the_content_of_a_role(cut: Path) -> None:
-    role = pb.StageRole(model="bundled", layer_start=2, layer_stop=5, quant="int8", taps=[3], vocab_size=9)
-    assert content_of(role) == LayerSlice("bundled", 2, 5, "", "int8", (3,))
-    role = pb.StageRole(model=str(cut), layer_stop=2, dtype="bfloat16", route=1, vocab_size=VOCAB)
-    assert content_of(role) == WholeModel(str(cut), 0, 2, "bfloat16", vocab_size=VOCAB)
+def test_the_content_of_a_role() -> None:
+    config = stage_config(quant="int8")
+    role = pb.StageRole(layer_start=2, layer_stop=5, taps=[3], vocab_size=9)
+    assert content_of(role, config) == LayerSlice(config, 2, 5, (3,))
+    role = pb.StageRole(layer_stop=2, route=1, vocab_size=VOCAB)
+    assert content_of(role, config) == WholeModel(config, 0, 2, vocab_size=VOCAB)
 
 
 def test_a_last_stage_holds_the_lm_head_as_well(contents: list[tuple[StageContent, Checkpoint]]) -> None:
     target, (last, _) = contents[0][1], contents[1]
-    drawing = replace(last, verification="last-stage")
+    drawing = replace(last, config=stage_config(verification="last-stage"))
     executor = drawing.load(target, None)
     assert executor.stage_spec().draws
     assert executor.weight_bytes == drawing.weight_bytes(target) > last.weight_bytes(target)
     assert set(drawing.tensors(target)) - set(last.tensors(target)) == {
         target.source(target.head_name)[1].name
     }
-    role = pb.StageRole(model="bundled", layer_start=6, layer_stop=8, verification="last-stage")
-    assert content_of(role) == drawing
-    with pytest.raises(BadRequestError, match="verification is 'there'"):
-        content_of(pb.StageRole(model="bundled", verification="there"))
 
 
 def test_the_embedding_and_a_tied_head_are_one_tensor(cut: Path) -> None:
     checkpoint = Checkpoint(cut)
-    whole = LayerSlice(str(cut), 0, 2, verification="last-stage")
+    whole = LayerSlice(stage_config(str(cut), verification="last-stage"), 0, 2)
     tied = checkpoint.head_name == checkpoint.embedding_name
     executor = whole.load(checkpoint, None)
     assert executor.head is not None
@@ -82,4 +80,4 @@ def test_the_embedding_and_a_tied_head_are_one_tensor(cut: Path) -> None:
 
 def test_a_head_is_no_whole_model() -> None:
     with pytest.raises(BadRequestError, match="middle model bundled is an eagle head; it must be a complete"):
-        WholeModel("bundled", 0, 1).open(hub=False)
+        WholeModel(stage_config(), 0, 1).open(hub=False)

@@ -14,6 +14,7 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.network.link_settings import LinkSettings
 from tests.support.processes import AgentProcess
+from tests.support.stage_config import stage_config
 
 TAPS = (2, 4, 5)  # of the bundled model
 
@@ -21,7 +22,7 @@ TAPS = (2, 4, 5)  # of the bundled model
 def route(addresses: list[str]) -> PlannedRoute:
     bounds = [(0, 3), (3, 6), (6, 8)]
     stages = [
-        PlannedStage(address, LayerSlice("bundled", *layers), 0, address, 0)
+        PlannedStage(address, LayerSlice(stage_config(), *layers), 0, address, 0)
         for address, layers in zip(addresses, bounds, strict=True)
     ]
     return PlannedRoute(0, Checkpoint.open("bundled"), tuple(stages))

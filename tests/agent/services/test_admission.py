@@ -5,6 +5,7 @@ A stage that is stopped keeps sessions open for as long as a test needs; the dev
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
@@ -247,7 +248,9 @@ def test_the_sessions_of_killed_clients_are_dropped(cluster: Cluster) -> None:
 
 @pytest.mark.proof
 def test_the_session_of_a_client_that_reads_nothing_is_dropped(cluster: Cluster) -> None:
-    request = generation_pb2.GenerateRequest(prompt=PROMPT, max_new_tokens=LONG, ignore_eos=True)
+    request = generation_pb2.GenerateRequest(
+        prompt=PROMPT, options=json.dumps({"max_new_tokens": LONG, "ignore_eos": True})
+    )
     seen = len(cluster.draft_node.lines)
     with raw_caller(cluster.draft_node.address, None, reply_window=0, plaintext=True) as caller:
         caller.request("/flowedge.v1.Generation/Generate", request.SerializeToString())

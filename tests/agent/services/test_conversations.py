@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import grpc
 import pytest
 
@@ -16,7 +18,7 @@ TALK = [("user", "Name a river."), ("assistant", "The Elbe."), ("user", "Another
 
 def ask(address: str, *messages: tuple[str, str]) -> pb.Started:
     conversation = pb.Conversation(messages=[pb.ChatMessage(role=r, content=c) for r, c in messages])
-    request = pb.GenerateRequest(conversation=conversation, max_new_tokens=2)
+    request = pb.GenerateRequest(conversation=conversation, options=json.dumps({"max_new_tokens": 2}))
     with grpc.insecure_channel(address) as channel:
         events = list(GenerationStub(channel).Generate(request, timeout=60))
     return next(event.started for event in events if event.HasField("started"))
@@ -46,3 +48,11 @@ def test_conversations_that_are_refused(
     with pytest.raises(grpc.RpcError) as refused:
         ask(cluster4, *messages)
     assert complaint in refused.value.details()
+
+
+def test_a_request_of_another_version_is_refused(cluster4: str) -> None:
+    request = pb.GenerateRequest(prompt="Hi")
+    request.MergeFromString(b"\x20\x09")  # max_new_tokens, when it was a field
+    with grpc.insecure_channel(cluster4) as channel, pytest.raises(grpc.RpcError) as refused:
+        list(GenerationStub(channel).Generate(request, timeout=60))
+    assert "install the same version of FlowEdge on both" in str(refused.value)

@@ -9,9 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from flowedge.core.grammar_source import GrammarSource
-from flowedge.core.logit_rules import LogitRules
-from flowedge.core.sampling import SamplingParams
+from flowedge.core.grammar import GrammarSource
+from flowedge.core.sampling import LogitRules, SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
@@ -43,7 +42,7 @@ def tokenizer() -> Any:
 
 
 def ask(address: str, **fields: Any) -> tuple[pb.Started, list[pb.Chunk], pb.Finished]:
-    request = pb.GenerateRequest(**{"prompt": PROMPT, "max_new_tokens": TOKENS, **fields})
+    request = pb.GenerateRequest(prompt=PROMPT, options=json.dumps({"max_new_tokens": TOKENS, **fields}))
     with grpc.insecure_channel(address) as channel:
         events = list(GenerationStub(channel).Generate(request, timeout=120))
     started = next(event.started for event in events if event.HasField("started"))
@@ -58,23 +57,23 @@ FIELDS: dict[str, tuple[dict[str, Any], LogitRules]] = {
     ),
     "bias": ({"logit_bias": {5: 3.0, 300: -100.0}}, LogitRules(logit_bias=((5, 3.0), (300, -100.0)))),
     "schema": (
-        {"grammar": pb.Grammar(json_schema=SCHEMA), "logprobs": 3},
+        {"grammar": {"rule": "json_schema", "text": SCHEMA}, "logprobs": 3},
         LogitRules(grammar=GrammarSource("json_schema", SCHEMA), logprobs=3),
     ),
     "object": (
-        {"grammar": pb.Grammar(json_object=pb.JsonObject()), "logprobs": 0},
+        {"grammar": {"rule": "json_object"}, "logprobs": 0},
         LogitRules(grammar=GrammarSource("json_object"), logprobs=0),
     ),
     "lark, to its end": (
-        {"grammar": pb.Grammar(lark='start: "egg " /[a-z ]{3,9}/'), "ignore_eos": True},
+        {"grammar": {"rule": "lark", "text": 'start: "egg " /[a-z ]{3,9}/'}, "ignore_eos": True},
         LogitRules(grammar=GrammarSource("lark", 'start: "egg " /[a-z ]{3,9}/', ends_late=True)),
     ),
     "long": (
-        {"grammar": pb.Grammar(regex="|".join(CHOICES))},
+        {"grammar": {"rule": "regex", "text": "|".join(CHOICES)}},
         LogitRules(grammar=GrammarSource("regex", "|".join(CHOICES))),
     ),
     "regex": (
-        {"grammar": pb.Grammar(regex=r"\d{1,3} eggs"), "frequency_penalty": 1.0},
+        {"grammar": {"rule": "regex", "text": r"\d{1,3} eggs"}, "frequency_penalty": 1.0},
         LogitRules(grammar=GrammarSource("regex", r"\d{1,3} eggs"), frequency_penalty=1.0),
     ),
 }
@@ -126,13 +125,16 @@ def check_logprobs(chunks: list[pb.Chunk], likeliest: int | None) -> None:
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty is nan"),
         ({"logit_bias": {4096: 1.0}}, "logit_bias names token 4096; the model has tokens 0 to 4095"),
-        ({"logit_bias": {1: 1000.0}}, "logit_bias of token 1 is 1000.0"),
-        ({"logit_bias": dict.fromkeys(range(2000), 1.0)}, "logit_bias has 2000 entries"),
+        ({"logit_bias": {1: 1000.0}}, "logit_bias[1] is 1000.0"),
+        ({"logit_bias": dict.fromkeys(range(2000), 1.0)}, "logit_bias has 2000 tokens"),
         ({"logprobs": 21}, "logprobs is 21"),
-        ({"grammar": pb.Grammar(regex="(a")}, "grammar (regex) cannot be used"),
-        ({"grammar": pb.Grammar(lark="")}, "grammar (lark) is empty"),
-        ({"grammar": pb.Grammar(json_schema='{"type": "foo"}')}, "Invalid type: foo"),
-        ({"grammar": pb.Grammar(json_schema="x" * 300_000)}, "has 300000 characters; at most 131072"),
+        ({"grammar": {"rule": "regex", "text": "(a"}}, "grammar (regex) cannot be used"),
+        ({"grammar": {"rule": "lark", "text": ""}}, "grammar (lark) is empty"),
+        ({"grammar": {"rule": "json_schema", "text": '{"type": "foo"}'}}, "Invalid type: foo"),
+        (
+            {"grammar": {"rule": "json_schema", "text": "x" * 300_000}},
+            "has 300000 characters; at most 131072",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from flowedge import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.client.request import GenerateOptions
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.v1 import generation_pb2
 from tests.cluster.raw_caller import raw_caller
 from tests.support.processes import AgentProcess, FlowEdgeProcess, agents
@@ -56,7 +57,9 @@ def cluster() -> Iterator[list[AgentProcess]]:
     settings = {"deadlines": {**deadlines, "read_s": 3.0}, "limits": {"kept_rows": 0}}
     with agents(["many-d0", "many-v1", "many-v2"], settings=settings) as made:
         addresses = [agent.address for agent in made]
-        spec = PipelineSpec(addresses[0], tuple(addresses[1:]), "bundled", ("bundled",), dtype="float32")
+        spec = PipelineSpec(
+            draft_node=addresses[0], stages=tuple(addresses[1:]), drafter=("bundled",), dtype="float32"
+        )
         assemble(spec, lambda *_: None)
         yield made
 
@@ -120,7 +123,9 @@ def test_clients_that_die_harm_no_other_and_leave_nothing(cluster: list[AgentPro
         dying = [
             FlowEdgeProcess(address, strategy, command=[sys.executable, "-c", CLIENT]) for strategy in KILLED
         ]
-        unread = generation_pb2.GenerateRequest(prompt=PROMPTS[0], max_new_tokens=LONG, ignore_eos=True)
+        unread = generation_pb2.GenerateRequest(
+            prompt=PROMPTS[0], options=json.dumps({"max_new_tokens": LONG, "ignore_eos": True})
+        )
         found: list[list[list[int]]] = []
         reading = threading.Thread(target=lambda: found.append(answers_of(client, at_once=True)), daemon=True)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_conversations_that_make_no_sense_are_refused(
     cluster4: str, changes: dict[str, Any], complaint: str
 ) -> None:
     conversation = pb.Conversation(**{"messages": [pb.ChatMessage(role="user", content="Hi")], **changes})
-    request = pb.GenerateRequest(conversation=conversation, max_new_tokens=1)
+    request = pb.GenerateRequest(conversation=conversation, options=json.dumps({"max_new_tokens": 1}))
     with Client(cluster4) as client, pytest.raises(BadRequestError, match=complaint):
         client._start(request, 60, None).result()  # noqa: SLF001 (the client itself would refuse it)
 

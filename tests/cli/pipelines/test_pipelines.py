@@ -13,12 +13,13 @@ from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
 NONSENSE = "nonsense"  # the kind of an agent whose answer cannot be read
-REQUEST = PipelineRequest("bundled", ("bundled",))
+REQUEST = PipelineRequest(drafter=("bundled",))
 IDLE = Device(
     id="",
     name="",
@@ -29,15 +30,12 @@ IDLE = Device(
     protocol_version=PROTOCOL_VERSION,
     version="0.1.0",
     role="idle",
-    model="",
     layers=(0, 0),
     resident_bytes=0,
     weight_bytes=0,
     cache_bytes=0,
     stage_addresses=(),
     pipeline="",
-    drafter="",
-    quant="",
 )
 
 
@@ -95,10 +93,10 @@ def test_the_first_idle_agent_drafts_for_the_others(monkeypatch: pytest.MonkeyPa
 
 def test_a_split_says_how_many_stages_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1")
-    use(replace(REQUEST, split="5,3"))
+    use(REQUEST.changed(split=(5, 3)))
     assert found.assembled[0].stages == ("10.0.0.2:1", "10.0.0.3:1")
     with pytest.raises(BadRequestError, match="only 3 idle agents are left"):
-        use(replace(REQUEST, split="2,2,2,2"))
+        use(REQUEST.changed(split=(2, 2, 2, 2)))
 
 
 def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +104,7 @@ def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch)
     found.devices["10.0.0.2:1"] = replace(
         IDLE,
         role="draft node",
-        model="bundled",
-        drafter="bundled",
-        quant="none",
+        config=PipelineConfig(drafter="bundled"),
         stage_addresses=("10.0.0.1:1",),
     )
     assert use() == "10.0.0.2:1"
@@ -118,24 +114,21 @@ def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("split", "layers", "served"),
     [
-        (None, (5, 3), True),
-        ("5,3", (5, 3), True),
-        ("3,5", (5, 3), False),
+        ((), (5, 3), True),
+        ((5, 3), (5, 3), True),
+        ((3, 5), (5, 3), False),
     ],
 )
 def test_a_pipeline_is_recognised_by_its_split(
-    split: str | None, layers: tuple[int, ...], served: bool
+    split: tuple[int, ...], layers: tuple[int, ...], served: bool
 ) -> None:
     device = replace(
         IDLE,
         role="draft node",
-        model="bundled",
-        drafter="bundled",
-        quant="none",
+        config=PipelineConfig(drafter="bundled", split=layers),
         stage_addresses=("10.0.0.1:1", "10.0.0.3:1"),
-        stage_layers=layers,
     )
-    spec = replace(REQUEST, split=split).spec("10.0.0.2:1", ("10.0.0.1:1", "10.0.0.3:1"))
+    spec = REQUEST.changed(split=split).spec("10.0.0.2:1", ("10.0.0.1:1", "10.0.0.3:1"))
     assert spec.is_served_by(device) is served
 
 
@@ -172,7 +165,7 @@ def test_another_protocol_version_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_agent_takes_one_role() -> None:
     with pytest.raises(BadRequestError, match="named twice"):
-        PipelineSpec("10.0.0.1:1", ("10.0.0.1:1",), "m", ("d",))
+        PipelineSpec(draft_node="10.0.0.1:1", stages=("10.0.0.1:1",), model="m", drafter=("d",))
 
 
 def test_an_announced_agent_that_does_not_answer_is_left_out(

@@ -9,8 +9,9 @@ import pytest
 
 from flowedge.client import ChatMessage, Client, Grammar, TokenLogprob, ToolCall
 from flowedge.core.errors import BadRequestError, ProtocolError
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import finished, serving, started
+from tests.client.fake_node import finished, options_of, serving, started
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}}
@@ -49,8 +50,9 @@ def test_a_conversation_goes_over_the_wire_with_its_tools() -> None:
             grammar=None,
         ).result()
     (request,) = node.requests
-    assert request.parse_answer and request.HasField("logprobs") and not request.HasField("grammar")
-    assert (request.presence_penalty, dict(request.logit_bias)) == (0.5, {3: -100.0})
+    assert request.parse_answer
+    options = options_of(request)
+    assert options == GenerateOptions(presence_penalty=0.5, logit_bias={3: -100}, logprobs=0)
     sent = request.conversation
     assert [each.role for each in sent.messages] == ["system", "user", "assistant", "tool"]
     assert sent.messages[0].content == "Be brief."
@@ -78,7 +80,9 @@ def test_raw_text_is_neither_a_prompt_nor_stripped() -> None:
         with pytest.raises(BadRequestError, match="either prompt or prompt_ids or text"):
             client.generate("Hi", text="Hi")
     (request,) = node.requests
-    assert (request.text, request.echo, request.grammar.json_schema) == ("\n", True, '{"type": "object"}')
+    options = options_of(request)
+    assert (request.text, options.echo) == ("\n", True)
+    assert options.grammar == Grammar("json_schema", '{"type": "object"}')
 
 
 @pytest.mark.parametrize(
@@ -145,6 +149,6 @@ def test_grammars_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(BadRequestError):
             make(value)  # type: ignore[arg-type,operator]
-    assert Grammar.json_object().to_proto().WhichOneof("rule") == "json_object"
-    assert Grammar.regex("a+").to_proto().regex == "a+"
-    assert Grammar.lark("start: /a/").to_proto().lark == "start: /a/"
+    assert Grammar.json_object() == Grammar("json_object")
+    assert Grammar.regex("a+") == Grammar("regex", "a+")
+    assert Grammar.lark("start: /a/") == Grammar("lark", "start: /a/")

@@ -13,9 +13,8 @@ from torch import nn
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, CapacityError, NonFiniteError, ProtocolError
-from flowedge.core.grammar_source import GrammarSource
-from flowedge.core.logit_rules import LogitRules, RuledPath
-from flowedge.core.sampling import SamplingParams, Walk
+from flowedge.core.grammar import GrammarSource
+from flowedge.core.sampling import LogitRules, RuledPath, SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.activity import DRAFT, VERIFY, job_activity

@@ -37,8 +37,8 @@ def test_pipelines_are_read(tmp_path: Path) -> None:
     """
     first, second, third = read_pipelines(_written(tmp_path, text))
     assert (first.name, first.aliases, first.draft_node) == ("small", ("gpt-4o-mini",), A)
-    assert (second.agents[0], second.model, second.drafters) == (B, "meta-llama/Llama-3.2-1B", ["ngram"])
-    assert (third.stages, third.drafters, third.model) == (2, ["bundled", "ngram"], "bundled")
+    assert (second.agents[0], second.model, second.drafters) == (B, "meta-llama/Llama-3.2-1B", ("ngram",))
+    assert (third.stages, third.drafters, third.model) == (2, ("bundled", "ngram"), "bundled")
 
 
 @pytest.mark.parametrize(

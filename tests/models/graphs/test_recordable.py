@@ -23,6 +23,7 @@ from flowedge.models.layers.language_model import LanguageModel
 from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
 from tests.models.tiny_families import LAYERS, TINY, make_tiny
 from tests.support.breadth import dealt
+from tests.support.stage_config import stage_config
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_checkpoint_tells_whether_its_layers_are_recorded(tmp_path: Path, name
 
 def test_a_stage_counts_the_same_before_it_is_loaded(directory: Path) -> None:
     checkpoint = Checkpoint(directory)
-    content = LayerSlice(str(directory), 1, 3)
+    content = LayerSlice(stage_config(str(directory)), 1, 3)
     block = LayerBlock.load(checkpoint, 1, 3)
     assert content.row_bytes(checkpoint) == block.cache_row_bytes
     decode_statically(block)

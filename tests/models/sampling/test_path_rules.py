@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import NonFiniteError
-from flowedge.core.logit_rules import LogitRules
-from flowedge.core.sampling import SamplingParams
+from flowedge.core.sampling import LogitRules, SamplingParams
 from flowedge.models.sampling.path_rules import PathRules
 from flowedge.models.sampling.ruled_draws import RuledDraws, token_likelihood
 from flowedge.models.sampling.token_sampler import TokenSampler

@@ -124,7 +124,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
         with pytest.raises(DeviceError, match="being measured already"):
             link(second, first)
         with pytest.raises(DeviceError, match="it is being measured"):
-            assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
+            assemble(PipelineSpec(draft_node=first, stages=(second,)), lambda *_: None)
         call.cancel()
     deadline = time.monotonic() + 60
     while True:  # the timing that was going on ends first
@@ -138,7 +138,7 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
 
 def test_an_agent_with_a_role_is_not_measured(pair_of_agents: tuple[str, str]) -> None:
     first, second = pair_of_agents
-    assemble(PipelineSpec(first, (second,), "bundled", ()), lambda *_: None)
+    assemble(PipelineSpec(draft_node=first, stages=(second,)), lambda *_: None)
     try:
         for address in (first, second):
             with pytest.raises(DeviceError, match="flowedge release"):

@@ -127,7 +127,7 @@ def test_a_ring_of_agents_is_measured(
     hosts = [agent.address for agent in idle_agents[:2]]
     names = [agent.name for agent in idle_agents[:2]]
     assert run(["profile", *hosts, "--out", str(tmp_path), *QUICK]) == 0
-    assemble(PipelineSpec(hosts[0], (hosts[1],), "bundled", ()), lambda *_: None)
+    assemble(PipelineSpec(draft_node=hosts[0], stages=(hosts[1],)), lambda *_: None)
     assert run(["profile", *hosts, "--out", str(tmp_path / "other"), *QUICK]) == 1
     assert f"flowedge release {hosts[0]}" in capsys.readouterr().err
     forth, back = (f"link-{a}-{b}.yaml" for a, b in (names, reversed(names)))

@@ -171,7 +171,9 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
     hosts = hosts_of(cluster)
-    spec = PipelineSpec(hosts["draft_node"], tuple(hosts["stages"]), "bundled", ("bundled",), dtype="float32")
+    spec = PipelineSpec(
+        draft_node=hosts["draft_node"], stages=tuple(hosts["stages"]), drafter=("bundled",), dtype="float32"
+    )
     pipeline = assemble(spec, lambda *_: None)
     # With device profiles there is energy; a sweep of options is one pipeline.
     changes = {

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.planning.memory_fit import require_fit, stage_parts
-from flowedge.planning.profile.model import WEIGHT_BYTES, Quantisation
+from flowedge.planning.profile.model import WEIGHT_BYTES
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import Scenario, read_scenario

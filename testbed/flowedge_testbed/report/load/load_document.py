@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowedge.drafting.choice import drafter_label
+from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_groups import load_places
 from flowedge_testbed.report.load.load_summary import draft_node_lines

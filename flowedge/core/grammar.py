@@ -5,12 +5,43 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
-from flowedge.client.chat.values import is_text, wrong_type
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, GrammarError, wrong_type
 from flowedge.core.plain_text import checked_utf8
-from flowedge.v1 import generation_pb2 as pb
+
+GrammarKind: TypeAlias = Literal["json_object", "json_schema", "lark", "regex"]
+MAX_GRAMMAR = 128 << 10  # characters
+
+
+@dataclass(frozen=True)
+class GrammarSource:
+    """What the answer must be: a JSON object, JSON of a schema, or a text of a Lark grammar or a regex.
+
+    Attributes:
+        text: the schema, the grammar or the regular expression; empty for a JSON object.
+        ends_late: whether the answer ends only where nothing but its end is allowed (see ignore_eos).
+
+    Raises:
+        GrammarError: when the text is empty or too long.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    ends_late: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind != "json_object" and not self.text.strip():
+            raise GrammarError(f"{self.parameter} is empty; give its text, or leave it out")
+        if len(self.text) > MAX_GRAMMAR:
+            raise GrammarError(
+                f"{self.parameter} has {len(self.text)} characters; at most {MAX_GRAMMAR} are taken"
+            )
+
+    @property
+    def parameter(self) -> str:
+        """The parameter that it came by, for messages."""
+        return f"grammar ({self.kind})"
 
 
 @dataclass(frozen=True)
@@ -22,7 +53,7 @@ class Grammar:
         text: the schema as JSON, the Lark grammar or the regular expression; "" for any JSON object.
     """
 
-    rule: Literal["json_object", "json_schema", "lark", "regex"]
+    rule: GrammarKind
     text: str = ""
 
     @classmethod
@@ -57,16 +88,18 @@ class Grammar:
         """
         return cls("regex", _checked_rule("the regular expression", text))
 
-    def to_proto(self) -> pb.Grammar:
-        match self.rule:
-            case "json_object":
-                return pb.Grammar(json_object=pb.JsonObject())
-            case "json_schema":
-                return pb.Grammar(json_schema=self.text)
-            case "lark":
-                return pb.Grammar(lark=self.text)
-            case _:
-                return pb.Grammar(regex=self.text)
+    @classmethod
+    def from_plain(cls, given: Mapping[str, Any]) -> Grammar:
+        """Return the rule that a client has sent as a JSON object.
+
+        Raises:
+            BadRequestError: when it is no rule.
+        """
+        rule: Any = given.get("rule")
+        text = given.get("text", "")
+        if rule not in get_args(GrammarKind) or not isinstance(text, str) or given.keys() - {"rule", "text"}:
+            raise wrong_type("grammar", given, f"a rule, {', '.join(get_args(GrammarKind))}, and its text")
+        return cls(rule, text)
 
 
 def json_text(name: str, value: Mapping[str, Any]) -> str:
@@ -85,7 +118,7 @@ def json_text(name: str, value: Mapping[str, Any]) -> str:
 
 
 def _checked_rule(name: str, text: str) -> str:
-    if not is_text(text):
+    if not isinstance(text, str):
         raise wrong_type(name, text, "text")
     if not text.strip():
         raise BadRequestError(f"{name} is empty")
