@@ -258,7 +258,7 @@ S = TypeVar("S", bound=DrafterSession)
 
 
 class SessionDrafter(ABC, Generic[S]):
-    """The part of a Drafter that handles its sessions."""
+    """What drafters have in common: their sessions, by name."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, S] = {}
@@ -309,7 +309,7 @@ class SessionDrafter(ABC, Generic[S]):
         state.truncate(rows)
 
     def _begin(self, session: str, state: S) -> None:
-        """Hold the state of a new session, in place of an earlier session of this name."""
+        """Hold the state of a new session, instead of an earlier session of this name."""
         self._kept.pop(session, None)
         self._sessions[session] = state
 

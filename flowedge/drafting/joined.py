@@ -57,14 +57,14 @@ class JoinedDrafter:
         self._models = tuple(models)
         self._lookup = lookup
         self._vocab_size = vocab_size
-        self._parts: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
-        self.needs_features = any(part.needs_features for part in self._parts)
-        self.taps: Taps = next((part.taps for part in self._parts if part.taps), ())
-        self.weight_bytes = sum(part.weight_bytes for part in self._parts)
+        self._drafters: tuple[Drafter, ...] = (*models, *(() if lookup is None else (lookup,)))
+        self.needs_features = any(drafter.needs_features for drafter in self._drafters)
+        self.taps: Taps = next((drafter.taps for drafter in self._drafters if drafter.taps), ())
+        self.weight_bytes = sum(drafter.weight_bytes for drafter in self._drafters)
         self._sessions: dict[str, _JoinedSession] = {}
-        for part in self._parts:
-            if part.taps not in ((), self.taps):
-                raise ValueError(f"one drafter taps the layers {part.taps}, the other {self.taps}")
+        for drafter in self._drafters:
+            if drafter.taps not in ((), self.taps):
+                raise ValueError(f"one drafter taps the layers {drafter.taps}, the other {self.taps}")
 
     @property
     def draft_tokens(self) -> int:
@@ -73,10 +73,10 @@ class JoinedDrafter:
 
     @property
     def fingerprint(self) -> str:
-        return "+".join(part.fingerprint for part in self._parts)
+        return "+".join(drafter.fingerprint for drafter in self._drafters)
 
     def session_bytes(self, capacity: int) -> int:
-        return sum(part.session_bytes(capacity) for part in self._parts)
+        return sum(drafter.session_bytes(capacity) for drafter in self._drafters)
 
     def open(
         self,
@@ -86,35 +86,35 @@ class JoinedDrafter:
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
     ) -> None:
-        for part in self._parts:
-            part.open(session, capacity, first_token, noise, prefix)
+        for drafter in self._drafters:
+            drafter.open(session, capacity, first_token, noise, prefix)
         self._sessions[session] = _JoinedSession(noise, 0 if prefix is None else prefix.rows)
 
     def keep(self, session: str) -> None:
         self._sessions.pop(session, None)
-        for part in self._parts:
-            part.keep(session)
+        for drafter in self._drafters:
+            drafter.keep(session)
 
     def close(self, session: str) -> None:
         self._sessions.pop(session, None)
-        for part in self._parts:
-            part.close(session)
+        for drafter in self._drafters:
+            drafter.close(session)
 
     def free_idle(self) -> None:
-        for part in self._parts:
-            part.free_idle()
+        for drafter in self._drafters:
+            drafter.free_idle()
 
     def rewind(self, session: str, rows: int) -> None:
-        for part in self._parts:
-            part.rewind(session, rows)
+        for drafter in self._drafters:
+            drafter.rewind(session, rows)
         state = self._sessions[session]
         state.rows = rows
         if state.first is not None:
             del state.odds[max(rows - state.first, 0) :]
 
     def check_request(self, request: GrowRequest) -> None:
-        for part in self._parts:
-            part.check_request(request)
+        for drafter in self._drafters:
+            drafter.check_request(request)
 
     def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         check_requests(self.check_request, requests)

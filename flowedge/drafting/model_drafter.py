@@ -149,7 +149,7 @@ M = TypeVar("M", bound=ModelSession)
 
 
 class ModelDrafter(SessionDrafter[M]):
-    """The part of a Drafter that turns a model's hidden states into children."""
+    """What drafters over a model have in common: it turns a model's hidden states into children."""
 
     def __init__(self, proposals: ProposalHead) -> None:
         super().__init__()

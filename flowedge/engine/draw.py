@@ -1,4 +1,4 @@
-"""The part of a forward on the last stage that draws the target's tokens, and its result."""
+"""How the last stage draws the target's tokens in a forward, and the result."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Draw:
     @cached_property
     def visitable_parents(self) -> list[int]:
         """The parent of each visitable row as an index into them, -1 for the first."""
-        places = {row: place for place, row in enumerate(self.visitable.tolist())}
-        return [places.get(parent, -1) for parent in self.parents[self.visitable].tolist()]
+        indices = {row: index for index, row in enumerate(self.visitable.tolist())}
+        return [indices.get(parent, -1) for parent in self.parents[self.visitable].tolist()]
 
     def follow(self, drawn_after: Callable[[int], int]) -> tuple[IntArray, IntArray]:
         """Follow the draws along the rows.
 
         Args:
-            drawn_after: returns the token drawn after the row at a place among the visitable rows; called for
-                rows on the path only.
+            drawn_after: returns the token drawn after the row at an index among the visitable rows;
+                called for rows on the path only.
 
         Returns:
             The offsets of the rows on the path, and the token drawn after each: int64 [k].

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from flowedge.core.pipeline_config import VerificationPlace
@@ -12,7 +12,7 @@ from flowedge.core.request import DecodeCounters, Finished, Request, StageReport
 
 @dataclass(frozen=True)
 class StageUse:
-    """One device's part: its report, and the share of the request's time for which it computed."""
+    """The use of one device: its report, and the share of the request's time for which it computed."""
 
     report: StageReport
     use: float  # 0 to 1: busy seconds over the seconds from the request's arrival to its end, without queue_s
@@ -23,7 +23,7 @@ class RequestStatistics:
     """The statistics of one request; times in seconds.
 
     Attributes:
-        queue_s: for which the request waited for room.
+        queue_s: for which the request waited to be opened.
         ttft_s: from the arrival of the request to its first token, without queue_s.
         decode_s: from the first token to the last; tokens_per_s: tokens after the first over that time.
         total_s: from the arrival of the request until every stage had closed the session.
@@ -61,7 +61,7 @@ class RequestClock:
     """Collects the times of one request, in seconds of one monotonic clock.
 
     Attributes:
-        queue_s: for which the request waited for room.
+        queue_s: for which the request waited to be opened.
     """
 
     def __init__(self, started: float) -> None:
@@ -120,31 +120,3 @@ class RequestClock:
             middles=use[1 + num_stages :],
             queue_s=self.queue_s,
         )
-
-
-class WorkReports:
-    """A report for each session, from its opening until it is taken."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._reports: dict[str, StageReport] = {}
-
-    def __len__(self) -> int:
-        return len(self._reports)
-
-    def begin(self, session: str) -> None:
-        self._reports[session] = StageReport(self._device)
-
-    def add(self, session: str, busy_s: float = 0.0, num_bytes: int = 0) -> None:
-        """Add to a session's report, if it has one."""
-        report = self._reports.get(session)
-        if report is not None:
-            busy_s, sent = report.busy_s + busy_s, report.bytes_sent + num_bytes
-            self._reports[session] = replace(report, busy_s=busy_s, bytes_sent=sent)
-
-    def take(self, session: str) -> StageReport:
-        """Remove and return a session's report, which is empty if it had none."""
-        return self._reports.pop(session, StageReport(self._device))
-
-    def clear(self) -> None:
-        self._reports.clear()

@@ -1,4 +1,4 @@
-"""Counts of the work that a device has done since the last reading, over all sessions."""
+"""What a device has done and what it holds, over all sessions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ from dataclasses import dataclass, field
 CLOSED = "closed"  # a session that its draft node closed
 CANCELLED = "cancelled"  # a request whose client went away
 PIPELINE_ENDED = "pipeline_ended"
-TOO_LARGE = "too_large"  # a request for which the caches can never have room
+TOO_LARGE = "too_large"  # a request for which the caches can never have capacity
 QUEUE_FULL = "queue_full"  # a request that came when too many waited
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a device holds at one moment.
+
+    Attributes:
+        sessions: open sessions, and those whose end has not come back in-band.
+        retained: ended sessions whose rows are retained for later prompts.
+        queued: segments that wait to be computed; 0 on a draft node.
+        waiting: requests that wait to be opened; 0 on a stage.
+        drained: whether a stop would interrupt nothing: no session is open and no message waits to be sent.
+    """
+
+    sessions: int = 0
+    retained: int = 0
+    queued: int = 0
+    waiting: int = 0
+    drained: bool = True
 
 
 @dataclass

@@ -12,15 +12,14 @@ from flowedge.core.messages import Message
 from flowedge.live.transport.frame_link import FrameLink
 from flowedge.live.work_timing import WorkTiming
 
-NextMessage = Callable[[], Message | None]
 Sent = Callable[[Message, int, float, float], None]
 
 
 class InBandSender:
     """Sends the messages of a machine in order, one at a time, as long as the link takes them.
 
-    What is not sent is still in the machine, where a prune can trim it. Whichever thread has found something
-    to send sends it; a second thread leaves its message to the first one.
+    What is not sent is still in the machine, where a prune can trim it. Whichever thread has taken a message
+    out of the machine sends it; meanwhile `ready` is false, so that no other thread takes the next one.
 
     Attributes:
         link: None until the link is open.
@@ -30,30 +29,39 @@ class InBandSender:
         self,
         lock: RLock,
         timing: WorkTiming,
-        next_message: NextMessage,
         sent: Sent,
         lost: Callable[[DeviceLostError], None],
+        go_on: Callable[[], None],
     ) -> None:
         """
         lock: the machine's.
-        next_message: takes the next message from the machine; called with the lock.
-        sent: told of a message that was sent, its bytes, and when the link began and ended to take it; called
+        sent: called with a message that was sent, its bytes, and when the link began and ended to take it;
             with the lock.
-        lost: told that the link is lost; called in any thread.
+        lost: called when the link is lost, in any thread.
+        go_on: called in any thread, without the lock, when the link takes a message again.
         """
         self.link: FrameLink | None = None
         self._sending = False
         self._unfinished: Callable[[], bool] | None = None  # concludes a message that the link took in part
         self._lock = lock
         self._timing = timing
-        self._next_message = next_message
         self._sent = sent
         self._lost = lost
+        self._go_on = go_on
 
     @property
     def busy(self) -> bool:
         """Whether a message is on its way to the link, or waits there."""
         return self._sending
+
+    @property
+    def ready(self) -> bool:
+        """Whether the link takes a message now; read with the lock."""
+        return self.link is not None and not self._sending and self.link.ready
+
+    def claim(self) -> None:
+        """Take note, with the lock, that a message has been taken out of the machine, for `send`."""
+        self._sending = True
 
     def link_ready(self) -> None:
         """Take note that the link has taken all of the last message, and go on."""
@@ -61,23 +69,12 @@ class InBandSender:
             unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             unfinished()
-        self.send_all()
+        self._go_on()
 
-    def send_all(self) -> None:
-        """Send what the machine has for the link, as far as the link takes it."""
-        while self._send_next():
-            pass
-
-    def _send_next(self) -> bool:
-        """Send the next message; return whether there may be another one to send."""
-        with self._lock:
-            link = self.link
-            if link is None or self._sending or not link.ready:
-                return False
-            message = self._next_message()
-            if message is None:
-                return False
-            self._sending = True
+    def send(self, message: Message) -> bool:
+        """Send a message, after `claim` and without the lock; return whether the link takes another now."""
+        link = self.link
+        assert link is not None, "as it was ready"
         started = time.monotonic()
 
         def conclude(outcome: int | DeviceLostError) -> bool:
@@ -91,7 +88,7 @@ class InBandSender:
 
         def conclude_later(outcome: int | DeviceLostError) -> None:
             if conclude(outcome):
-                self.send_all()
+                self._go_on()
 
         try:
             size = self._timing.send(link, message, conclude_later)

@@ -25,30 +25,31 @@ from flowedge.core.errors import (
 from flowedge.core.log_fields import about
 from flowedge.core.message_limits import SEGMENT_ROWS
 from flowedge.core.messages import Fault, Message, SessionMessage, session_messages
-from flowedge.core.pipeline_config import VerificationPlace
 from flowedge.core.request import Failed, Finished, Opened, Output, Request
 from flowedge.engine.activity import REQUEST
+from flowedge.engine.commands import DraftNodeCommand, PutOut, SendExpress, SendInBand
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
-from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult, outcomes_of
-from flowedge.engine.work_counts import CANCELLED, QUEUE_FULL, TOO_LARGE, WorkCounts
+from flowedge.engine.jobs import DraftExecutor, DraftJob, DraftResult, outcomes_of, sessions_of
+from flowedge.engine.work_counts import CANCELLED, QUEUE_FULL, TOO_LARGE, Load, WorkCounts
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import check_caller
 from flowedge.live.route_links import OpenTo, RouteLinks
-from flowedge.live.running_request import RunningRequest
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.running_request import OutputHandover, RunningRequest, without_progress
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import FrameError
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.events import TARGET
 
 TOKEN_BYTES = 4  # of a token id that a middle model returns
 CHECK_S = 0.5  # between two checks of the sessions' progress
-OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the interpreter's time from drafting
 
 _log = logging.getLogger(__name__)
 
@@ -82,31 +83,23 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._running: dict[str, RunningRequest] = {}
         self._last_stages = last_stages
         self._refusing: DrainingError | None = None
-        self._links = {
-            route: RouteLinks(timing, self._sender(partial(self._next_outbound, route)))
-            for route in machine.routes
-        }
+        self._links = {route: RouteLinks(timing, self._sender()) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
         self._watch: asyncio.Task[None] | None = None
-        self._outputs: list[Output] = []  # that are not handed over yet
-        self._handing_over = False  # whether `_put_out` will be called
-        self._next_hand_over: asyncio.TimerHandle | None = None
+        self._handover = OutputHandover(self._lock, self._on_loop, self._deliver)
 
     @property
     def alive(self) -> bool:
         return self.lost is None
 
-    @property
-    def num_waiting(self) -> int:
-        return self._machine.admission.num_waiting
+    def load(self) -> Load:
+        load = self._machine.load()
+        return replace(load, drained=not self._running and (self.lost is not None or load.drained))
 
     @property
-    def num_kept(self) -> int:
-        return self._machine.target.num_kept
-
-    @property
-    def is_drained(self) -> bool:
-        return not self._running and (self.lost is not None or not self._machine.num_sessions)
+    def spec(self) -> DraftNodeSpec:
+        """What the pipeline takes and returns, and what requests may use."""
+        return self._machine.spec
 
     def begin_drain(self, error: DrainingError) -> None:
         self._refusing = error
@@ -132,30 +125,16 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._start()
         self._watch = asyncio.create_task(self._watch_progress())
 
-    def draft_with(self, *, needs_features: bool) -> None:
-        """Let requests that are prepared from now on draft: the executor has been given a drafter."""
+    def configure(self, spec: DraftNodeSpec, limits: AdmissionLimits) -> None:
+        """Serve requests that are prepared from now on by a spec, and open them within limits.
+
+        No session is retained that was served before, because the spec may be that of another drafter.
+        """
         with self._lock:
             machine = self._machine
-            machine.spec = replace(
-                machine.spec, has_drafter=True, needs_features=needs_features, keeps_drafter=True
-            )
-            machine.target.forget(machine.target.names)  # with the true rows of the drafter before
+            machine.spec, machine.admission.limits = spec, limits
+            machine.target.forget(machine.target.names)
         self._changed()
-
-    def verify_at(self, place: VerificationPlace) -> None:
-        """Have the tokens of requests that are prepared from now on drawn at a place."""
-        with self._lock:
-            self._machine.spec = replace(self._machine.spec, verification=place)
-
-    def admit_within(self, limits: AdmissionLimits) -> None:
-        """Open requests from now on within limits."""
-        with self._lock:
-            self._machine.admission.limits = limits
-
-    def keep_taps(self, places: tuple[tuple[int, int], ...]) -> None:
-        """Have stages keep what they tap for requests that are prepared from now on (see DraftNodeSpec)."""
-        with self._lock:
-            self._machine.spec = replace(self._machine.spec, kept_taps=places)
 
     def prepare(self, request: Request) -> DraftSession:
         """Return a session for a request, to be opened by `start`. Raises what DraftNode.prepare raises."""
@@ -235,9 +214,6 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def closed(self, stream: InStream, reason: str) -> None:
         self._on_lost(DeviceLostError(stream.peer, reason))
 
-    def _next_outbound(self, route: int) -> Message | None:
-        return self._machine.next_outbound(route)
-
     def _result_bytes(self, route: int) -> int:
         """Return the most bytes of the frame of a result on a route."""
         spec = self._machine.spec
@@ -251,11 +227,11 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
     def _take(self, message: Message, route: int, sender: str = "") -> None:
         """Take in a message; called in the link thread, or by the timing."""
         with self._lock:
-            for part in session_messages(message):
-                self._take_part(part, route, sender)
+            for each in session_messages(message):
+                self._take_one(each, route, sender)
         self._changed()
 
-    def _take_part(self, message: SessionMessage, route: int, sender: str) -> None:
+    def _take_one(self, message: SessionMessage, route: int, sender: str) -> None:
         session = getattr(message, "session", "")
         if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
             # A link between two stages is lost: nothing else can come through this pipeline either.
@@ -276,46 +252,47 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             reason = f"internal error: {type(error).__name__}: {error}"
             self._machine.fail_session(session, DeviceError(self.device, reason))
 
-    def _hand_out(self) -> None:
-        for links in self._links.values():
-            links.in_band.send_all()
-        with self._lock:
-            for route, links in self._links.items():
-                while (message := self._machine.next_express(route)) is not None:
-                    links.put_express(message)
-            outputs: list[Output] = list(iter(self._machine.next_output, None))
-            self._outputs += outputs
-            ended = any(isinstance(output, Finished | Failed) for output in outputs)
-            if ended or (outputs and not self._handing_over):
-                self._handing_over = True
-                self._on_loop(self._put_out)
+    def _poll(self, *, idle: bool) -> list[DraftNodeCommand]:
+        ready = [route for route, links in self._links.items() if links.in_band.ready]
+        commands = self._machine.poll(idle=idle, ready=ready)
+        self._note_commands(commands)
+        self._handover.put([command.output for command in commands if isinstance(command, PutOut)])
+        for command in commands:
+            if isinstance(command, SendInBand):
+                self._links[command.route].in_band.claim()
+        # In-band messages leave before express ones: the first stage waits for them.
+        others = [command for command in commands if not isinstance(command, PutOut)]
+        return sorted(others, key=lambda command: isinstance(command, SendExpress))
 
-    def _put_out(self) -> None:
-        """Hand outputs to the requests that wait for them, and those of the next moments together."""
-        if self._next_hand_over is not None:
-            self._next_hand_over.cancel()
+    def _note_commands(self, commands: Sequence[DraftNodeCommand]) -> None:
+        """Take note of commands that are about to be carried out; called with the lock."""
+
+    def _carry_out(self, command: SendInBand | SendExpress) -> bool:
+        links = self._links[command.route]
+        if isinstance(command, SendInBand):
+            return links.in_band.send(command.message)
         with self._lock:
-            outputs, self._outputs = self._outputs, []
-            self._handing_over = bool(outputs)
-        if outputs:
-            self._next_hand_over = self._loop.call_later(OUTPUT_PAUSE_S, self._put_out)
-        for output in outputs:
-            running = self._running.get(output.session)
-            if running is None:
-                continue
-            self._note_progress(output.session)
-            if isinstance(output, Opened):
-                running.waiting = False
-                self._note_opened(output.waited_s)
-            if not isinstance(output, Finished | Failed):
-                running.outputs.put_nowait(output)
-                continue
-            sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
-            running.express_bytes = sum(sent)
-            running.conclude(output)
-            if isinstance(output, Finished):
-                self._observer.decoded(output.counters)
-            self._count_end(running, output.reason if isinstance(output, Finished) else output.error.code)
+            links.put_express(command.message)
+        return False
+
+    def _deliver(self, output: Output) -> None:
+        """Hand an output to the request that waits for it; called on the event loop."""
+        running = self._running.get(output.session)
+        if running is None:
+            return
+        self._note_progress(output.session)
+        if isinstance(output, Opened):
+            running.waiting = False
+            self._note_opened(output.waited_s)
+        if not isinstance(output, Finished | Failed):
+            running.outputs.put_nowait(output)
+            return
+        sent = [links.take_sent_bytes(output.session) for links in self._links.values()]
+        running.express_bytes = sum(sent)
+        running.conclude(output)
+        if isinstance(output, Finished):
+            self._observer.decoded(output.counters)
+        self._count_end(running, output.reason if isinstance(output, Finished) else output.error.code)
 
     def _count_end(self, running: RunningRequest, reason: str) -> None:
         """Count the end of a session, or of a request that has waited in vain."""
@@ -329,15 +306,16 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
 
     def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
         self._machine.tell_time(outcome.span.end)
-        for part, result in outcomes_of(job, outcome.result):
-            self._note_progress(part.session)
-            self._guard(part.session, partial(self._machine.finish, part, result))
+        for session in sessions_of(job):
+            self._note_progress(session)
+        for each, result in outcomes_of(job, outcome.result):
+            self._guard(each.session, partial(self._machine.finish, each, result))
 
     async def _watch_progress(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             now = time.monotonic()
-            if self.num_waiting:
+            if self.load().waiting:
                 with self._lock:
                     self._machine.tell_time(now)
                     self._machine.admit()
@@ -345,8 +323,8 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             for running in list(self._running.values()):
                 if self._machine.target.waits(running.session):
                     running.progressed = now  # it waits for a session that makes progress or ends
-                if not running.waiting and now - running.progressed > self._progress_s:
-                    self._give_up(running)
+            for running in without_progress(self._running.values(), now, self._progress_s):
+                self._give_up(running)
 
     def _give_up(self, running: RunningRequest) -> None:
         error = DeadlineError(

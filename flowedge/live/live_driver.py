@@ -2,7 +2,7 @@
 
 The state machine is used by three threads: the link thread brings messages, the compute thread brings
 results, and the event loop opens and ends sessions. A lock admits one of them at a time. Whoever has changed
-the machine takes the next job and messages out of it, so that nothing waits for another thread to wake up.
+the machine carries out its commands, so that nothing waits for another thread to wake up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from flowedge.core.errors import DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.messages import Message, shared_bytes
 from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
+from flowedge.engine.commands import Compute
 from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
+from flowedge.engine.work_counts import Load
 from flowedge.live.compute_thread import Outcome, Span
 from flowedge.live.in_band_sender import InBandSender
 from flowedge.live.observer import LiveObserver
@@ -28,26 +30,24 @@ from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import WorkTiming
 
 JobT = TypeVar("JobT", bound=StageJob | DraftJob)
+RanT_contra = TypeVar("RanT_contra", bound=StageJob | DraftJob, contravariant=True)
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
 
-class Machine(Protocol[JobT]):
+class Machine(Protocol[RanT_contra]):
     """The methods of a state machine that every driver uses; see Stage and DraftNode."""
 
     device: str
 
-    @property
-    def num_sessions(self) -> int: ...
+    def load(self) -> Load: ...
 
-    def next_job(self) -> JobT | None: ...
+    def fail(self, job: RanT_contra, error: FlowEdgeError, /) -> None: ...
 
-    def fail(self, job: JobT, error: FlowEdgeError, /) -> None: ...
+    def ran(self, job: RanT_contra, seconds: float, /) -> None: ...
 
-    def record_busy(self, job: JobT, seconds: float, /) -> None: ...
-
-    def record_sent(self, session: str, num_bytes: int, /) -> None: ...
+    def sent(self, session: str, num_bytes: int, /) -> None: ...
 
 
 class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
@@ -84,32 +84,13 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         return self._machine.device
 
     @property
-    def num_sessions(self) -> int:
-        return self._machine.num_sessions
-
-    @property
-    @abstractmethod
-    def num_kept(self) -> int:
-        """Ended sessions of which caches are kept."""
-
-    @property
-    def queue_length(self) -> int:
-        return 0
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait to be opened; 0 on a stage."""
-        return 0
-
-    @property
     @abstractmethod
     def alive(self) -> bool:
         """Whether the pipeline has not ended."""
 
-    @property
     @abstractmethod
-    def is_drained(self) -> bool:
-        """Whether a stop would interrupt nothing: no session is open and no message waits to be sent."""
+    def load(self) -> Load:
+        """Return what the device holds now, and whether a stop would interrupt nothing."""
 
     @abstractmethod
     def begin_drain(self, error: DrainingError) -> None:
@@ -117,7 +98,7 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
 
     @abstractmethod
     def fail_sessions(self, error: DrainingError) -> None:
-        """End every session with an error. `is_drained` is true when all peers have been told."""
+        """End every session with an error. The load is drained when all peers have been told."""
 
     async def stop(self, reason: str) -> None:
         """End all sessions and links. The compute thread frees the caches."""
@@ -133,8 +114,20 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
         """End the pipeline from this side, unless it has ended; called on the event loop."""
 
     @abstractmethod
-    def _hand_out(self) -> None:
-        """Pass on what the machine has to give, except jobs; called without the lock."""
+    def _poll(self, *, idle: bool) -> list[Any]:
+        """Return the commands of the machine, if they are not carried out yet; called with the lock.
+
+        Commands that have to keep their order among threads are carried out here. The others are Compute,
+        which is returned only if `idle`, and SendInBand, whose link has been claimed.
+        """
+
+    @abstractmethod
+    def _carry_out(self, command: Any) -> bool:
+        """Carry out a command except Compute, without the lock.
+
+        Returns:
+            Whether the in-band link takes another message now.
+        """
 
     @abstractmethod
     def _on_bug(self, error: Exception) -> None:
@@ -148,11 +141,10 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
     def _finish(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
         """Hand the result of a job to the machine; called with the lock."""
 
-    def _sender(self, next_message: Callable[[], Message | None]) -> InBandSender:
-        """Return a sender of the messages that `next_message` takes from the machine."""
-        return InBandSender(
-            self._lock, self._timing, next_message, self._note_sent, partial(self._on_loop, self._on_lost)
-        )
+    def _sender(self) -> InBandSender:
+        """Return a sender of messages of the machine."""
+        lost, go_on = partial(self._on_loop, self._on_lost), partial(self._foreseen, self._work)
+        return InBandSender(self._lock, self._timing, self._note_sent, lost, go_on)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have a function called on the event loop."""
@@ -168,34 +160,40 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
             self._on_loop(self._on_bug, error)
 
     def _changed(self) -> None:
-        """Start the next job and pass on what the machine has to give; called without the lock."""
+        """Carry out what the machine wants done since it has changed; called without the lock."""
         self._timing.changed()
-        self._foreseen(self._start_job)
-        self._foreseen(self._hand_out)
+        self._foreseen(self._work)
 
     def _start(self) -> None:
         self._working = True
         self._changed()
 
-    def _start_job(self) -> None:
-        """Have the next job computed if the compute thread is free."""
-        with self._lock:
-            if self._computing or not self._working:
-                return
-            job = self._machine.next_job()
-            if job is None:
-                return
-            self._computing = True
-        self._timing.run_job(job, partial(self._run_job, job), partial(self._concluded, job))
+    def _work(self, *, starts_job: bool = True) -> None:
+        """Carry out what the machine wants done; called without the lock.
+
+        starts_job: whether the next job may be started, if the compute thread is free.
+        """
+        more = True
+        while more:
+            more = False
+            with self._lock:
+                idle = starts_job and self._working and not self._computing
+                commands = self._poll(idle=idle)
+                self._computing |= any(isinstance(command, Compute) for command in commands)
+            for command in commands:
+                if isinstance(command, Compute):
+                    job = command.job
+                    self._timing.run_job(job, partial(self._run_job, job), partial(self._concluded, job))
+                else:
+                    more |= self._carry_out(command)
 
     def _concluded(self, job: JobT, outcome: Outcome[ResultT | None]) -> None:
         """Take back a job: send what follows from it first, then start the next one."""
         activity, rows = job_activity(job)
         self._foreseen(partial(self._take_back, job, outcome, activity))
         self._timing.changed()
-        self._foreseen(self._hand_out)
-        self._foreseen(self._start_job)
-        self._foreseen(self._hand_out)  # looking for a job may produce messages, and end sessions
+        self._foreseen(partial(self._work, starts_job=False))
+        self._foreseen(self._work)
         if outcome.error is None:
             self._observer.computed(activity, outcome.span, rows)
 
@@ -205,15 +203,15 @@ class LiveDriver(StreamOwner, Generic[JobT, ResultT]):
             if outcome.error is not None:
                 self._machine.fail(job, outcome.error)
             else:
-                self._machine.record_busy(job, outcome.span.seconds)
+                self._machine.ran(job, outcome.span.seconds)
                 # Before the end of the session is told to anyone.
-                for part in session_jobs(job):
-                    self.timeline.add(part.session, activity, *outcome.span, job_rows(part))
+                for each in session_jobs(job):
+                    self.timeline.add(each.session, activity, *outcome.span, job_rows(each))
                 self._finish(job, outcome)
 
     def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:
-        for part, share in shared_bytes(message, num_bytes):
-            session = getattr(part, "session", "")
-            self._machine.record_sent(session, share)
-            self.timeline.add(session, TRANSFER, started, ended, message_rows(part))
+        for each, share in shared_bytes(message, num_bytes):
+            session = getattr(each, "session", "")
+            self._machine.sent(session, share)
+            self.timeline.add(session, TRANSFER, started, ended, message_rows(each))
         self._observer.transferred(message, Span(started, ended))

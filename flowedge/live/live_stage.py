@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,17 +25,20 @@ from flowedge.core.messages import (
     session_messages,
 )
 from flowedge.engine.activity import PRUNE
+from flowedge.engine.commands import Count, SendBack, SendExpress, SendInBand, StageCommand
 from flowedge.engine.jobs import StageExecutor, StageJob, StageResult
 from flowedge.engine.stage.stage import Stage
+from flowedge.engine.work_counts import Load
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.permitted_members import PermittedMembers
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind, OpenLink
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents, OpenLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import FrameError
+from flowedge.protocol.link_kind import LinkKind
 
 MAX_STREAMS = 16  # in-band streams that may be open at once; a pipeline needs one
 
@@ -128,9 +131,9 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         self._permitted = permitted
         self._log = SessionLog(machine.device, pipeline)
         self._on_ended = on_ended
-        self._sender_down = self._sender(self._next_outbound)
+        self._sender_down = self._sender()
         self._owners: dict[str, InStream] = {}
-        self._kept: dict[str, InStream] = {}  # of ended sessions whose caches may be kept
+        self._retained: dict[str, InStream] = {}  # of ended sessions whose caches may be retained
         self._in_band: set[InStream] = set()
         self._express: InStream | None = None
         self._drained: DrainingError | None = None
@@ -145,17 +148,10 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         """Whether a peer has a stream open."""
         return self.ended is None and bool(self._in_band or self._express)
 
-    @property
-    def num_kept(self) -> int:
-        return self._machine.num_kept
-
-    @property
-    def queue_length(self) -> int:
-        return self._machine.queue_length
-
-    @property
-    def is_drained(self) -> bool:
-        return self.ended is not None or (self._machine.is_drained and not self._sender_down.busy)
+    def load(self) -> Load:
+        load = self._machine.load()
+        drained = self.ended is not None or (load.drained and not self._sender_down.busy)
+        return replace(load, drained=drained)
 
     def begin_drain(self, error: DrainingError) -> None:
         self._drained = DrainingError(self.device, "it was stopped after draining")
@@ -208,10 +204,10 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             self._in_band.discard(stream)
             for session in [name for name, owner in self._owners.items() if owner is stream]:
                 del self._owners[session]
-                self._machine.receive(Close(session), express=False)
-            for session in [name for name, owner in self._kept.items() if owner is stream]:
-                del self._kept[session]
-                self._machine.receive(Forget(session), express=False)
+                self._machine.receive(Close(session), LinkKind.IN_BAND)
+            for session in [name for name, owner in self._retained.items() if owner is stream]:
+                del self._retained[session]
+                self._machine.receive(Forget(session), LinkKind.IN_BAND)
         self._changed()
 
     def _segment_bytes(self) -> int:
@@ -230,12 +226,11 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
 
     def _receive(self, stream: InStream, message: Message) -> None:
         with self._lock:
-            for part in session_messages(message):
-                self._receive_part(stream, part)
+            for each in session_messages(message):
+                self._receive_one(stream, each)
 
-    def _receive_part(self, stream: InStream, message: SessionMessage) -> None:
+    def _receive_one(self, stream: InStream, message: SessionMessage) -> None:
         """Take in a message of one session; called with the lock."""
-        express = stream.kind is LinkKind.EXPRESS
         if self.ended is not None or (stream is not self._express and stream not in self._in_band):
             return
         try:
@@ -244,10 +239,10 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             session = getattr(message, "session", "?")
             stream.reply(Fault(session, self.device, error.code, str(error)))
             return
-        if express and isinstance(message, Prune) and message.session in self._owners:
+        if stream.kind is LinkKind.EXPRESS and isinstance(message, Prune) and message.session in self._owners:
             now = time.monotonic()
             self.timeline.add(message.session, PRUNE, now, now)
-        self._machine.receive(message, express=express)
+        self._machine.receive(message, stream.kind)
 
     def _check_sender(self, stream: InStream, message: SessionMessage) -> None:
         if stream.kind is LinkKind.EXPRESS:
@@ -257,9 +252,9 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         session = getattr(message, "session", "")
         owner = self._owners.get(session)
         if isinstance(message, Forget):
-            owner = self._kept.pop(session, stream)
+            owner = self._retained.pop(session, stream)
         source = message.prefix.session if isinstance(message, Open) and message.prefix is not None else ""
-        holder = self._owners.get(source, self._kept.get(source, stream))
+        holder = self._owners.get(source, self._retained.get(source, stream))
         if holder is not stream:
             raise ProtocolError(f"session {source} was not opened on this stream")
         if owner is None and isinstance(message, Open):
@@ -271,35 +266,36 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         elif isinstance(message, Close):
             del self._owners[session]
             if message.kept:
-                self._kept[session] = stream
+                self._retained[session] = stream
 
-    def _hand_out(self) -> None:
-        self._sender_down.send_all()
-        if not self._machine.has_news:
-            return
-        with self._lock:
-            while (message := self._machine.next_upstream()) is not None:
+    def _poll(self, *, idle: bool) -> list[StageCommand]:
+        commands = self._machine.poll(idle=idle, ready=self._sender_down.ready)
+        return [command for command in commands if not self._carried_out(command)]
+
+    def _carried_out(self, command: StageCommand) -> bool:
+        """Carry out a command that has to keep its order; return whether it is carried out."""
+        match command:
+            case SendBack(message):
                 owner = self._owners.get(getattr(message, "session", ""))
                 if owner is not None:
                     owner.reply(message)
-            while (message := self._machine.next_express()) is not None:
+            case SendExpress(message):
                 if self._express is not None:
                     self._express.reply(message)
-            self._count()
+            case Count(counts):
+                self._observer.counted(counts)
+            case SendInBand(message):
+                self._sender_down.claim()
+                if isinstance(message, Fault) and message.device == self.device:
+                    self._on_reply(message)  # the device that sent the wrong message hears of it as well
+                self._log.sending(message)
+                return False
+            case _:
+                return False
+        return True
 
-    def _count(self) -> None:
-        counts = self._machine.take_counts()
-        if counts:
-            self._observer.counted(counts)
-
-    def _next_outbound(self) -> Message | None:
-        message = self._machine.next_outbound()
-        if message is None:
-            return None
-        if isinstance(message, Fault) and message.device == self.device:
-            self._on_reply(message)  # the device that sent the wrong message hears of it as well
-        self._log.sending(message)
-        return message
+    def _carry_out(self, command: SendInBand) -> bool:
+        return self._sender_down.send(command.message)
 
     def _on_link_ready(self) -> None:
         self._foreseen(self._sender_down.link_ready)
@@ -336,12 +332,11 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
             self.ended = reason
             self._log.dropped(self._owners, reason)
             self._owners.clear()
-            self._kept.clear()
+            self._retained.clear()
             self._machine.drop_all()
-            self._count()
         fields = about(event="pipeline_ended", pipeline=self._pipeline, reason=reason)
         _log.info("the pipeline has ended", extra=fields)
-        self._foreseen(self._start_job)  # frees the caches
+        self._foreseen(self._work)  # frees the caches
         link = self._sender_down.link
         if link is not None:
             telling = drained is not None and self._express is not None

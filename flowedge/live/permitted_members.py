@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.core.errors import AccessError
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.server import InStream
+from flowedge.protocol.link_kind import LinkKind
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class PermittedMembers:
             check_caller(stream, self.upstream, f"the device before {device}")
 
 
-def check_caller(stream: InStream, permitted: str, place: str) -> None:
+def check_caller(stream: InStream, permitted: str, role: str) -> None:
     """Check that a stream was opened by the permitted member, given by its URI.
 
-    place: what the member is in the pipeline, for the error.
+    role: what the member is in the pipeline, for the error.
 
     Raises:
         AccessError: when the caller is another member, or has shown no certificate.
     """
     if stream.member != permitted:
-        raise AccessError(f"{stream.member or 'a caller without a certificate'} is not {place}")
+        raise AccessError(f"{stream.member or 'a caller without a certificate'} is not {role}")

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.live.in_band_sender import InBandSender
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.work_timing import WorkTiming
 from flowedge.protocol import wire
+from flowedge.protocol.link_kind import LinkKind
 
 MAX_WAITING = 256  # express messages to one stage; a stage that is this far behind has the in-band copies
 OpenTo: TypeAlias = Callable[[str, LinkKind, LinkEvents], Awaitable[FrameLink]]

@@ -1,12 +1,14 @@
-"""A request that a draft node serves, as the program that asked for it sees it."""
+"""A request that a draft node serves, and how the outputs of its machine come to the requests."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import RLock
 
 from flowedge.core.errors import DeadlineError
-from flowedge.core.request import Output
+from flowedge.core.request import Failed, Finished, Output
 from flowedge.network.deadline import within
 
 
@@ -14,7 +16,8 @@ class RunningRequest:
     """One request that is being served.
 
     Attributes:
-        waiting: whether it waits for room.
+        waiting: whether it waits for capacity.
+        progressed: when the draft node last saw a message, a result or an output of it, on time.monotonic().
         express_bytes: bytes sent for it on express links, once it has ended.
         concluded: whether its last output is out.
     """
@@ -45,3 +48,55 @@ class RunningRequest:
         while outputs and not self.outputs.empty():
             outputs.append(self.outputs.get_nowait())
         return outputs
+
+
+def without_progress(running: Iterable[RunningRequest], now: float, limit_s: float) -> list[RunningRequest]:
+    """Return the requests that are open and have made no progress for longer than `limit_s` seconds."""
+    return [each for each in running if not each.waiting and now - each.progressed > limit_s]
+
+
+OUTPUT_PAUSE_S = 0.01  # between two hand-overs of outputs, which take the interpreter's time from drafting
+
+
+class OutputHandover:
+    """Hands outputs over on the event loop: the first and the last of a request at once, others together.
+
+    Outputs of the moments after a hand-over wait for the next one, OUTPUT_PAUSE_S later.
+    """
+
+    def __init__(
+        self,
+        lock: RLock,
+        on_loop: Callable[[Callable[[], None]], None],
+        deliver: Callable[[Output], None],
+    ) -> None:
+        """
+        lock: the machine's.
+        on_loop: has a function called on the event loop; may be called in any thread.
+        deliver: gives an output to its request; called on the event loop, without the lock.
+        """
+        self._lock = lock
+        self._on_loop = on_loop
+        self._deliver = deliver
+        self._outputs: list[Output] = []
+        self._coming = False  # whether `_hand_over` will be called
+        self._next: asyncio.TimerHandle | None = None
+
+    def put(self, outputs: Sequence[Output]) -> None:
+        """Add outputs, in order; called with the lock, in any thread."""
+        self._outputs += outputs
+        ended = any(isinstance(output, Finished | Failed) for output in outputs)
+        if ended or (outputs and not self._coming):
+            self._coming = True
+            self._on_loop(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        with self._lock:
+            outputs, self._outputs = self._outputs, []
+            self._coming = bool(outputs)
+        if outputs:
+            self._next = asyncio.get_running_loop().call_later(OUTPUT_PAUSE_S, self._hand_over)
+        for output in outputs:
+            self._deliver(output)

@@ -13,7 +13,8 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome
-from flowedge.live.transport.frame_link import FrameLink, LinkKind
+from flowedge.live.transport.frame_link import FrameLink
+from flowedge.protocol.link_kind import LinkKind
 
 T = TypeVar("T")
 

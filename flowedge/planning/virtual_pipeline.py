@@ -7,7 +7,7 @@ ordered by (time, sequence number), so that a run repeats exactly.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
 from flowedge.core.messages import Message, session_messages, shared_bytes
 from flowedge.core.request import Failed, Finished, Output, Request
+from flowedge.engine.commands import Compute, DraftNodeCommand, PutOut, SendBack, SendExpress, SendInBand
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.jobs import (
     DraftExecutor,
@@ -26,6 +27,7 @@ from flowedge.engine.jobs import (
 )
 from flowedge.engine.stage.stage import Stage
 from flowedge.planning.compute_slots import ComputeSlots
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.events import TARGET
 
 DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
@@ -210,30 +212,42 @@ class VirtualPipeline:
         heapq.heappush(self._heap, (time, self._sequence, place, action))
 
     def _pump_draft_node(self) -> None:
-        node = self.draft_node
-        if not self._slots[DRAFT_NODE].busy and (job := node.next_job()) is not None:
-            self._occupy(DRAFT_NODE, job, self._costs.draft_job(job), lambda: self._finish_draft(job))
-        for route in node.routes:
-            while (message := node.next_express(route)) is not None:
-                for place in range(len(self.stages)) if route == TARGET else [place_of(route)]:
-                    self._send_express(place, message)
-            self._send_next(DRAFT_NODE, partial(node.next_outbound, route), route)
-        while (output := node.next_output()) is not None:
-            self.outputs.append(TimedOutput(self.now, output))
+        idle = not self._slots[DRAFT_NODE].busy
+        for command in self._draft_node_commands(idle=idle):
+            match command:
+                case Compute(job):
+                    cost = self._costs.draft_job(job)
+                    self._occupy(DRAFT_NODE, job, cost, partial(self._finish_draft, job))
+                case SendExpress(message, route):
+                    for place in range(len(self.stages)) if route == TARGET else [place_of(route)]:
+                        self._send_express(place, message)
+                case SendInBand(message, route):
+                    self._send(DRAFT_NODE, message, route)
+                case PutOut(output):
+                    self.outputs.append(TimedOutput(self.now, output))
+
+    def _draft_node_commands(self, *, idle: bool) -> Iterator[DraftNodeCommand]:
+        """Yield the commands of the draft node, whose routes share one link: it takes a message at a time."""
+        for route in self.draft_node.routes:
+            ready = () if self._link_busy[DRAFT_NODE] else (route,)
+            yield from self.draft_node.poll(idle=idle and route == TARGET, ready=ready)
 
     def _pump_stage(self, index: int) -> None:
         stage, slot = self._machines[index], self._slots[index]
-        if not slot.busy and (job := stage.next_job()) is not None:
-            cost = self._costs.stage_job(index, job)
-            self._occupy(index, job, cost, lambda: self._finish_stage(index, job))
         if isinstance(slot.job, ForwardBatch) and slot.job.dead and slot.busy:
             self._end_early(index, slot.job)
-        while (message := stage.next_upstream()) is not None:
-            delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
-            self._deliver_up(self.now + delay, index, message)
-        while (message := stage.next_express()) is not None:
-            self._send_tapped(index, message)
-        self._send_next(index, stage.next_outbound, route_of(index))
+        for command in stage.poll(idle=not slot.busy, ready=not self._link_busy[index]):
+            match command:
+                case Compute(job):
+                    cost = self._costs.stage_job(index, job)
+                    self._occupy(index, job, cost, partial(self._finish_stage, index, job))
+                case SendBack(message):
+                    delay = self._costs.latency(index) + self._costs.receive(DRAFT_NODE, message)
+                    self._deliver_up(self.now + delay, index, message)
+                case SendExpress(message):
+                    self._send_tapped(index, message)
+                case SendInBand(message):
+                    self._send(index, message, route_of(index))
 
     def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
         self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
@@ -246,7 +260,7 @@ class VirtualPipeline:
     def _finish_draft(self, job: DraftJob) -> None:
         slot = self._slots[DRAFT_NODE]
         self._observer.computed(DRAFT_NODE, job, slot.started, slot.ended)
-        self.draft_node.record_busy(job, slot.ended - slot.started)
+        self.draft_node.ran(job, slot.ended - slot.started)
         try:
             result = self._draft_executor.run(job)
         except FlowEdgeError as error:
@@ -258,7 +272,7 @@ class VirtualPipeline:
     def _finish_stage(self, index: int, job: StageJob) -> None:
         stage, slot = self._machines[index], self._slots[index]
         self._observer.computed(index, job, slot.started, slot.ended)
-        stage.record_busy(job, slot.ended - slot.started)
+        stage.ran(job, slot.ended - slot.started)
         try:
             output = self._stage_executors[index].run(job)
         except FlowEdgeError as error:
@@ -266,17 +280,12 @@ class VirtualPipeline:
         else:
             stage.finish(job, output)
 
-    def _send_next(self, sender: int, take: Callable[[], Message | None], route: int) -> None:
-        """Have the link out of a device take the next message for a route, unless the link is busy."""
-        if self._link_busy[sender]:
-            return
-        message = take()
-        if message is None:
-            return
+    def _send(self, sender: int, message: Message, route: int) -> None:
+        """Have the link out of a device take a message for a route."""
         self._link_busy[sender] = True
         machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
         for part, share in shared_bytes(message, self._costs.message_bytes(sender, message)):
-            machine.record_sent(getattr(part, "session", ""), share)
+            machine.sent(getattr(part, "session", ""), share)
         left = self.now + self._costs.transfer(sender, message)
         receiver = self._receiver(sender, route)
         delay = self._costs.latency(sender) + self._costs.receive(receiver, message)
@@ -301,7 +310,7 @@ class VirtualPipeline:
             delay = self._costs.latency(DRAFT_NODE) + self._costs.receive(place, message) + extra
             stage = self._machines[place]
             self._observer.expressed(place, message, self.now, self.now + delay)
-            self._at(self.now + delay, place, lambda: stage.receive(message, express=True))
+            self._at(self.now + delay, place, lambda: stage.receive(message, LinkKind.EXPRESS))
 
     def _send_tapped(self, place: int, message: Message) -> None:
         """Have a stage send a message straight to the draft node."""
@@ -324,4 +333,4 @@ class VirtualPipeline:
 
 def _receive_all(stage: Stage, message: Message) -> None:
     for part in session_messages(message):
-        stage.receive(part, express=False)
+        stage.receive(part, LinkKind.IN_BAND)

@@ -108,6 +108,12 @@ class DraftNodeOutbox:
         self.in_band.drop_segments(session)
         self.in_band.put(Close(session, kept=rows))
 
+    def take_express(self) -> list[Message]:
+        """Remove and return the express messages."""
+        taken = list(self.express)
+        self.express.clear()
+        return taken
+
     def clear(self) -> None:
         """Drop all messages."""
         self.in_band = Outbox()

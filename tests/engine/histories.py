@@ -14,6 +14,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.virtual_pipeline import VirtualPipeline
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.events import TARGET
@@ -339,7 +340,7 @@ def lose_kept(node: DraftNode, stages: list[Stage], rng: np.random.Generator) ->
         return
     stage = stages[int(rng.integers(0, len(stages)))]
     for name in kept_by(stage)[:1]:
-        stage.receive(Forget(name), express=False)
+        stage.receive(Forget(name), LinkKind.IN_BAND)
 
 
 def random_middles(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.messages import CONTEXT, Close, Fault, Message, Open, Prune, Segment
+from flowedge.engine.commands import Compute, Count, SendBack, SendExpress, SendInBand, StageCommand
+from flowedge.engine.jobs import StageJob
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.engine.work_counts import WorkCounts
+from flowedge.protocol.link_kind import LinkKind
 from tests.engine.exact_model import ExactStage
 from tests.support.seams import is_empty
 
@@ -42,7 +46,8 @@ class Rig:
     """A stage that computes as soon as it can, unless a job is held back.
 
     Attributes:
-        sent: everything that went downstream; upstream: the credits.
+        sent: everything that went downstream; upstream: the credits; told: what went to the draft node.
+        counted: the counts of its work.
     """
 
     def __init__(self, is_first: bool = True, **limits) -> None:
@@ -52,31 +57,43 @@ class Rig:
         self.executor = ExactStage(0)
         self.sent: list[Message] = []
         self.upstream: list[Message] = []
+        self.told: list[Message] = []
+        self.counted: list[WorkCounts] = []
         self.held: list = []  # a job that is being computed
 
     def receive(self, message: Message, express: bool = False, compute: bool = True) -> list[Message]:
         """Hand over a message; returns what goes downstream after it."""
-        self.stage.receive(message, express)
+        self.stage.receive(message, LinkKind.EXPRESS if express else LinkKind.IN_BAND)
         return self.pump(compute)
 
     def pump(self, compute: bool = True) -> list[Message]:
-        while compute and not self.held and (job := self.stage.next_job()) is not None:
+        while compute and not self.held and (job := self.next_job()) is not None:
             self.stage.finish(job, self.executor.run(job))
-        while (message := self.stage.next_upstream()) is not None:
-            self.upstream.append(message)
         return self.take()
 
+    def next_job(self) -> StageJob | None:
+        """Take the next job, but no message for the link."""
+        commands = self.stage.poll(idle=True, ready=False)
+        self._note(commands)
+        return next((command.job for command in commands if isinstance(command, Compute)), None)
+
     def take(self) -> list[Message]:
-        new = []
-        while (message := self.stage.next_outbound()) is not None:
-            new.append(message)
+        new: list[Message] = []
+        while commands := self.stage.poll(idle=False, ready=True):
+            self._note(commands)
+            new += [command.message for command in commands if isinstance(command, SendInBand)]
         self.sent += new
         return new
 
+    def _note(self, commands: list[StageCommand]) -> None:
+        self.upstream += [command.message for command in commands if isinstance(command, SendBack)]
+        self.told += [command.message for command in commands if isinstance(command, SendExpress)]
+        self.counted += [command.counts for command in commands if isinstance(command, Count)]
+
     def hold(self, message: Segment) -> None:
         """Hand over a segment and leave it being computed."""
-        self.stage.receive(message, express=False)
-        job = self.stage.next_job()
+        self.stage.receive(message, LinkKind.IN_BAND)
+        job = self.next_job()
         assert job is not None
         self.held.append(job)
 
@@ -91,7 +108,7 @@ class Rig:
 
     def check_empty(self) -> None:
         """Nothing is left of any session."""
-        assert self.stage.num_sessions == 0
+        assert self.stage.load().sessions == 0
         assert is_empty(self.stage)
         assert not self.executor.caches
 

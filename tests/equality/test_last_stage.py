@@ -127,5 +127,5 @@ def test_a_session_may_end_in_flight_beside_another(pair: Pair) -> None:
     pipeline.run()
     own = [timed for timed in pipeline.outputs if timed.output.session == "other"]
     assert token_ids(own) == expected(prompt, sampling, 24, "none")
-    assert all(stage.is_drained for stage in pipeline.stages)
+    assert all(stage.load().drained for stage in pipeline.stages)
     assert not any(isinstance(timed.output, Failed) for timed in pipeline.outputs)

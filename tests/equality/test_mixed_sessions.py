@@ -74,7 +74,7 @@ def check_answers(
         outputs = [timed.output for timed in pipeline.outputs if timed.output.session == name]
         session.check(outputs, alone(session.request))
     assert is_empty(pipeline.draft_node)
-    assert not any(stage.num_sessions for stage in pipeline.stages)
+    assert not any(stage.load().sessions for stage in pipeline.stages)
     assert not open_drafts(pipeline)
     for stage, executor in zip(pipeline.stages, stage_executors(pipeline), strict=True):
         assert set(caches_of(executor)) == set(kept_by(stage)), "a cache that no session has"

@@ -122,5 +122,5 @@ def test_prompts_in_many_chunks_and_a_full_stop(pair: Pair, middles: dict[str, L
     run = pipeline(pair, 1, [middles["cut"]], costs=FixedCosts(side_s=0.5))
     outputs = run.generate(request(prompt, sampling, 6, "pipespec"))
     assert token_ids(outputs) == expected(prompt, sampling, 6, "none")
-    assert run.draft_node.num_sessions == 0
-    assert all(middle.num_sessions == 0 for middle in run.side_stages)
+    assert run.draft_node.load().sessions == 0
+    assert all(middle.load().sessions == 0 for middle in run.side_stages)

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,12 +24,12 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.engine.jobs import ForwardBatch, StageJob
 from flowedge.engine.stage.stage import Stage
-from flowedge.live import live_draft_node
+from flowedge.live import running_request
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.running_request import RunningRequest
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
@@ -37,6 +38,7 @@ from flowedge.models.layers.block import LayerBlock
 from flowedge.models.layers.taps import Taps, kept_places
 from flowedge.network.link_settings import LinkSettings
 from flowedge.planning.split import even_split, layer_ranges
+from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.paced.express_faults import Delay, ExpressFault, parse_express_fault
 from tests.support.breadth import dealt
 from tests.support.links import serving_streams
@@ -127,7 +129,7 @@ async def live_pipeline(
             timing("d0", fault),
             progress_s=progress_s,
         )
-        node.admit_within(AdmissionLimits(total_rows=total_rows))
+        node.configure(node.spec, AdmissionLimits(total_rows=total_rows))
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
             await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
@@ -198,8 +200,8 @@ def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models
                 assert [report.device for report in finished.reports] == ["d0", "v1", "v2", "v3"]
                 assert all(report.busy_s > 0 and report.bytes_sent > 0 for report in finished.reports)
             assert plain.counters.prunes == 0
-            await until(lambda: not any(stage.num_sessions for stage in stages))
-            assert node.num_sessions == 0
+            await until(lambda: not any(stage.load().sessions for stage in stages))
+            assert node.load().sessions == 0
 
     run(test)
 
@@ -211,7 +213,7 @@ def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
         assert len(models.kept_places) > 1
         async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
             expected, with_rows = await result_of(node, request("with-rows", "naive_pp"))
-            node.keep_taps(models.kept_places)
+            node.configure(replace(node.spec, kept_taps=models.kept_places), AdmissionLimits())
             tokens, kept = await result_of(node, request("kept", "naive_pp"))
             assert tokens == expected
             accepted = with_rows.counters.accepted_per_round
@@ -220,7 +222,7 @@ def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
                 assert after.bytes_sent < before.bytes_sent
             results = await asyncio.gather(*(result_of(node, request(f"s{i}", "auto")) for i in range(2)))
             assert [tokens for tokens, _ in results] == [expected] * 2
-            await until(lambda: not any(stage.num_sessions for stage in stages))
+            await until(lambda: not any(stage.load().sessions for stage in stages))
 
     run(test)
 
@@ -249,8 +251,8 @@ def test_sessions_wait_for_rows_on_the_stages_and_answer_as_alone(models: Models
             assert [tokens for tokens, _ in results] == [expected] * len(asked)
             with pytest.raises(CapacityError, match="lower max_new_tokens by"):
                 start(node, request("large", max_new_tokens=1500))
-            await until(lambda: not any(stage.num_sessions for stage in stages))
-            assert node.num_sessions == node.num_waiting == 0
+            await until(lambda: not any(stage.load().sessions for stage in stages))
+            assert node.load().sessions == node.load().waiting == 0
 
     run(test)
 
@@ -258,7 +260,7 @@ def test_sessions_wait_for_rows_on_the_stages_and_answer_as_alone(models: Models
 def test_outputs_of_one_moment_are_handed_over_together_with_the_times_of_their_draws(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_draft_node, "OUTPUT_PAUSE_S", 0.5)
+    monkeypatch.setattr(running_request, "OUTPUT_PAUSE_S", 0.5)
 
     async def test() -> None:
         async with live_pipeline(models) as (node, _):
@@ -282,7 +284,9 @@ def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
             generation = start(node, request("gone", max_new_tokens=1000))
             assert isinstance(await generation.next_output(120), Tokens)
             node.end(generation)
-            await until(lambda: not any(stage.num_sessions for stage in stages) and node.num_sessions == 0)
+            await until(
+                lambda: not any(stage.load().sessions for stage in stages) and node.load().sessions == 0
+            )
             assert len((await result_of(node, request("next")))[0]) == TOKENS
 
     run(test)
@@ -336,7 +340,7 @@ def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
             ):
                 with pytest.raises(FlowEdgeError):
                     start(node, bad)
-            assert node.num_sessions == 0
+            assert node.load().sessions == 0
 
     run(test)
 

@@ -21,10 +21,10 @@ def test_turns_of_a_chat_and_a_stage_that_loses_what_it_kept(models: Models) -> 
                 node, replace(request("plain", "autoregressive"), prompt=prompt)
             )
             assert plain.counters.reused_rows == 0
-            assert node.num_kept == 0
+            assert node.load().retained == 0
         async with live_pipeline(models, kept_rows=KEPT_ROWS) as (node, stages):
             assert (await result_of(node, request("a")))[0] == first
-            await until(lambda: all(stage.num_kept == 1 for stage in stages))
+            await until(lambda: all(stage.load().retained == 1 for stage in stages))
             turn, finished = await result_of(node, replace(request("b", "auto"), prompt=prompt))
             assert turn == expected
             assert finished.counters.reused_rows >= len(request("x").prompt) + TOKENS // 2
@@ -33,10 +33,10 @@ def test_turns_of_a_chat_and_a_stage_that_loses_what_it_kept(models: Models) -> 
             again, finished = await result_of(node, replace(request("c"), prompt=prompt))
             assert again == expected, "it was computed from the start"
             assert finished.counters.reused_rows == 0
-            await until(lambda: not any(stage.num_sessions for stage in stages))
+            await until(lambda: not any(stage.load().sessions for stage in stages))
             assert forget_kept(node, KEPT_ROWS) > 0
-            await until(lambda: not any(stage.num_kept for stage in stages))
-            assert node.num_kept == 0
-            assert [stage.is_drained for stage in stages] == [True] * len(stages)
+            await until(lambda: not any(stage.load().retained for stage in stages))
+            assert node.load().retained == 0
+            assert [stage.load().drained for stage in stages] == [True] * len(stages)
 
     run(test)

@@ -61,8 +61,8 @@ def test_mixed_sessions_answer_as_each_alone(models: Models, fault: str) -> None
                 assert not any(isinstance(output, Failed) for output in outputs)
                 session.check(outputs, tokens)
             assert sum(isinstance(outputs[-1], Finished) for outputs in answers if outputs) >= 4
-            await until(lambda: not any(stage.num_sessions for stage in stages))
-            assert node.num_sessions == node.num_waiting == 0
+            await until(lambda: not any(stage.load().sessions for stage in stages))
+            assert node.load().sessions == node.load().waiting == 0
 
     run(test)
 

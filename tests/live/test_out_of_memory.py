@@ -64,9 +64,9 @@ def test_only_the_request_that_lacks_memory_ends(
                     await result_of(node, request("short", max_new_tokens=TOKENS))
             tokens, _ = await result_of(node, request("after", max_new_tokens=TOKENS))
             assert tokens == expected
-            assert not node.num_sessions
+            assert not node.load().sessions
             for stage in stages:
-                assert not stage.num_sessions
+                assert not stage.load().sessions
 
     run(test)
 

@@ -18,13 +18,14 @@ from flowedge.core.message_limits import MAX_FRAME_BYTES
 from flowedge.core.messages import Close, Credit, Fault, Message, Open, Segment
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import SERVICE, STREAM_METHODS, OutLink
 from flowedge.live.transport.listener import UNPROVEN_PER_ADDRESS, LinkListener
 from flowedge.live.transport.server import InStream
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import pipeline_pb2 as pb
 from tests.support.free_ports import free_port
 from tests.support.links import RawLink, frame_of, serving_streams

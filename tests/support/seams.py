@@ -27,6 +27,7 @@ from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
 from flowedge.models.layers.cache import SessionCache
 from flowedge.planning.virtual_pipeline import VirtualPipeline
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.auto.step_times import StepTimes
@@ -39,12 +40,12 @@ from flowedge.v1 import agent_pb2 as pb
 
 def stage_sessions(stage: Stage) -> dict[str, StageSession]:
     """Return the sessions of a stage: the protocol's invariants are about epochs that no message shows."""
-    return stage._sessions
+    return stage._table.open
 
 
 def kept_by(stage: Stage) -> list[str]:
     """Return the ended sessions of which a stage keeps caches; see `stage_sessions`."""
-    return list(stage._kept._caches)
+    return list(stage._table.retained._caches)
 
 
 def begins_again(node: DraftNode, session: str) -> bool:
@@ -55,7 +56,7 @@ def begins_again(node: DraftNode, session: str) -> bool:
 def lose_kept(stage: LiveStage, session: str) -> None:
     """Have a live stage lose what it keeps of a session: no message of a draft node has this effect."""
     with stage._lock:
-        stage._machine.receive(Forget(session), express=False)
+        stage._machine.receive(Forget(session), LinkKind.IN_BAND)
 
 
 def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
@@ -65,25 +66,25 @@ def draft_sessions(node: DraftNode) -> dict[str, DraftSession]:
 
 def inbox(stage: Stage) -> Iterable[Segment]:
     """Return the segments that wait in a stage: rows trimmed here are never computed, nor seen outside."""
-    return stage._inbox
+    return stage._batching.waiting
 
 
 def being_computed(stage: Stage) -> list[ComputingSegment]:
     """Return the segments that a stage computes: that a prune reaches them shows in no message."""
-    return stage._computing._segments
+    return stage._batching.computing._segments
 
 
 def has_tombstones(stage: Stage) -> bool:
     """Return whether the stage remembers ended sessions: a tombstone that stays shows in memory only."""
-    return bool(stage._closed)
+    return bool(stage._table.ended)
 
 
 def is_empty(machine: Stage | DraftNode) -> bool:
     """Return whether nothing of any session is left; see `has_tombstones`."""
     if isinstance(machine, Stage):
-        queued = machine._inbox or len(machine._outbox) or machine.num_kept
-        return not (machine._sessions or machine._closed or queued)
-    return not (machine._sessions or machine._closing or machine._reports)
+        load = machine.load()
+        return load.drained and not load.queued and not load.retained
+    return not (machine._sessions or machine._closing)
 
 
 def forget_kept(node: LiveDraftNode, rows: int) -> int:

@@ -190,13 +190,14 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
         }
         yield InfoMetricFamily("flowedge_role", _INFOS["flowedge_role"], about)
     yield _single("flowedge_role_ready", float(role.ready))
-    yield _single("flowedge_sessions", role.num_sessions)
-    yield _single("flowedge_kept_sessions", role.num_kept)
+    load = role.load()
+    yield _single("flowedge_sessions", load.sessions)
+    yield _single("flowedge_kept_sessions", load.retained)
     yield _single("flowedge_weight_bytes", device.weight_bytes)
     if not device.layer_stop:  # a draft node
-        yield _single("flowedge_queue_requests", role.num_waiting)
+        yield _single("flowedge_queue_requests", load.waiting)
     else:
-        yield _single("flowedge_queue_segments", role.queue_length)
+        yield _single("flowedge_queue_segments", load.queued)
         yield _single("flowedge_kv_cache_bytes", device.cache_bytes)
         yield _single("flowedge_kv_cache_budget_bytes", role.cache_budget)
 

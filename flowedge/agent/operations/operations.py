@@ -143,7 +143,7 @@ class Operations:
         self._notifier.tell(STOPPING)
         name, roles = self._agent.name, self._agent.roles
         roles.begin_drain(DrainingError(name, "it is draining and accepts no new work"))
-        running = roles.role.num_sessions if roles.role is not None else 0
+        running = roles.role.load().sessions if roles.role is not None else 0
         fields = about(event="draining", sessions=running, seconds=self._agent.config.deadlines.drain_s)
         _log.info("the agent is draining: what runs has this long to end", extra=fields)
         await self._report_state()
@@ -156,7 +156,7 @@ class Operations:
             _log.info("the agent has drained", extra=about(event="drained"))
             return
         why = "told to stop at once" if hurry.is_set() else f"{deadlines.drain_s:g} s were over"
-        fields = about(event="handed_back", sessions=role.num_sessions, reason=why)
+        fields = about(event="handed_back", sessions=role.load().sessions, reason=why)
         _log.warning("what still runs is handed back", extra=fields)
         reason = "it is draining, and the session did not end in time"
         role.fail_sessions(DrainingError(self._agent.name, reason))
@@ -208,7 +208,7 @@ def _serving(role: PipelineRole | None, *, draining: bool) -> dict[str, bool]:
 
 async def _is_drained(role: PipelineRole, seconds: float, hurry: asyncio.Event) -> bool:
     deadline = time.monotonic() + seconds
-    while not role.is_drained:
+    while not role.load().drained:
         if hurry.is_set() or time.monotonic() > deadline:
             return False
         await asyncio.sleep(POLL_S)
@@ -226,5 +226,5 @@ def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) 
     else:
         layers = f", layers {device.layer_start} to {device.layer_stop - 1}" if device.layer_stop else ""
         parts.append(f"{device.role} of {role.config.model}{layers}{'' if role.ready else ', loading'}")
-        parts.append(f"{role.num_sessions} sessions")
+        parts.append(f"{role.load().sessions} sessions")
     return "; ".join(parts)

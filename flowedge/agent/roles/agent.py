@@ -14,13 +14,14 @@ from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.device.compute import DeviceCompute
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import MakeTiming, RealTime
 from flowedge.models.libraries import import_libraries
 from flowedge.network.address import join_address
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
 from flowedge.weights.service import WeightsService

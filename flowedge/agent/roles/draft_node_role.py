@@ -40,10 +40,11 @@ from flowedge.device.memory import read_memory_of
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.live.activity.watched_draft_node import WatchedDraftNode
 from flowedge.live.running_request import RunningRequest
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
 from flowedge.network.deadline import ProgressDeadline
 from flowedge.planning.fit import session_rows
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.events import TARGET
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.known_models import is_reference
@@ -87,7 +88,7 @@ class DraftNodeRole(PipelineRole):
         self._exact = False
         self._verification: VerificationPlace = DRAFT_NODE
 
-    async def load(self, report: ReportProgress) -> None:
+    async def take_up(self, report: ReportProgress) -> None:
         """Take the role up, and have the other devices take theirs.
 
         Raises the FlowEdgeError of the device that fails; all devices have been released then.
@@ -138,8 +139,8 @@ class DraftNodeRole(PipelineRole):
                 f"the drafter taps the layers {list(drafter.taps)}, the pipeline {list(self._taps or ())}"
             )
         models.executor.drafter = drafter
-        live.draft_with(needs_features=drafter.needs_features)
-        live.admit_within(self.limits(models))
+        spec = replace(live.spec, has_drafter=True, needs_features=drafter.needs_features, keeps_drafter=True)
+        live.configure(spec, self.limits(models))
 
     def describe(self, device: pb.Device) -> None:
         if not self.in_use:  # the pipeline is broken; the device may be given another role
@@ -150,7 +151,8 @@ class DraftNodeRole(PipelineRole):
         if self._loaded:
             device.stage_addresses.extend(self._request.stages)
             device.middles.extend(self._request.middles)
-            device.sessions, device.waiting = self.num_sessions, self.num_waiting
+            load = self.load()
+            device.sessions, device.waiting = load.sessions, load.waiting
             device.context_tokens = 0 if self._live is None else self._live.context_tokens
         if self._models is not None:
             device.weight_bytes, device.draft_tokens = self._models.weight_bytes, self._models.draft_tokens
@@ -228,12 +230,11 @@ class DraftNodeRole(PipelineRole):
             self._live = self._make_live(models)
             self._stages_ready = await asyncio.gather(*others)
         ready = self._stages_ready[: len(target.stages)]
-        self._live.admit_within(self.limits(models))
         exact = [stage.exact for stage in ready]
         self._verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
-        self._live.verify_at(self._verification)
         fields = about(event="verification", pipeline=self.label, verification=self._verification)
         _log.info("the place that draws tokens is known", extra=fields)
+        kept: tuple[tuple[int, int], ...] = ()
         if self._taps:
             kept = await choose_kept_taps(
                 target,
@@ -243,9 +244,10 @@ class DraftNodeRole(PipelineRole):
                 self._members.by_address,
                 draws=self._verification == LAST_STAGE,
             )
-            self._live.keep_taps(kept)
             when = "when rows are accepted" if kept else "with every row"
             await report(agent.name, f"what the drafter reads of inner layers comes {when}")
+        spec = replace(self._live.spec, verification=self._verification, kept_taps=kept)
+        self._live.configure(spec, self.limits(models))
         self._exact = all(exact) and (models.exact or self._verification == LAST_STAGE)
         if config.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]

@@ -128,7 +128,7 @@ class EmbeddedDraftNode:
 
         self._role = DraftNodeRole(agent, request, taps)
         await agent.roles.take(self._role)
-        await self._role.load(report_text)
+        await self._role.take_up(report_text)
 
 
 @dataclass(frozen=True)

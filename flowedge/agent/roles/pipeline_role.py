@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import PipelineConfig
+from flowedge.engine.work_counts import Load
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
@@ -66,29 +67,9 @@ class PipelineRole(ABC):
         """Whether the role is loaded and its pipeline is whole."""
         return self._loaded and self._live is not None and self._live.alive
 
-    @property
-    def num_sessions(self) -> int:
-        return 0 if self._live is None else self._live.num_sessions
-
-    @property
-    def num_kept(self) -> int:
-        """Ended sessions of which caches are kept."""
-        return 0 if self._live is None else self._live.num_kept
-
-    @property
-    def queue_length(self) -> int:
-        """Segments that wait to be computed; 0 on a draft node."""
-        return 0 if self._live is None else self._live.queue_length
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait to be opened; 0 on a stage."""
-        return 0 if self._live is None else self._live.num_waiting
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether a stop would interrupt nothing, except loading."""
-        return self._live is None or self._live.is_drained
+    def load(self) -> Load:
+        """Return what the device holds now; nothing while the role is being loaded."""
+        return Load() if self._live is None else self._live.load()
 
     def begin_drain(self, error: DrainingError) -> None:
         """Refuse everything new with an error; open sessions go on."""
@@ -96,7 +77,7 @@ class PipelineRole(ABC):
             self._live.begin_drain(error)
 
     def fail_sessions(self, error: DrainingError) -> None:
-        """End every session with an error. `is_drained` is true when all peers have been told."""
+        """End every session with an error. The load is drained when all peers have been told."""
         if self._live is not None:
             self._live.fail_sessions(error)
 

@@ -12,9 +12,10 @@ from flowedge.core.pipeline_config import AUTO, OFF, ON
 from flowedge.engine.stage.stage import Stage
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.permitted_members import PermittedMembers
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
 from flowedge.network.deadline import within
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.model_opener import ModelOpener, ReportFetch
 from flowedge.weights.model_request import ModelRequest, OpenedModel
@@ -68,7 +69,7 @@ class StageRole(PipelineRole):
         """Whether the stage has the LM head, to draw tokens; False before it is loaded."""
         return self._executor is not None and self._executor.head is not None
 
-    async def load(self, report: ReportFetch) -> None:
+    async def take_up(self, report: ReportFetch) -> None:
         """Take the role up. Raises FlowEdgeError, DeadlineError when it takes too long."""
         await self._until_stopped(self._load(report))
 

@@ -54,7 +54,7 @@ class AgentService(rpc.AgentServicer):
         name = self._agent.name
         await self._become(
             context,
-            lambda report: self._take(role, request, lambda: role.load(partial(report, name))),
+            lambda report: self._take(role, request, lambda: role.take_up(partial(report, name))),
             lambda: pb.RoleProgress(exact=role.exact, draws=role.draws, room=role.room),
         )
 
@@ -73,7 +73,7 @@ class AgentService(rpc.AgentServicer):
         """
         current().check_leads()
         role = _made(request, lambda: DraftNodeRole(self._agent, request, caller=caller))
-        await self._take(role, request, lambda: role.load(report))
+        await self._take(role, request, lambda: role.take_up(report))
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         await self._agent.roles.release(request.pipeline, giver=only_giver(context))

@@ -87,7 +87,7 @@ class PipelineWatch:
 
     def _state(self) -> pb.PipelineState:
         live = self._live
-        return self._reader.state(live.num_running, live.num_waiting, time.monotonic())
+        return self._reader.state(live.num_running, live.load().waiting, time.monotonic())
 
     async def _run(self) -> None:
         self._live.begin_notes(self._notes)

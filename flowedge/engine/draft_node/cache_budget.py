@@ -37,7 +37,7 @@ class AdmissionLimits:
         return self.queue_s / 4
 
     def within(self, *, total_rows: int, session_rows: int, sessions: int) -> AdmissionLimits:
-        """Return the limits with another stage; 0 stands for a limit that the stage has not told."""
+        """Return the limits with another stage; 0 stands for a limit that the stage has not given."""
         return replace(
             self,
             total_rows=min(self.total_rows, total_rows or self.total_rows),
@@ -84,17 +84,17 @@ class CacheBudget:
         self.drafter_rows -= claim.drafter_rows
         return True
 
-    def rows_over(self, kept_rows: int, limits: AdmissionLimits) -> int:
-        """Return by how many cache rows open and kept sessions are beyond the room; 0 if they are not.
+    def rows_over(self, retained_rows: int, limits: AdmissionLimits) -> int:
+        """Return by how many cache rows open and retained sessions exceed the capacity; 0 if they do not.
 
-        kept_rows: of sessions that have ended, whose rows count on stages and in the drafter alike.
+        retained_rows: of sessions that have ended, whose rows count on stages and in the drafter alike.
         """
-        over_stages = self.rows + kept_rows - limits.total_rows
-        over_drafter = self.drafter_rows + kept_rows - limits.drafter_rows
+        over_stages = self.rows + retained_rows - limits.total_rows
+        over_drafter = self.drafter_rows + retained_rows - limits.drafter_rows
         return max(over_stages, over_drafter, 0)
 
     def fits(self, claim: CacheClaim, limits: AdmissionLimits) -> bool:
-        """Return whether there is room for another session now."""
+        """Return whether there is capacity for another session now."""
         return (
             len(self._held) < limits.sessions
             and self.rows + claim.rows <= limits.total_rows
@@ -119,12 +119,12 @@ def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) ->
     Raises:
         CapacityError: when it does not; the error says by how much.
     """
-    for rows, room, where in (
+    for rows, capacity, where in (
         (claim.rows, rows_alone(limits, drafts=False), "the caches of the stages"),
         (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
     ):
-        if rows > room:
+        if rows > capacity:
             raise CapacityError(
-                f"the request needs {rows} cache rows, and {where} have room for {room}: lower "
-                f"max_new_tokens by {rows - room} or more, or shorten the prompt"
+                f"the request needs {rows} cache rows, and {where} have room for {capacity}: lower "
+                f"max_new_tokens by {rows - capacity} or more, or shorten the prompt"
             )

@@ -16,7 +16,8 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 class RowsInFlightMeter:
     """Counts a session's segments from the moment they are handed to the link until they are settled.
 
-    A segment is settled when it has been verified, or has come back without a live row and its turn has come.
+    A segment is settled when it has been verified, or when it has come back without a live row and all
+    segments before it are settled.
     Segments are settled in the order in which they were sent. Means are over the time from the first mark to
     the latest.
     """
@@ -89,12 +90,15 @@ class DecodeCounts:
         meter: of the rows in flight.
         rollbacks: see DecodeCounters; as of the latest commands of the strategy.
         reused_rows: see DecodeCounters.
+        busy_s, bytes_sent: of the draft node itself, as in StageReport.
     """
 
     def __init__(self) -> None:
         self.meter = RowsInFlightMeter()
         self.rollbacks: tuple[int, ...] = ()
         self.reused_rows = 0
+        self.busy_s = 0.0
+        self.bytes_sent = 0
         self._work: Counter[str] = Counter()  # fields of DecodeCounters
         self._per_segment: list[int] = []
         self._per_round: list[int] = [0]

@@ -1,16 +1,15 @@
 """The state machine of the draft node, D0: it drafts, verifies, and alone changes a session's sequence.
 
 Like the stage it opens no socket, reads no clock and starts no thread. A driver hands requests over with
-`prepare` and `start` and messages with `receive`. It takes jobs with `next_job`, in-band messages to the
-first stage with `next_outbound`, messages to every stage with `next_express`, and outputs for clients with
-`next_output`.
+`prepare` and `start` and messages with `receive`, and carries out the commands of `poll`. It hands back the
+outcomes of a job with `finish`.
 A route is the way to one pipeline: TARGET to the target's, the others to pipelines of one whole model each.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from flowedge.core.errors import (
     BadRequestError,
@@ -24,10 +23,7 @@ from flowedge.core.messages import (
     Close,
     Credit,
     Fault,
-    Forget,
-    Heartbeat,
     Message,
-    Open,
     Prune,
     Segment,
     Tapped,
@@ -36,9 +32,10 @@ from flowedge.core.request import Failed, Output, Request, Rows
 from flowedge.core.sampling import Walk
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
+from flowedge.engine.commands import Compute, DraftNodeCommand, PutOut, SendExpress, SendInBand
 from flowedge.engine.draft_node.batching import next_draft_job, send_steps
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
-from flowedge.engine.draft_node.draft_node_spec import UNOBSERVED_SESSIONS, DraftNodeSpec, SessionObserver
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.draft_node.prefill_order import PrefillOrder
 from flowedge.engine.draft_node.preparing import prepared_session
@@ -56,7 +53,7 @@ from flowedge.engine.jobs import (
     sessions_of,
     shares_of,
 )
-from flowedge.engine.statistics import WorkReports
+from flowedge.engine.work_counts import Load
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.base import HierarchicalStrategy, Strategy
 from flowedge.strategies.commands import AcceptPath, Append, Command, Emit, Grow, Keep, Send, SendTo, Withdraw
@@ -68,9 +65,8 @@ class DraftNode:
 
     Attributes:
         spec: may be replaced; sessions that are prepared from then on go by it.
-        admission: the sessions that wait for room.
-        target: the sessions on the target's route, and those that are kept there.
-        observer: is told of tokens that are put out.
+        admission: the sessions that wait to be opened.
+        target: the sessions on the target's route, and those that are retained there.
     """
 
     def __init__(
@@ -91,15 +87,15 @@ class DraftNode:
         self._cache_jobs: deque[DraftJob] = deque()
         self._outgoing = [DraftNodeOutbox() for _ in self.routes]
         self._outputs: deque[Output] = deque()
-        self._reports = WorkReports(device)
         self._now = 0.0
-        self.observer: SessionObserver = UNOBSERVED_SESSIONS
         self._prefill = PrefillOrder(spec.prefill_rows, self._outgoing[TARGET])
         self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
 
-    @property
-    def num_sessions(self) -> int:
-        return len(self._sessions) + len(self._closing)
+    def load(self) -> Load:
+        """Return what the draft node holds now."""
+        sessions = len(self._sessions) + len(self._closing)
+        waiting, retained = self.admission.num_waiting, self.target.num_retained
+        return Load(sessions, retained, waiting=waiting, drained=not sessions)
 
     @property
     def routes(self) -> range:
@@ -111,7 +107,7 @@ class DraftNode:
         return prepared_session(request, strategy, self._make_text(), self.spec, limits)
 
     def start(self, session: DraftSession) -> None:
-        """Open a prepared session, at once or when there is room for it.
+        """Open a prepared session, at once or when the caches have capacity for it.
 
         Raises what SessionAdmission.arrive raises, and BadRequestError when a session of its name is open.
         """
@@ -130,8 +126,7 @@ class DraftNode:
         session.tell_time(self._now)
         session.strategy.opened()
         self._sessions[session.name] = session
-        self._reports.begin(session.name)
-        self.target.forget_oldest(self.admission.rows_over(self.target.kept_rows))
+        self.target.forget_oldest(self.admission.rows_over(self.target.retained_rows))
         self.target.begin(session, self._sessions.values())
         for route in session.side_routes:
             self._outgoing[route].put(session.opening(route))
@@ -168,13 +163,14 @@ class DraftNode:
         for name in [*self.admission.waiting, *self._sessions, *self._closing]:
             self.fail_session(name, error)
         self._closing.clear()
-        self._reports.clear()
         self.target.forget(self.target.names)
         for outbox in self._outgoing:
             outbox.clear()
 
     def receive(self, message: Message, route: int = TARGET, sender: str = "the last stage") -> None:
         """Take in a message from the last stage of a route, a credit from the first, or a fault.
+
+        A message of another kind has passed all stages, and has no effect here.
 
         sender: the name of the device that sent it, for messages; "" for what has not come in-band.
         """
@@ -196,17 +192,43 @@ class DraftNode:
                 case Fault():
                     error = error_from_code(message.code, message.device, message.reason)
                     self._fail(name, error, route, in_band=bool(sender))
-                case Open() | Forget() | Heartbeat():
-                    pass
         except (ProtocolError, NonFiniteError) as broken:
             self.fail_session(name, named(broken, self.device))
 
-    def next_job(self) -> DraftJob | None:
-        """Return the next job, once the job before it is finished; verifying goes before drafting."""
-        if self._cache_jobs:
-            return self._cache_jobs.popleft()
-        send_steps(self._sessions.values(), self._outgoing[TARGET])
-        return next_draft_job(self._sessions, self.fail_session)
+    def poll(self, *, idle: bool, ready: Collection[int]) -> list[DraftNodeCommand]:
+        """Return what is to be done now, in order.
+
+        Args:
+            idle: whether the next job may begin; at most one is returned.
+            ready: the routes whose in-band link takes a message; at most one is returned for each.
+        """
+        commands: list[DraftNodeCommand] = []
+        job: DraftJob | None = None
+        if idle and self._cache_jobs:
+            job = self._cache_jobs.popleft()
+        elif idle:
+            send_steps(self._sessions.values(), self._outgoing[TARGET])
+            job = next_draft_job(self._sessions, self.fail_session)
+        if job is not None:
+            commands.append(Compute(job))
+        if ready:
+            send_steps(self._sessions.values(), self._outgoing[TARGET])
+        for route, outbox in enumerate(self._outgoing):
+            commands += [SendExpress(message, route) for message in outbox.take_express()]
+            if route in ready and (message := outbox.in_band.pop()) is not None:
+                commands.append(SendInBand(message, route))
+        commands += map(PutOut, self._outputs)
+        self._outputs.clear()
+        return commands
+
+    def ran(self, job: DraftJob, seconds: float) -> None:
+        """Add the time of a job that is about to be taken back to the reports of its sessions."""
+        rows = job_activity(job)[1]
+        for name, share in shares_of(job).items():
+            session = self._find(name)
+            if session is not None:
+                session.counts.busy_s += seconds * share
+                session.latest_job = JobTime(rows, seconds)
 
     def finish(self, job: ModelJob, result: DraftOutcome) -> None:
         """Take back the job of one session of a batch that was run, with its outcome."""
@@ -247,31 +269,15 @@ class DraftNode:
             self.target.forget([name])
             self.fail_session(name, error)
 
-    def next_outbound(self, route: int = TARGET) -> Message | None:
-        """Return the next message for the link to a route's first stage, which must be ready to take it."""
-        send_steps(self._sessions.values(), self._outgoing[TARGET])
-        return self._outgoing[route].in_band.pop()
+    def sent(self, name: str, num_bytes: int) -> None:
+        """Add bytes sent in-band to a session's report."""
+        session = self._find(name)
+        if session is not None:
+            session.counts.bytes_sent += num_bytes
 
-    def next_express(self, route: int = TARGET) -> Message | None:
-        """Return the next message to be sent to every stage of a route at once."""
-        express = self._outgoing[route].express
-        return express.popleft() if express else None
-
-    def next_output(self) -> Output | None:
-        """Return the next output of a request."""
-        return self._outputs.popleft() if self._outputs else None
-
-    def record_busy(self, job: DraftJob, seconds: float) -> None:
-        """Add the time of a job to the reports of its sessions; called before the job is finished."""
-        rows = job_activity(job)[1]
-        for name, share in shares_of(job).items():
-            self._reports.add(name, busy_s=seconds * share)
-            if name in self._sessions:
-                self._sessions[name].latest_job = JobTime(rows, seconds)
-
-    def record_sent(self, name: str, num_bytes: int) -> None:
-        """Add bytes sent to the first stages to a session's report."""
-        self._reports.add(name, num_bytes=num_bytes)
+    def _find(self, name: str) -> DraftSession | None:
+        """Return a session that is open, or whose end has not come back."""
+        return self._sessions.get(name) or self._closing.get(name)
 
     def _send_prompt(self, session: DraftSession, route: int) -> None:
         segment = session.ledger(route).next_prompt_segment(self.spec.prefill_rows)
@@ -338,18 +344,15 @@ class DraftNode:
         if route == TARGET:
             self.target.take_close(close)
         session = self._closing.get(close.session)
-        if session is None:
-            return
-        session.reports[route] = close.reports
-        if len(session.reports) == len(session.routes):
-            del self._closing[close.session]
-            self._finished(session)
+        if session is not None:
+            session.reports[route] = close.reports
+            if len(session.reports) == len(session.routes):
+                self._finished(self._closing.pop(close.session))
 
     def _finished(self, session: DraftSession) -> None:
         """Put out the end of a closed session; a session that was cancelled or failed has no such output."""
-        own = self._reports.take(session.name)
         if session.answer.finish_reason is not None:
-            self._outputs.append(session.finished(own))
+            self._outputs.append(session.finished(self.device))
 
     def _carry_out(self, session: DraftSession, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -380,7 +383,6 @@ class DraftNode:
         """Put out certain tokens; return whether the generation ends with them."""
         tokens = session.answer.put_out(emit.tokens, self._now)
         session.counts.put_out(len(tokens.token_ids), self._now)
-        self.observer.put_out(session.name, tokens.token_ids, self._now)
         self._outputs.append(tokens)
         return session.answer.finish_reason is not None
 
@@ -392,7 +394,7 @@ class DraftNode:
         self.target.end(session, last, keep=keep)
         for route in session.side_routes:
             self._outgoing[route].close(name)
-        # Each device hears of this end before it hears of the next session, so the room is free already.
+        # Each device hears of this end before it hears of the next session, so its cache is free already.
         self.admission.release(name, self._now)
         self.target.begin_waiting(self._sessions.values())
         self.admit()

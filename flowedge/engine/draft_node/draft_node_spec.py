@@ -1,8 +1,7 @@
-"""What a draft node's pipeline takes and returns, and by which interface its sessions are observed."""
+"""What a draft node's pipeline takes and returns, and what its sessions may use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import BadRequestError, CapacityError
@@ -24,9 +23,9 @@ class DraftNodeSpec:
         num_stages: verification stages, by which lock-step strategies time their steps.
         num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
             between the drafter and the target.
-        kept_taps: for each stage that keeps what it taps of draft rows (see Open.keeps_taps), the place of
-            the first of these values in a row and the place behind the last; empty where they come with the
-            rows.
+        kept_taps: for each stage that keeps what it taps of draft rows (see Open.keeps_taps), the
+            column of the first of these values in a row and the column behind the last; empty where they
+            come with the rows.
         verification: where the target's tokens are drawn; requests for rows only have nothing to draw.
         vocab_size: bound of the token ids that come back.
         max_sessions: most sessions open at once.
@@ -73,20 +72,3 @@ class DraftNodeSpec:
                 f"the model takes {self.max_positions}: shorten the prompt or lower max_new_tokens"
             )
         return wanted
-
-
-class SessionObserver:
-    """An observer of the sessions of a draft node. This class ignores all calls.
-
-    A method is called before the messages and outputs that follow from what it tells are taken from the
-    machine. It must not fail.
-    """
-
-    def put_out(self, session: str, tokens: Sequence[int], now: float) -> None:
-        """Take note that a session has put out tokens.
-
-        now: time of the event, in seconds of the driver's clock.
-        """
-
-
-UNOBSERVED_SESSIONS = SessionObserver()

@@ -38,7 +38,7 @@ class DraftSession:
     Attributes:
         capacity: cache rows it needs on every stage.
         drawing: what the last stage needs to draw its tokens; None where the draft node draws them.
-        side_routes: its parts on the routes beside the target's, by route.
+        side_routes: its sessions on the routes beside the target's, by route.
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         needs_features: whether its drafter is given the target's hidden states.
         keeps_drafter: whether other sessions may copy true rows of its drafter.
@@ -116,13 +116,14 @@ class DraftSession:
         return self._true_rows.taken if self.keeps_drafter else 0
 
     def last_extension(self) -> ExtendDraft | None:
-        """Return the job that gives the drafter the true rows that it lacks at the end, if they are here."""
+        """Return the job that gives the drafter the session's last true rows; None if their values lack."""
         if not self._true_rows or not self._true_rows.complete:
             return None
         return ExtendDraft(self.name, *self._true_rows.take())
 
-    def finished(self, own: StageReport) -> Finished:
-        """Return the output that ends the request; `own` is the report of the draft node."""
+    def finished(self, device: str) -> Finished:
+        """Return the output that ends the request; `device` is the draft node's name."""
+        own = StageReport(device, busy_s=self.counts.busy_s, bytes_sent=self.counts.bytes_sent)
         return Finished(
             session=self.name,
             reason=self.answer.finish_reason or "",
@@ -151,7 +152,7 @@ class DraftSession:
         return self._ledger if route == TARGET else self.side_route(route).ledger
 
     def side_route(self, route: int) -> RouteSession:
-        """Return the session's part on a route beside the target's.
+        """Return the session on a route beside the target's.
 
         Raises:
             ProtocolError: when the session does not use the route.
@@ -161,7 +162,7 @@ class DraftSession:
         return self.side_routes[route]
 
     def take_grants(self, route: int) -> int:
-        """Return the number of credits of a route that the strategy is to be told of now."""
+        """Return the number of credits of a route that the strategy is to hear of now."""
         if not self.prefilled or (route != TARGET and not self.side_route(route).ready):
             return 0
         return self.ledger(route).take_grants()

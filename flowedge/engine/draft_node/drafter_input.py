@@ -1,4 +1,4 @@
-"""The target's rows on the way to the drafter: verified, and not given to it yet."""
+"""The target's rows for the drafter: accepted, and not handed to it yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrafterInput:
         for first, stop in kept:
             self._columns[first:stop] = False
         self._tapped: dict[int, list[Payload]] = {first: [] for first in self._kept}
-        self._due = dict.fromkeys(self._kept, 0)  # accepted rows that a stage has not told of
+        self._due = dict.fromkeys(self._kept, 0)  # accepted rows that a stage has not sent
         self._features: list[Payload] = []
         self._tokens: list[IntArray] = []
 
@@ -60,7 +60,7 @@ class DrafterInput:
         self._tokens.append(next_tokens)
 
     def accept(self, prune: Prune) -> None:
-        """Note that every stage is to tell of the rows that a prune accepts."""
+        """Note that every stage is to send its values of the rows that a prune accepts."""
         for first in self._due:
             self._due[first] += prune.accepted
 
@@ -72,7 +72,9 @@ class DrafterInput:
         """
         first, rows = tapped.first, tapped.rows
         if first not in self._kept:
-            raise ProtocolError(f"values from place {first} of a row were tapped; no stage keeps these")
+            raise ProtocolError(
+                f"tapped values from column {first} of a row came; no stage was asked to keep these"
+            )
         wanted = self._kept[first] - first
         fits = rows.ndim == 2 and rows.shape[1] == wanted and rows.dtype.name == self._dtype
         if not fits or len(rows) > self._due[first]:

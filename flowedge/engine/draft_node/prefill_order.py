@@ -20,7 +20,7 @@ _FADE = 0.9
 
 
 class PrefillOrder:
-    """Sends the prompts of all sessions in chunks, in turn.
+    """Sends the prompts of all sessions in chunks, one session after the other.
 
     The chunks that wait in front of the first stage have as many rows together as one chunk may have. While
     sessions decode, that is as many as make no stage's forward longer than `_PACE` times what it is without.
@@ -47,7 +47,7 @@ class PrefillOrder:
         self.send()
 
     def taken_up(self, name: str) -> None:
-        """Take note that the first stage has begun a segment of a session, whose turn is over."""
+        """Take note that the first stage has begun a segment of a session, which now comes last."""
         self._ahead.pop(name, None)
         if name in self._sessions:
             self._sessions[name] = self._sessions.pop(name)
@@ -72,10 +72,10 @@ class PrefillOrder:
             return
         most = self._chunk_rows()
         for name, session in self._sessions.items():
-            room = most - sum(self._ahead.values())
-            if self._ahead and room < min(_LEAST_ROWS, most):
+            free = most - sum(self._ahead.values())
+            if self._ahead and free < min(_LEAST_ROWS, most):
                 return
-            segment = session.ledger(TARGET).next_prompt_segment(max(room, 1))
+            segment = session.ledger(TARGET).next_prompt_segment(max(free, 1))
             if segment is not None:
                 self._ahead[name] = segment.num_rows
                 self._outbox.put(segment)

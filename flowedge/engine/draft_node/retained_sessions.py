@@ -1,4 +1,4 @@
-"""The ended sessions whose rows stages keep, as the draft node knows them."""
+"""The ended sessions whose rows stages retain, as the draft node knows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PrefixSource:
 
 @dataclass(frozen=True, eq=False)
 class RetainedSession:
-    """The rows that are kept of an ended session.
+    """The rows that are retained of an ended session.
 
     Attributes:
         capacity: rows of its caches, by which the memory is counted.
@@ -44,71 +44,71 @@ def common_tokens(one: IntArray, other: IntArray) -> int:
 
 
 class RetainedSessions:
-    """The kept rows by session, the least recently used first."""
+    """The retained rows by session, the least recently used first."""
 
     def __init__(self, most_rows: int) -> None:
-        """most_rows: cache rows of all kept sessions together."""
+        """most_rows: cache rows of all retained sessions together."""
         self._most_rows = most_rows
-        self._kept: dict[str, RetainedSession] = {}
+        self._retained: dict[str, RetainedSession] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._retained)
 
     def __contains__(self, session: str) -> bool:
-        return session in self._kept
+        return session in self._retained
 
     def __iter__(self) -> Iterator[PrefixSource]:
-        return iter([kept.known for kept in self._kept.values()])
+        return iter([retained.known for retained in self._retained.values()])
 
     @property
     def names(self) -> list[str]:
-        return list(self._kept)
+        return list(self._retained)
 
     @property
     def rows(self) -> int:
-        """The cache rows of all kept sessions together."""
-        return sum(kept.capacity for kept in self._kept.values())
+        """The cache rows of all retained sessions together."""
+        return sum(retained.capacity for retained in self._retained.values())
 
     def fits(self, capacity: int) -> bool:
-        """Return whether a session with so many cache rows may be kept at all."""
+        """Return whether a session with so many cache rows may be retained at all."""
         return capacity <= self._most_rows
 
-    def add(self, kept: RetainedSession) -> list[str]:
-        """Keep a session; return the sessions that are to be forgotten for it.
+    def add(self, retained: RetainedSession) -> list[str]:
+        """Retain a session; return the sessions that are to be forgotten for it.
 
         These are sessions that begin no prompt better than this one, and the least recently used as long as
         there are too many rows.
         """
-        known = kept.known
+        known = retained.known
         covered = [
             other.session
             for other in self
             if other.draft_rows <= known.draft_rows
             and common_tokens(other.tokens, known.tokens) == len(other.tokens)
         ]
-        self._kept[known.session] = kept
-        others = [name for name in self._kept if name not in (*covered, known.session)]
-        rows = kept.capacity + sum(self._kept[name].capacity for name in others)
+        self._retained[known.session] = retained
+        others = [name for name in self._retained if name not in (*covered, known.session)]
+        rows = retained.capacity + sum(self._retained[name].capacity for name in others)
         while rows > self._most_rows and others:
             covered.append(others.pop(0))
-            rows -= self._kept[covered[-1]].capacity
+            rows -= self._retained[covered[-1]].capacity
         return covered
 
     def use(self, session: str) -> None:
-        """Count a session as the most recently used, if it is kept."""
-        if session in self._kept:
-            self._kept[session] = self._kept.pop(session)
+        """Count a session as the most recently used, if it is retained."""
+        if session in self._retained:
+            self._retained[session] = self._retained.pop(session)
 
     def pop(self, session: str) -> RetainedSession | None:
-        """Keep a session no more; return what was kept of it, if anything."""
-        return self._kept.pop(session, None)
+        """Forget a session; return what was retained of it, if anything."""
+        return self._retained.pop(session, None)
 
     def oldest(self, rows: int) -> list[str]:
         """Return the least recently used sessions that have so many cache rows together, or all sessions."""
         chosen: list[str] = []
-        for name, kept in self._kept.items():
+        for name, retained in self._retained.items():
             if rows <= 0:
                 break
             chosen.append(name)
-            rows -= kept.capacity
+            rows -= retained.capacity
         return chosen

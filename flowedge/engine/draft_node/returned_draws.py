@@ -14,24 +14,24 @@ from flowedge.core.request import Request
 from flowedge.core.sampling import Walk
 
 
-def drawing_of(request: Request, place: VerificationPlace, features: bool) -> Drawing | None:
+def drawing_of(request: Request, drawn_at: VerificationPlace, features: bool) -> Drawing | None:
     """Return what the last stage needs to draw the tokens of a request; None if it has none to draw.
 
     Tokens are drawn by rules on the draft node alone.
 
     features: whether hidden states come back.
     """
-    if place != LAST_STAGE or request.rows_only or request.rules is not None:
+    if drawn_at != LAST_STAGE or request.rows_only or request.rules is not None:
         return None
     return Drawing(request.sampling, len(request.prompt), features, request.max_new_tokens, request.eos)
 
 
-def may_keep_taps(request: Request, place: VerificationPlace) -> bool:
+def may_keep_taps(request: Request, drawn_at: VerificationPlace) -> bool:
     """Return whether stages may keep what they tap of a request's draft rows.
 
     A last stage that could draw, and does not for this request, would keep what it taps as well.
     """
-    return not request.rows_only and (request.rules is None or place != LAST_STAGE)
+    return not request.rows_only and (request.rules is None or drawn_at != LAST_STAGE)
 
 
 def parents_under_root(segment: Segment, context: int) -> IntArray:

@@ -1,4 +1,4 @@
-"""One session's part on a route beside the target's, which leads to a whole model that predicts tokens."""
+"""A session on a route beside the target's, which leads to a whole model that predicts tokens."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class SessionTimes:
     def end(self, session: str, now: float) -> None:
         self._durations.append(now - self._began.pop(session))
 
-    def expected_s(self, place: int, now: float) -> float:
+    def expected_s(self, position: int, now: float) -> float:
         """Return the seconds after which a request is expected to be opened.
 
         The estimate: the open sessions end evenly spread over the mean duration, and each end opens one
@@ -44,14 +44,14 @@ class SessionTimes:
         already; their sizes are not looked at.
 
         Args:
-            place: of the request in the queue, 1 for the first.
+            position: of the request in the queue, 1 for the first.
         """
         ages = [now - began for began in self._began.values()]
         if not ages:
             return LEAST_S
         ended = list(self._durations)
         known = [*ended, *(age for age in ages if not ended or age > fmean(ended))]
-        return max(LEAST_S, fmean(known) * place / len(ages))
+        return max(LEAST_S, fmean(known) * position / len(ages))
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class WaitingSession:
 
     Attributes:
         arrived: in seconds of the draft node's clock.
-        position: the place in the queue that was told to the client, 1 for the first; 0 before that.
+        position: the position in the queue that the client knows, 1 for the first; 0 before that.
         overtaken: how many later requests were opened because this one did not fit.
     """
 
@@ -126,9 +126,9 @@ def class_of(priority: Priority) -> int:
 class SessionAdmission:
     """Holds the sessions that wait, and knows what the open ones hold. Times are seconds of one clock.
 
-    A session is opened when all caches have room for it. The order is that of priorities, then of arrivals. A
-    session that does not fit yet may be overtaken by later ones that do, but only `limits.overtakes` times:
-    then room is kept for it, and nothing behind it is opened before it.
+    A session is opened when all caches have capacity for it. The order is that of priorities, then of
+    arrivals. A session that does not fit yet may be overtaken by later ones that do, but only
+    `limits.overtakes` times: then capacity is kept for it, and nothing behind it is opened before it.
 
     Attributes:
         limits: may be replaced.
@@ -160,9 +160,9 @@ class SessionAdmission:
         """Cache rows that open sessions hold on every stage."""
         return self._budget.rows
 
-    def rows_over(self, kept_rows: int) -> int:
-        """Return by how many cache rows open and kept sessions are beyond the room (see CacheBudget)."""
-        return self._budget.rows_over(kept_rows, self.limits)
+    def rows_over(self, retained_rows: int) -> int:
+        """Return by how many cache rows open and retained sessions are too many (see CacheBudget)."""
+        return self._budget.rows_over(retained_rows, self.limits)
 
     @property
     def next_deadline(self) -> float | None:
@@ -171,14 +171,14 @@ class SessionAdmission:
         return None if first is None else first + self.limits.queue_s
 
     def arrive(self, session: DraftSession, now: float) -> None:
-        """Take in a session, which `admit` opens at once if there is room.
+        """Take in a session, which `admit` opens at once if there is capacity.
 
         Where the queue is full, an arrival takes the place of the last waiting session of a lower class.
 
         Raises:
             BadRequestError: when a session of its name waits.
             CapacityError: when it can never fit, or the queue is full; in the latter case with the seconds
-                until there will be room.
+                until there will be capacity.
         """
         if session.name in self._queue:
             raise BadRequestError(f"session {session.name} exists already")
@@ -207,10 +207,10 @@ class SessionAdmission:
     def admit(self, now: float) -> list[DraftSession]:
         """Return the sessions that are to be opened now; refuse those that have waited too long."""
         ordered = self._queue.ordered(now, self.limits)
-        for place, waiting in enumerate(ordered, 1):
+        for position, waiting in enumerate(ordered, 1):
             if now >= waiting.arrived + self.limits.queue_s:
                 what = f"device {self._device} had no room for the request within {self.limits.queue_s:g} s"
-                self._refuse(waiting, self._later(what, place, now))
+                self._refuse(waiting, self._later(what, position, now))
         opened = [self._open(waiting, now) for waiting in self._fitting(now)]
         for position, waiting in enumerate(self._queue.ordered(now, self.limits), 1):
             if waiting.position != position:
@@ -220,13 +220,13 @@ class SessionAdmission:
         return opened
 
     def take_outputs(self) -> list[Output]:
-        """Return what clients are to be told since the last call."""
+        """Return the outputs for clients since the last call."""
         taken = list(self._outputs)
         self._outputs.clear()
         return taken
 
     def _fitting(self, now: float) -> list[WaitingSession]:
-        """Return the waiting sessions that there is room for, and hold it."""
+        """Return the waiting sessions for which there is capacity, and hold it."""
         fitting: list[WaitingSession] = []
         passed: list[WaitingSession] = []
         for waiting in self._queue.ordered(now, self.limits):
@@ -245,7 +245,7 @@ class SessionAdmission:
         name = waiting.session.name
         self._queue.remove(name)
         self._times.begin(name, now)
-        if waiting.position:  # the client has been told that it waits
+        if waiting.position:  # the client knows that it waits
             self._outputs.append(Opened(name, now - waiting.arrived))
         return waiting.session
 
@@ -253,5 +253,5 @@ class SessionAdmission:
         self._queue.remove(waiting.session.name)
         self._outputs.append(Failed(waiting.session.name, error))
 
-    def _later(self, what: str, place: int, now: float) -> CapacityError:
-        return CapacityError.later(what, self._times.expected_s(place, now))
+    def _later(self, what: str, position: int, now: float) -> CapacityError:
+        return CapacityError.later(what, self._times.expected_s(position, now))

@@ -1,7 +1,7 @@
 """Opening and ending of sessions on the target's route, with rows of other sessions where there are some.
 
 A session whose prompt begins with tokens that another session has computed is opened with a copy of their
-rows. The other session may be open, or have ended and be kept.
+rows. The other session may be open, or have ended and be retained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowedge.strategies.events import TARGET
 
 
 class TargetSessions:
-    """What the draft node has opened on the target's route, which sessions wait, and which are kept.
+    """What the draft node has opened on the target's route, which sessions wait, and which are retained.
 
     A session waits to be opened while another session computes rows that it can begin with, if these are more
     rows than the pipeline holds at once. With fewer, its own rows would be through as soon.
@@ -48,24 +48,24 @@ class TargetSessions:
         self._outbox = outbox
         self._jobs = jobs
         self._prefill = prefill
-        self._kept = RetainedSessions(spec.kept_rows)
+        self._retained = RetainedSessions(spec.kept_rows)
         self._waiting: dict[str, DraftSession] = {}
         self._begun_again: set[str] = set()
 
     @property
-    def num_kept(self) -> int:
-        """Ended sessions whose rows are kept."""
-        return len(self._kept)
+    def num_retained(self) -> int:
+        """Ended sessions whose rows are retained."""
+        return len(self._retained)
 
     @property
-    def kept_rows(self) -> int:
-        """The cache rows of all kept sessions together."""
-        return self._kept.rows
+    def retained_rows(self) -> int:
+        """The cache rows of all retained sessions together."""
+        return self._retained.rows
 
     @property
     def names(self) -> list[str]:
-        """The kept sessions, the least recently used first."""
-        return self._kept.names
+        """The retained sessions, the least recently used first."""
+        return self._retained.names
 
     def waits(self, name: str) -> bool:
         """Return whether a session is not opened yet, because it waits for rows of another."""
@@ -86,7 +86,7 @@ class TargetSessions:
                 return
             if prefix is not None and rows >= self._spec.least_prefix:
                 session.begin(prefix, draft_rows)
-                self._kept.use(prefix.session)
+                self._retained.use(prefix.session)
         self._open(session)
 
     def begin_waiting(self, sessions: Iterable[DraftSession]) -> None:
@@ -95,13 +95,18 @@ class TargetSessions:
             self.begin(session, sessions)
 
     def begin_again(self, session: DraftSession, error: FlowEdgeError, *, in_band: bool) -> bool:
-        """Open a session without rows of others if that mends an error; return whether it does.
+        """After an error, open a session anew without a prefix, if its prefix or its size was the cause.
 
-        It does where a device does not hold the rows, and where kept sessions take the room of this one. No
-        row of the session has come back then, so that nothing of it is lost.
+        A stage reports a PrefixLostError if it does not hold the rows of the prefix, and a CapacityError if
+        retained sessions take the memory of this session. Then no row of the session has come back, and
+        nothing is lost. A session is opened anew only once.
 
-        in_band: whether the error has come in-band, so that no message of the session is behind it. A stage
-            may report it by another way as well; that report is ignored.
+        Args:
+            in_band: whether the error has come in-band, so that no message of the session follows it. A stage
+                may report the error by another way as well; that report is ignored.
+
+        Returns:
+            Whether the session goes on.
         """
         name, prefix = session.name, session.prefix
         rows = 0 if prefix is None else prefix.rows
@@ -110,11 +115,11 @@ class TargetSessions:
             return True
         if name in self._begun_again or len(cached_tokens(session)) > rows:
             return False
-        if not (lost and prefix is not None) and not (full and len(self._kept)):
+        if not (lost and prefix is not None) and not (full and len(self._retained)):
             return False
         if not in_band:
             return True
-        self.forget([prefix.session] if lost and prefix is not None else self._kept.names)
+        self.forget([prefix.session] if lost and prefix is not None else self._retained.names)
         self._begun_again.add(name)
         # In-band alone: an express Close could be there after the second Open.
         self._outbox.in_band.drop_segments(name)
@@ -130,13 +135,13 @@ class TargetSessions:
         """End a session, which no list of sessions has any more.
 
         Args:
-            last: the rows that become context at the end, if any; keep: whether its rows may be kept.
+            last: the rows that become context at the end, if any; keep: whether its rows may be retained.
         """
         name, waited = session.name, self._waiting.pop(session.name, None) is not None
         self._prefill.leave(name)
         self._begun_again.discard(name)
         request = session.request
-        keep = keep and session.prefilled and request.reuses_prefix and self._kept.fits(session.capacity)
+        keep = keep and session.prefilled and request.reuses_prefix and self._retained.fits(session.capacity)
         extension = None
         if keep:
             extension = session.last_extension() if session.keeps_drafter else None
@@ -152,21 +157,21 @@ class TargetSessions:
             self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
         if keep:
             known = PrefixSource(name, cached_tokens(session), session.draft_rows)
-            self.forget(self._kept.add(RetainedSession(known, session.capacity, in_drafter)))
+            self.forget(self._retained.add(RetainedSession(known, session.capacity, in_drafter)))
 
     def forget_oldest(self, rows: int) -> int:
         """Forget the least recently used sessions for `rows` cache rows, or all; return their cache rows."""
-        before = self.kept_rows
-        self.forget(self._kept.oldest(rows))
-        return before - self.kept_rows
+        before = self.retained_rows
+        self.forget(self._retained.oldest(rows))
+        return before - self.retained_rows
 
     def forget(self, names: Iterable[str]) -> None:
         """Keep the rows of ended sessions no more; other names are ignored."""
         for name in names:
-            kept = self._kept.pop(name)
-            if kept is not None:
+            retained = self._retained.pop(name)
+            if retained is not None:
                 self._outbox.put(Forget(name))
-                if kept.in_drafter:
+                if retained.in_drafter:
                     self._jobs.append(DropCache(name))
 
     def take_close(self, close: Close) -> None:
@@ -200,7 +205,7 @@ class TargetSessions:
         """
         prompt = np.array(session.request.prompt, dtype=np.int64)
         best, best_draft_rows, coming = None, 0, 0
-        for known in [*self._kept, *self._open_rows(session, sessions)]:
+        for known in [*self._retained, *self._open_rows(session, sessions)]:
             common = common_tokens(prompt, known.tokens)
             rows, draft_rows = usable_rows(session, common, known.draft_rows)
             if rows > (0 if best is None else best.rows):

@@ -257,8 +257,8 @@ class BlockExecutor:
         if len(rows):
             rows, tokens = self._follow(job, draw, output)
         if not job.committed:
-            (places,) = to_device(output.device, rows)
-            output = output[places]
+            (kept,) = to_device(output.device, rows)
+            output = output[kept]
         if not draw.features:
             return DrawnRows(rows, tokens, np.zeros((len(output), 0), dtype=payload_dtype(output.dtype)))
         return DrawnRows(rows, tokens, to_payload(output))
@@ -275,8 +275,8 @@ class BlockExecutor:
             raise ProtocolError(f"session {job.session} wants tokens drawn where there is no LM head")
         rows = draw.visitable
         sampler, positions = TokenSampler(draw.sampling, head.vocab_size), job.positions[rows] + 1
-        places, streams = to_device(head.device, rows, sampler.streams(positions))
-        hidden = output[places, : head.hidden_size]
+        visited, streams = to_device(head.device, rows, sampler.streams(positions))
+        hidden = output[visited, : head.hidden_size]
         try:
             return draw.follow(tree_draws(head, sampler, hidden, streams, draw.visitable_parents, positions))
         except NonFiniteError as error:

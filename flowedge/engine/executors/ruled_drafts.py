@@ -192,8 +192,12 @@ class RuledDrafts:
         own = [n for n, children in zip(job.nodes.tolist(), known, strict=True) if children is None]
         above = draft.ancestors(own)
         nodes = above + own
-        places = [draft.nodes.get(node, (-1, int(job.tokens[0]))) for node in nodes]  # (-1, ...) of the root
-        frontier = Frontier(nodes, [parent for parent, _ in places], [token for _, token in places])
+        above_and_token = [
+            draft.nodes.get(node, (-1, int(job.tokens[0]))) for node in nodes
+        ]  # (-1, ...) of the root
+        frontier = Frontier(
+            nodes, [parent for parent, _ in above_and_token], [token for _, token in above_and_token]
+        )
         waiting = list(draft.waiting)
         if job.next_tokens is not None:
             waiting.append((job.features, job.next_tokens))
@@ -212,7 +216,7 @@ class RuledDrafts:
             for token in tokens:
                 path.push(token)
             return self._children(path)
-        except BadRequestError as error:  # the target's draws tell whether the answer can go on
+        except BadRequestError as error:  # the target's draws decide whether the answer can go on
             _log.debug("session %s: nothing is drafted below node %d: %s", session, node, error)
             self._rules.drop(session)
             return [], None

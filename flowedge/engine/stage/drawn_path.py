@@ -55,21 +55,21 @@ class DrawnPath:
         Args:
             segment: the rows of the forward that live; offsets: theirs in the forward, int64 [n].
         """
-        places = {offset: place for place, offset in enumerate(offsets.tolist())}
+        indices = {offset: index for index, offset in enumerate(offsets.tolist())}
         tokens = np.full(segment.num_rows, NO_TOKEN, dtype=np.int64)
         live = 0
         for offset, token in zip(drawn.rows.tolist(), drawn.tokens.tolist(), strict=True):
-            place = places.get(offset)
-            if place is None:
+            index = indices.get(offset)
+            if index is None:
                 break
-            tokens[place] = token
+            tokens[index] = token
             live += 1
             if not segment.committed:
                 assert self._next is not None
-                self._rows.append(segment.first_row + place)
+                self._rows.append(segment.first_row + index)
                 self._tokens.append(self._next)
             self._next = token
-            if self._drawing.ends_with(token, int(segment.positions[place]) + 1):
+            if self._drawing.ends_with(token, int(segment.positions[index]) + 1):
                 self._next = None
                 break
         payload = drawn.payload if segment.committed else drawn.payload[:live]
@@ -86,7 +86,7 @@ class DrawnPath:
             raise ProtocolError(f"prune {prune.epoch} accepts rows that the target has not drawn")
         kept = set(prune.retained.tolist())
         rows, tokens = self._rows[accepted:], self._tokens[accepted:]
-        end = next((place for place, row in enumerate(rows) if row not in kept), len(rows))
+        end = next((index for index, row in enumerate(rows) if row not in kept), len(rows))
         if end < len(rows):
             self._next = tokens[end]
         self._rows = renumbered(prune, np.array(rows[:end], dtype=np.int64)).tolist()

@@ -1,4 +1,4 @@
-"""The KV caches that a stage keeps of ended sessions, for the prefixes of later sessions."""
+"""The KV caches that a stage retains of ended sessions, for the prefixes of later sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _RetainedCache:
     """The cache of an ended session.
 
     Attributes:
-        capacity: its rows; slots: int64 [n], where the n context rows are that are kept.
+        capacity: its rows; slots: int64 [n], where the n retained context rows are.
     """
 
     capacity: int
@@ -24,10 +24,10 @@ class _RetainedCache:
 
 
 class RetainedCaches:
-    """The kept caches by session. Only the draft node says which caches are kept, and for how long."""
+    """The retained caches by session. Only the draft node says which they are, and for how long."""
 
     def __init__(self, most: int) -> None:
-        """most: number of caches that may be kept."""
+        """most: number of caches that may be retained."""
         self._most = most
         self._caches: dict[str, _RetainedCache] = {}
 
@@ -36,11 +36,11 @@ class RetainedCaches:
 
     @property
     def capacity(self) -> int:
-        """The rows of all kept caches together."""
+        """The rows of all retained caches together."""
         return sum(cache.capacity for cache in self._caches.values())
 
-    def keep(self, close: Close, capacity: int, tail: CachedRows) -> bool:
-        """Keep the cache of a session if its Close says so; return whether it is kept.
+    def retain(self, close: Close, capacity: int, tail: CachedRows) -> bool:
+        """Retain the cache of a session if its Close says so; return whether it is retained.
 
         Args:
             capacity: rows of the cache; tail: the rows in it.
@@ -70,11 +70,11 @@ class RetainedCaches:
         return CopiedRows(name, slots)
 
     def forget(self, session: str) -> bool:
-        """Keep a session's cache no more; return whether it was kept."""
+        """Retain a session's cache no more; return whether it was retained."""
         return self._caches.pop(session, None) is not None
 
     def take_all(self) -> list[str]:
-        """Keep no cache any more; return the sessions whose caches were kept."""
+        """Retain no cache any more; return the sessions whose caches were retained."""
         sessions = list(self._caches)
         self._caches.clear()
         return sessions

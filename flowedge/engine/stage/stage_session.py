@@ -60,7 +60,7 @@ class StageSession:
         drawing, takes_turns: as the session was opened with.
         path: what this stage has drawn for the session; None where it does not draw.
         taps: what this stage has tapped of draft rows; None where nothing is kept.
-        maps: the applied prunes beyond the fence, by number; held: prunes whose turn has not come.
+        maps: the applied prunes beyond the fence, by number; held: prunes that come later in number order.
     """
 
     def __init__(self, device: str, opened: Open, work: Counter[str], spec: StageSpec) -> None:
@@ -127,8 +127,11 @@ class StageSession:
         vocab_size = self._spec.vocab_size
         wanted = not (self.drawing is None or self._spec.is_first or segment.committed)
         tokens = segment.tokens
-        if segment.drawn is not None or (segment.num_rows and wanted != (tokens is not None)):
-            raise ProtocolError(f"segment {segment.number} has other tokens than its session calls for")
+        if segment.drawn is not None:
+            raise ProtocolError(f"segment {segment.number} carries draws, which only the last stage adds")
+        if segment.num_rows and wanted != (tokens is not None):
+            fault = "lacks the tokens of its draft rows" if wanted else "carries tokens that no stage needs"
+            raise ProtocolError(f"segment {segment.number} {fault}")
         if tokens is not None and len(tokens) and tokens.max() >= vocab_size:
             raise ProtocolError(f"segment {segment.number} has a token id outside 0..{vocab_size - 1}")
 
@@ -178,7 +181,7 @@ class StageSession:
         self.maps.pop(epoch, None)
 
     def hold(self, prune: Prune) -> None:
-        """Keep a prune until its turn; a prune that was applied already is ignored.
+        """Keep a prune until all earlier ones are applied; a prune that was applied already is ignored.
 
         Raises:
             ProtocolError: when too many prunes are held.
@@ -189,7 +192,7 @@ class StageSession:
             self.held[prune.epoch] = prune
 
     def next_held(self) -> Prune | None:
-        """Return the prune whose turn has come, which is held no more; None if it has not arrived."""
+        """Return the next prune by number, which is held no more; None if it has not arrived."""
         return self.held.pop(self.epoch + 1, None)
 
     def apply(self, prune: Prune) -> Payload | None:

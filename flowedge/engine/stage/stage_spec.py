@@ -23,7 +23,7 @@ class StageSpec:
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_total_capacity: most cache rows of all sessions together.
-        max_sessions: most sessions open at once, and most caches kept of ended sessions.
+        max_sessions: most sessions open at once, and most caches retained of ended sessions.
         max_queue: most segments that wait to be computed.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
         returns_tokens: whether it hands on a token id for each row, int32 [n], and no hidden state.
@@ -49,7 +49,7 @@ class StageSpec:
         """Return the reason for which a session cannot be opened; None if it can.
 
         Args:
-            sessions: number of open sessions; taken: cache rows of open sessions and of kept caches.
+            sessions: number of open sessions; taken: cache rows of open sessions and of retained caches.
         """
         name, rows = opened.session, opened.capacity
         reused = 0 if opened.prefix is None else opened.prefix.rows

@@ -6,15 +6,14 @@ Noting costs the draft node one append. What the notes mean is found out later, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.messages import Message, Open, Prune, Segment, StageTime, session_messages
+from flowedge.core.request import Tokens
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import CACHE, job_activity
-from flowedge.engine.draft_node.draft_node_spec import SessionObserver
 from flowedge.engine.jobs import DraftJob, GrowDraft, sessions_of
 
 MAX_NOTES = 20_000
@@ -136,7 +135,7 @@ Note: TypeAlias = (
 )
 
 
-class ActivityNotes(SessionObserver):
+class ActivityNotes:
     """The notes since they were taken last, in a bounded memory. Times are seconds of one monotonic clock.
 
     Methods are called in any thread; appending to a deque is one step.
@@ -153,8 +152,8 @@ class ActivityNotes(SessionObserver):
         notes = [self._notes.popleft() for _ in range(len(self._notes))]
         return notes, lost
 
-    def put_out(self, session: str, tokens: Sequence[int], now: float) -> None:
-        self._add(TokensOut(session, now, tuple(tokens)))
+    def put_out(self, tokens: Tokens) -> None:
+        self._add(TokensOut(tokens.session, tokens.drawn, tokens.token_ids))
 
     def ended(self, session: str, reason: str, now: float) -> None:
         self._add(SessionEnded(session, now, reason))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from flowedge.core.messages import Message, Segment, SessionMessage
+from flowedge.core.request import Tokens
 from flowedge.drafting.drafter import DraftLayer
-from flowedge.engine.draft_node.draft_node_spec import UNOBSERVED_SESSIONS
+from flowedge.engine.commands import DraftNodeCommand, PutOut, SendInBand
 from flowedge.engine.draft_node.preparing import context_tokens
 from flowedge.engine.jobs import DraftJob, DraftResult, GrowDraft, outcomes_of
 from flowedge.live.activity.notes import ActivityNotes
@@ -26,7 +28,7 @@ class WatchedDraftNode(LiveDraftNode):
     @property
     def num_running(self) -> int:
         """Sessions that are open, without those that wait."""
-        return max(len(self._running) - self.num_waiting, 0)
+        return max(len(self._running) - self.load().waiting, 0)
 
     @property
     def context_tokens(self) -> int:
@@ -42,31 +44,35 @@ class WatchedDraftNode(LiveDraftNode):
     def begin_notes(self, notes: ActivityNotes) -> None:
         """Have everything noted from now on, in these notes only."""
         with self._lock:
-            self._notes = self._machine.observer = notes
+            self._notes = notes
 
     def end_notes(self, notes: ActivityNotes) -> None:
         """Note nothing any more, unless other notes have been begun since."""
         with self._lock:
             if self._notes is notes:
-                self._notes, self._machine.observer = None, UNOBSERVED_SESSIONS
+                self._notes = None
 
-    def _next_outbound(self, route: int) -> Message | None:
-        message = super()._next_outbound(route)
-        if self._notes is not None and message is not None and route == TARGET:
-            self._notes.leaves(message, time.monotonic())
-        return message
+    def _note_commands(self, commands: Sequence[DraftNodeCommand]) -> None:
+        if self._notes is None:
+            return
+        for command in commands:  # tokens before the prunes that follow from them
+            if isinstance(command, PutOut) and isinstance(command.output, Tokens):
+                self._notes.put_out(command.output)
+        for command in commands:
+            if isinstance(command, SendInBand) and command.route == TARGET:
+                self._notes.leaves(command.message, time.monotonic())
 
-    def _take_part(self, message: SessionMessage, route: int, sender: str) -> None:
+    def _take_one(self, message: SessionMessage, route: int, sender: str) -> None:
         if self._notes is not None and route == TARGET and isinstance(message, Segment):
             self._notes.came_back(message, time.monotonic())
-        super()._take_part(message, route, sender)
+        super()._take_one(message, route, sender)
 
     def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
         if self._notes is not None:
             self._notes.worked(job, *outcome.span)
-            for part, result in outcomes_of(job, outcome.result):
-                if isinstance(part, GrowDraft) and isinstance(result, DraftLayer):
-                    self._notes.grown(part, result, outcome.span.end)
+            for each, result in outcomes_of(job, outcome.result):
+                if isinstance(each, GrowDraft) and isinstance(result, DraftLayer):
+                    self._notes.grown(each, result, outcome.span.end)
         super()._finish(job, outcome)
 
     def _note_sent(self, message: Message, num_bytes: int, started: float, ended: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from flowedge.core.errors import DeviceLostError, ProtocolError
@@ -14,20 +13,9 @@ from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
+from flowedge.protocol.link_kind import LinkKind
 
 _log = logging.getLogger(__name__)
-
-
-class LinkKind(str, Enum):
-    """The ways by which a message reaches a device."""
-
-    IN_BAND = "InBand"  # from the device before it in the pipeline
-    EXPRESS = "Express"  # from the draft node
-    REPLY = "Reply"  # back from the device after it, such as a credit
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 def _no_op() -> None:

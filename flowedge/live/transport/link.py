@@ -23,13 +23,14 @@ from flowedge.core.errors import (
 from flowedge.core.messages import Heartbeat
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.network.address import join_address, split_address
 from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import pipeline_pb2 as pb
 
 SERVICE = "flowedge.v1.Pipeline"

@@ -18,7 +18,6 @@ from flowedge.core.errors import AccessError, DeviceError, DeviceLostError, Flow
 from flowedge.core.log_fields import about
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver, ignore_bytes
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.live.transport.link import SERVICE, STREAM_METHODS
 from flowedge.live.transport.listener import LinkListener
@@ -28,6 +27,7 @@ from flowedge.network.link_settings import LinkSettings
 from flowedge.network.log_rate import LogRate, more
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT, FrameError
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import pipeline_pb2 as pb
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowedge.core.messages import Message, Segment
 from flowedge.engine.activity import DRAFT, FORWARD, PREFILL, VERIFY
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.live.transport.server import InStream, StreamOwner
 from flowedge.planning.measuring.recorded_work import (
@@ -26,6 +26,7 @@ from flowedge.planning.measuring.rehearsal import Rehearsed, rehearse
 from flowedge.planning.profile.device import AddedTimes, StrategyTimes
 from flowedge.planning.profile.measurement import short
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge.strategies.choice import STRATEGIES
 

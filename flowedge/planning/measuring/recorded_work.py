@@ -9,10 +9,10 @@ from typing import NamedTuple
 from flowedge.core.messages import Heartbeat, Message, Segment
 from flowedge.live.compute_thread import Span
 from flowedge.live.observer import LiveObserver
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.live.transport.server import InStream, StreamOwner
 from flowedge.protocol import wire
+from flowedge.protocol.link_kind import LinkKind
 
 _MOST_REPLIES = 1 << 16
 

@@ -13,7 +13,7 @@ from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.live.work_timing import RealTime
 from flowedge.planning.measuring.recorded_work import (
@@ -26,6 +26,7 @@ from flowedge.planning.measuring.recorded_work import (
 from flowedge.planning.measuring.scripted_models import DiceDraft, SilentText
 from flowedge.planning.measuring.stage_process import StageProcess, StageRecord
 from flowedge.protocol.frame_bounds import CONTROL_BYTES
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.registry import make_strategy
 
 PROMPT = 256  # tokens

@@ -20,12 +20,13 @@ from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_stage import LiveStage
-from flowedge.live.transport.frame_link import FrameLink, LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.live.work_timing import RealTime
 from flowedge.planning.measuring.recorded_work import RecordedJob, RecordedSegment, RecordedWork, serve_stream
 from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage
 from flowedge.protocol.frame_bounds import CONTROL_BYTES
+from flowedge.protocol.link_kind import LinkKind
 
 READY = "ready"
 END_S = 10.0  # for the process to write its record

@@ -19,9 +19,10 @@ from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import DraftJob, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
-from flowedge.live.transport.frame_link import FrameLink, LinkKind
+from flowedge.live.transport.frame_link import FrameLink
 from flowedge.planning.virtual_pipeline import abort_time
 from flowedge.protocol import wire
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import pipeline_pb2 as pb
 from flowedge_testbed.paced.express_faults import ExpressFault
 from flowedge_testbed.paced.timings import JobTiming

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, ForwardBatch, OpenCache, StageJob
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.paced.timings import JobTiming, TimingLog
 
 FIRST_STAGE = 0

@@ -51,7 +51,7 @@ from flowedge.core.errors import DeviceLostError
 from flowedge.core.messages import Close, Message, Open, Segment
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live.timeline import decode as decode_timeline
-from flowedge.live.transport.frame_link import LinkEvents, LinkKind
+from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
@@ -60,6 +60,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import FrameError
+from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

@@ -23,7 +23,7 @@ from flowedge.strategies.registry import make_strategy
 
 _STAGES = 4
 DTYPE = "float16"
-_TIMED = ("receive", "next_job", "finish", "next_outbound", "next_express", "next_output")
+_TIMED = ("receive", "poll", "finish")
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class _TimedDraftNode(DraftNode):
 
     def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             if self._inside:
-                return method(*arguments)
+                return method(*arguments, **named)
             self._inside = True
             started = time.perf_counter()
             try:
-                return method(*arguments)
+                return method(*arguments, **named)
             finally:
                 self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
                 self._inside = False

@@ -16,6 +16,7 @@ from flowedge.agent.services.pipeline_watch import MAX_UNREAD, MAX_WATCHERS, Pip
 from flowedge.client import AsyncClient, Client
 from flowedge.client.activity import PipelineActivity, TreeNode
 from flowedge.core.errors import CapacityError, DeviceError, DeviceLostError
+from flowedge.engine.work_counts import Load
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 from tests.support.processes import AgentProcess, agents, become_pipeline
@@ -121,7 +122,7 @@ def test_an_idle_pipeline_tells_its_state_with_each_message(monkeypatch: pytest.
     """Whatever the moments are at which a state would be due."""
 
     async def read() -> list[bool]:
-        live = SimpleNamespace(row_bytes=1, num_running=0, num_waiting=0, alive=True)
+        live = SimpleNamespace(row_bytes=1, num_running=0, load=Load, alive=True)
         live.begin_notes = live.end_notes = lambda notes: None
         role = SimpleNamespace(stage_names=["v1"], in_use=True)
         with PipelineWatch("d0", role, live, str).watcher() as watcher:  # type: ignore[arg-type]

@@ -10,10 +10,12 @@ from flowedge.core.errors import FlowEdgeError
 from flowedge.core.messages import Message
 from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.engine.commands import Compute, PutOut, SendExpress, SendInBand
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.jobs import DraftBatch, DraftJob, ModelJob, outcomes_of
+from flowedge.strategies.events import TARGET
 from flowedge.strategies.registry import make_strategy
 from tests.engine.exact_model import ExactHead, PlainModel
 from tests.engine.histories import NoText
@@ -68,6 +70,7 @@ class Loop:
         self.outputs: list[Output] = []
         self.sent: list[Message] = []
         self.back: list[Message] = []
+        self.express: list[Message] = []  # taken with a job, to be delivered next
         self.jobs: list = []
 
     @property
@@ -85,27 +88,43 @@ class Loop:
                 return
 
     def turn(self, tamper: Tamper) -> bool:
-        node, moved = self.node, False
-        if (job := node.next_job()) is not None:
+        job, moved = self.next_job(), False
+        if job is not None:
             self.jobs.append(job)
             self.finish(job)
             moved = True
-        back: list[Message] = []
-        while (message := node.next_express()) is not None:
-            back += self.rig.receive(message, express=True)
-        if (message := node.next_outbound()) is not None:
-            self.sent.append(message)
-            back += self.rig.receive(message)
-            moved = True
+        back = [sent for message in self.express for sent in self.rig.receive(message, express=True)]
+        self.express.clear()
+        for command in self.node.poll(idle=False, ready=[TARGET]):
+            match command:
+                case SendExpress(message):
+                    back += self.rig.receive(message, express=True)
+                case SendInBand(message):
+                    self.sent.append(message)
+                    back += self.rig.receive(message)
+                    moved = True
+                case PutOut(output):
+                    self.outputs.append(output)
         back += self.rig.upstream
         self.rig.upstream.clear()
         for message in back:
             for arriving in tamper(message):
                 self.back.append(arriving)
-                node.receive(arriving)
-        while (output := node.next_output()) is not None:
-            self.outputs.append(output)
+                self.node.receive(arriving)
         return moved or bool(back)
+
+    def next_job(self) -> DraftJob | None:
+        """Take the next job, but no message for the link."""
+        job = None
+        for command in self.node.poll(idle=True, ready=[]):
+            match command:
+                case Compute():
+                    job = command.job
+                case SendExpress(message):
+                    self.express.append(message)
+                case PutOut(output):
+                    self.outputs.append(output)
+        return job
 
     def finish(self, job: DraftJob) -> None:
         """Run a job and give its outcomes back."""
@@ -133,9 +152,8 @@ class Loop:
         assert self.tokens(session) == plain
 
     def check_empty(self) -> None:
-        assert self.node.num_sessions == 0
+        assert self.node.load().sessions == 0
         assert is_empty(self.node)
         assert not self.head.open
-        assert self.node.next_job() is None
-        assert self.node.next_outbound() is None
+        assert not self.node.poll(idle=True, ready=[TARGET])
         self.rig.check_empty()

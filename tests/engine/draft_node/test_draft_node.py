@@ -99,7 +99,7 @@ def test_a_request_that_cannot_be_served_opens_nothing(bad, kind, problem):
     with pytest.raises(BadRequestError, match=problem) as raised:
         loop.start(bad)
     assert type(raised.value) is kind
-    assert loop.node.num_sessions == 1
+    assert loop.node.load().sessions == 1
     loop.run()
     assert {m.session for m in loop.sent} == {"other"}
     loop.check_finished("other")

@@ -21,6 +21,7 @@ from flowedge.core.errors import (
 from flowedge.core.messages import Close, Credit, Fault, Heartbeat, Message, Open, Prune, Segment, Tapped
 from flowedge.core.request import Failed, Finished
 from flowedge.engine.jobs import DraftBatch
+from flowedge.strategies.events import TARGET
 from tests.engine.draft_node.draft_node_loop import Loop, Tamper, request
 
 # ------------------------------------------------------------------------------------------ wrong results
@@ -119,7 +120,7 @@ def test_a_result_that_comes_twice_is_refused():
 def test_a_result_that_was_never_sent_is_refused():
     loop = Loop()
     loop.start(request())
-    segment = loop.node.next_outbound(), loop.node.next_outbound()
+    segment = [loop.node.poll(idle=False, ready=[TARGET])[0].message for _ in range(2)]
     assert isinstance(segment[1], Segment)
     payload = np.zeros((3, 1), np.uint64)
     loop.node.receive(replace(segment[1], payload=payload))
@@ -151,7 +152,7 @@ def test_tapped_values_that_were_not_asked_for_are_refused():
     loop.run(turns=3)
     loop.node.receive(Tapped("s", 1, np.zeros((1, 1), np.uint64)))
     loop.run()
-    assert "from place 1 of a row were tapped; no stage keeps these" in str(loop.error())
+    assert "from column 1 of a row came; no stage was asked to keep these" in str(loop.error())
     loop.check_finished("other")
     loop.check_empty()
 
@@ -248,20 +249,20 @@ def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
     loop = Loop()
     loop.start(request(max_new_tokens=1))
     loop.run(lambda m: [] if isinstance(m, Close) else [m])
-    assert loop.node.num_sessions == 1
+    assert loop.node.load().sessions == 1
     loop.node.device_lost(DeviceLostError("v0", "gone"))
     loop.run()
     ends = [output for output in loop.of("s") if isinstance(output, Finished)]
     assert [end.reason for end in ends] == ["length"]
     assert [report.device for report in ends[0].reports] == ["d0"]
-    assert loop.node.num_sessions == 0
+    assert loop.node.load().sessions == 0
 
 
 def test_a_job_that_fails_ends_its_session():
     loop = Loop()
     loop.start(request())
     loop.start(request("other"))
-    while not isinstance(job := loop.node.next_job(), DraftBatch) or not verifies(job, "s"):
+    while not isinstance(job := loop.next_job(), DraftBatch) or not verifies(job, "s"):
         if job is not None:
             loop.finish(job)
         loop.turn(lambda m: [m])

@@ -64,7 +64,7 @@ def test_without_features_there_are_tokens_only() -> None:
 @pytest.mark.parametrize(
     ("tapped", "reason"),
     [
-        (Tapped("s", 0, values(1, 1, 0)), "from place 0 of a row were tapped; no stage keeps these"),
+        (Tapped("s", 0, values(1, 1, 0)), "from column 0 of a row came; no stage was asked to keep"),
         (Tapped("s", 1, values(1, 2, 0)), r"float32 \[1, 2\]; 3 rows of 1 float32 are due"),
         (Tapped("s", 1, values(4, 1, 0)), r"float32 \[4, 1\]; 3 rows of 1 float32 are due"),
         (Tapped("s", 1, np.zeros(1, dtype=np.float32)), r"float32 \[1\]; 3 rows"),

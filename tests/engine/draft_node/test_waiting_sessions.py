@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from flowedge.core.errors import CapacityError, DeviceLostError
 from flowedge.core.messages import Close, Open
 from flowedge.core.request import Failed, Finished, Opened, Tokens, Waiting
-from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits, CacheBudget
+from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.draft_session import DraftSession
+from flowedge.engine.draft_node.session_admission import SessionAdmission
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import machine_pipeline
 from flowedge.planning.virtual_pipeline import TimedOutput, VirtualPipeline
 from tests.engine.draft_node.draft_node_loop import VOCAB, Loop, request
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
-from tests.engine.histories import NoText
+from tests.engine.histories import NoText, run_history
 from tests.engine.rig import Rig
 
 ONE = AdmissionLimits(sessions=1)
@@ -122,7 +128,7 @@ def test_the_virtual_driver_opens_waiting_sessions_within_the_room_of_the_last_s
         pipeline.start(request(name))
     most = 0
     while pipeline.step():
-        most = max(most, *(stage.num_sessions for stage in pipeline.stages))
+        most = max(most, *(stage.load().sessions for stage in pipeline.stages))
     assert most == 2
     plain = PlainModel(3, VOCAB).generate(request().prompt, 12)
     for name in names:
@@ -143,3 +149,57 @@ def test_the_virtual_driver_refuses_at_the_deadline() -> None:
     assert refused.time == 0.75
     assert isinstance(refused.output, Failed) and isinstance(refused.output.error, CapacityError)
     assert isinstance(outputs_of(pipeline, "first")[-1].output, Finished)
+
+
+WAITING = (34, 259, 264, 294, 314, 364)  # chosen among the first
+
+
+def test_sessions_wait_in_these_histories(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    take = SessionAdmission.take_outputs
+
+    def taken(self: SessionAdmission) -> Any:
+        outputs = take(self)
+        waits.extend(output.waited_s for output in outputs if isinstance(output, Opened))
+        return outputs
+
+    monkeypatch.setattr(SessionAdmission, "take_outputs", taken)
+    for seed in WAITING:
+        run_history(seed)
+    assert len(waits) > 15 and sum(wait > 0 for wait in waits) > 15
+
+
+def opened_before_the_end_of_the_other(patch: pytest.MonkeyPatch) -> None:
+    close: Callable[..., None] = vars(DraftNode)["_close"]
+
+    def close_late(self: DraftNode, session: DraftSession, *last: Any, **how: Any) -> None:
+        self.admission.release(session.name, 0.0)
+        self.admit()
+        close(self, session, *last, **how)
+
+    patch.setattr(DraftNode, "_close", close_late)
+
+
+def room_never_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionAdmission, "release", lambda self, session, now: None)
+
+
+def one_session_too_many(patch: pytest.MonkeyPatch) -> None:
+    fits: Callable[..., bool] = CacheBudget.fits
+
+    def fits_more(self: CacheBudget, claim: Any, limits: Any) -> bool:
+        return fits(self, claim, type(limits)(sessions=limits.sessions + 1))
+
+    patch.setattr(CacheBudget, "fits", fits_more)
+
+
+@pytest.mark.parametrize(
+    "bug", [opened_before_the_end_of_the_other, room_never_given_back, one_session_too_many]
+)
+def test_a_bug_in_admission_is_noticed(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in WAITING:
+            run_history(seed)

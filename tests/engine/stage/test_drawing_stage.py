@@ -88,8 +88,8 @@ def test_a_segment_of_which_every_row_died_draws_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"tokens": None}, "other tokens than its session calls for"),
-        ({"drawn": np.array([3, 4])}, "other tokens than its session calls for"),
+        ({"tokens": None}, "lacks the tokens of its draft rows"),
+        ({"drawn": np.array([3, 4])}, "carries draws, which only the last stage adds"),
         ({"tokens": np.array([3, VOCAB])}, f"a token id outside 0..{VOCAB - 1}"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_session_that_does_not_draw_has_no_tokens() -> None:
     given = states(segment(number=1, first=4, parents=[CONTEXT], positions=[4]))
     rig.receive(replace(given, tokens=np.array([3])))
     (fault,) = rig.faults()
-    assert "other tokens than its session calls for" in fault.reason
+    assert "carries tokens that no stage needs" in fault.reason
 
 
 def test_a_first_stage_gives_draft_rows_their_tokens() -> None:

@@ -30,7 +30,7 @@ def test_rows_are_copied_from_where_prunes_left_them(rows: int) -> None:
     rig = kept(7)
     held = rig.executor.caches["s"]
     assert copy_of(rig, rows) == [held[slot] for slot in (0, 1, 2, 3, 4, 6, 7)][:rows]
-    assert rig.stage.num_kept == 1
+    assert rig.stage.load().retained == 1
 
 
 def test_rows_of_an_open_session_are_copied() -> None:
@@ -39,7 +39,7 @@ def test_rows_of_an_open_session_are_copied() -> None:
     rig.receive(segment(first=0, rows=4))
     assert copy_of(rig, 3) == rig.executor.caches["s"][:3]
     rig.receive(Close("s"))
-    assert rig.stage.num_kept == 0
+    assert rig.stage.load().retained == 0
     rig.receive(segment("new", first=3, rows=2))
     assert not rig.faults("new")
     rig.receive(Close("new"))

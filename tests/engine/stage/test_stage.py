@@ -97,7 +97,7 @@ def test_a_message_of_an_unknown_session_is_one_fault_and_nothing_more(message):
     (fault,) = rig.receive(message)
     assert isinstance(fault, Fault)
     assert fault.session == "t"
-    assert rig.stage.num_sessions == 2
+    assert rig.stage.load().sessions == 2
     finish(rig)
 
 
@@ -115,7 +115,7 @@ def test_a_session_that_does_not_fit_is_refused(capacity, code):
     (fault,) = rig.receive(Open("t", capacity))
     assert fault.code == code
     assert f"asks for {capacity} cache rows" in fault.reason
-    assert rig.stage.num_sessions == 2
+    assert rig.stage.load().sessions == 2
     assert [type(m) for m in rig.receive(Close("t"))] == [Close]
     finish(rig)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowedge.core.messages import Close, Open
+from flowedge.protocol.link_kind import LinkKind
 from tests.engine.rig import of_other, other_session, prune, segment
 from tests.engine.stage.stage_sessions import KEEP_5, UNDISTURBED, draft, finish, opened
 from tests.support.seams import has_tombstones
@@ -13,7 +14,7 @@ def test_an_express_close_that_overtakes_the_open_leaves_nothing():
     rig.receive(Close("t"), express=True)
     opening = Open("t", 10)
     assert rig.receive(opening) == [opening], "it is passed on, but nothing is opened here"
-    assert rig.stage.num_sessions == 2
+    assert rig.stage.load().sessions == 2
     assert rig.receive(segment("t", first=0, rows=3)) == []
     assert rig.receive(prune("t", 1)) == []
     assert [type(m) for m in rig.receive(Close("t"))] == [Close]
@@ -47,10 +48,10 @@ def test_late_prunes_and_segments_of_a_closed_session_are_ignored():
 
 def test_what_waits_to_be_sent_of_a_closed_session_is_dropped():
     rig = opened()
-    rig.stage.receive(draft(), express=False)
-    job = rig.stage.next_job()
+    rig.stage.receive(draft(), LinkKind.IN_BAND)
+    job = rig.next_job()
     rig.stage.finish(job, rig.executor.run(job))
-    rig.stage.receive(Close("s"), express=True)
+    rig.stage.receive(Close("s"), LinkKind.EXPRESS)
     assert rig.pump() == []
     finish(rig)
 
@@ -63,4 +64,4 @@ def test_when_the_pipeline_is_gone_nothing_is_left():
     assert rig.release() == []
     rig.check_empty()
     rig.receive(Open("s", 20))
-    assert rig.stage.num_sessions == 1
+    assert rig.stage.load().sessions == 1

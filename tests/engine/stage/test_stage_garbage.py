@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,7 +127,7 @@ def test_a_queue_that_is_full_ends_the_session_that_adds_to_it():
     rig.hold(segment(first=0, rows=2))
     for number in (1, 2):
         rig.receive(segment(number=number, first=2 * number, rows=2))
-    assert rig.stage.queue_length == 2
+    assert rig.stage.load().queued == 2
     rig.receive(segment("t", first=0, rows=2))
     assert "2 segments wait here already" in rig.faults("t")[0].reason
     assert not rig.faults("s")
@@ -142,10 +144,10 @@ def test_a_stage_that_drains_refuses_what_is_new_and_hands_back_what_runs():
     rig.pump()
     for name in ("s", "new", "other"):
         assert [fault.code for fault in rig.faults(name)] == ["draining"]
-        assert not rig.stage.is_drained
+        assert not rig.stage.load().drained
         rig.receive(Close(name))
-    assert rig.stage.is_drained
+    assert rig.stage.load().drained
     rig.check_empty()
-    counts = rig.stage.take_counts()
-    assert (counts.opened, counts.ended) == (2, {"draining": 2})
-    assert not rig.stage.take_counts()
+    assert sum(counts.opened for counts in rig.counted) == 2
+    assert sum((counts.ended for counts in rig.counted), Counter()) == {"draining": 2}
+    assert all(rig.counted) and not rig.stage.poll(idle=True, ready=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flowedge.core.messages import CONTEXT, Close, Open, Prune, Segment
+from flowedge.protocol.link_kind import LinkKind
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage.stage_sessions import KEEP_5, draft, finish, opened, refused
 from tests.support.seams import inbox, stage_sessions
@@ -155,10 +156,12 @@ def test_a_close_aborts_what_is_in_the_lane_and_nothing_comes_of_it():
 
 def test_a_result_that_waits_to_be_sent_is_trimmed_and_follows_the_prune():
     rig = opened()
-    rig.stage.receive(draft(), express=False)
-    job = rig.stage.next_job()
+    rig.stage.receive(draft(), LinkKind.IN_BAND)
+    job = rig.next_job()
     rig.stage.finish(job, rig.executor.run(job))
-    rig.stage.receive(prune(epoch=1, source_len=9, context=4, accepted=1, retained=[4, 5, 7]), express=True)
+    rig.stage.receive(
+        prune(epoch=1, source_len=9, context=4, accepted=1, retained=[4, 5, 7]), LinkKind.EXPRESS
+    )
     first, second = rig.take()
     assert isinstance(first, Prune)
     assert (second.epoch, second.first_row, second.num_rows) == (1, 6, 1)

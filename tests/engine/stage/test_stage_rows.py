@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.messages import CONTEXT, Fault, Open, Segment, StageTime, Tapped
-from flowedge.engine.stage import stage
-from flowedge.engine.stage.stage import Stage
-from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.engine.stage import outgoing
+from flowedge.protocol.link_kind import LinkKind
 from tests.engine.exact_model import ExactStage
 from tests.engine.rig import Rig, prune, segment
 from tests.engine.stage.stage_sessions import finish, opened
@@ -29,26 +28,18 @@ def test_an_empty_segment_has_the_width_of_the_rows_it_stands_for():
 
 
 def test_what_is_kept_goes_to_the_draft_node_in_messages_of_a_bounded_size(monkeypatch):
-    monkeypatch.setattr(stage, "TAPPED_BYTES", 20)
-    tapping = Stage("v1", StageSpec(False, 3, 50, "uint64", added_width=1, tapped_before=2))
-    executor = ExactStage(1, taps=True)
-
-    def receive(message, express=False):
-        tapping.receive(message, express)
-        while (job := tapping.next_job()) is not None:
-            tapping.finish(job, executor.run(job))
-
+    monkeypatch.setattr(outgoing, "TAPPED_BYTES", 20)
+    rig = Rig(is_first=False, width=3, added_width=1, tapped_before=2)
+    rig.executor = ExactStage(1, taps=True)
+    receive = rig.receive
     receive(Open("s", 20, keeps_taps=True))
     receive(segment(first=0, rows=4, payload=np.ones((4, 3), dtype=np.uint64)))
     payload = np.array([[7], [8], [9]], dtype=np.uint64)
     receive(segment(number=1, first=4, parents=[CONTEXT, 4, 5], positions=[4, 5, 6], payload=payload))
     receive(prune(epoch=1, source_len=7, context=4, accepted=3, retained=[4, 5, 6]), express=True)
-    sent = list(iter(tapping.next_outbound, None))
-    assert [m.payload.shape for m in sent if isinstance(m, Segment)] == [(4, 4), (3, 1)]
-    told = list(iter(tapping.next_express, None))
-    assert all(isinstance(message, Tapped) and message.first == 3 for message in told)
-    assert [message.rows.tolist() for message in told] == [[[7], [8]], [[9]]]
-    assert tapping.next_express() is None
+    assert [m.payload.shape for m in rig.sent if isinstance(m, Segment)] == [(4, 4), (3, 1)]
+    assert all(isinstance(message, Tapped) and message.first == 3 for message in rig.told)
+    assert [message.rows.tolist() for message in rig.told] == [[[7], [8]], [[9]]]
 
 
 def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
@@ -57,8 +48,8 @@ def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
     rig.receive(segment(first=0, rows=4))
     times = (StageTime(5, 0.25),)
     rig.hold(segment(number=1, first=4, parents=[CONTEXT, 4, 4], positions=[4, 5, 5], stage_times=times))
-    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), express=True)
-    rig.stage.record_busy(rig.held[0], 0.5)
+    rig.stage.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4, 6]), LinkKind.EXPRESS)
+    rig.stage.ran(rig.held[0], 0.5)
     _, sent = rig.release()
     assert sent.stage_times == (*times, StageTime(3, 0.5)), "also for the row that died while computing"
 

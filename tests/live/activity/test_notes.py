@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flowedge.core.messages import CONTEXT
+from flowedge.core.request import Tokens
 from flowedge.live.activity.notes import ActivityNotes, RowsPruned, SegmentLeft
 from flowedge.live.activity.reader import MAX_TREE_NODES, WINDOW_S, ActivityReader
 from flowedge.live.activity.watched_tree import WatchedTree
@@ -13,7 +14,7 @@ from flowedge.live.activity.watched_tree import WatchedTree
 def test_notes_beyond_the_limit_are_left_out_and_that_is_said() -> None:
     notes = ActivityNotes(max_notes=3)
     for token in range(5):
-        notes.put_out("s", [token], 0.0)
+        notes.put_out(Tokens("s", (token,), "", 0.0))
     taken, lost = notes.take()
     assert len(taken) == 3
     assert lost
@@ -36,7 +37,7 @@ def test_a_session_that_is_met_in_the_middle_is_followed_from_its_next_token_on(
 def test_much_activity_is_told_whole_in_several_messages() -> None:
     notes, reader = ActivityNotes(), ActivityReader("d0", ["v1"], 4, str)
     for token in range(2 * MAX_TREE_NODES + 1):
-        notes.put_out("s", [token], 0.0)
+        notes.put_out(Tokens("s", (token,), "", 0.0))
     messages = reader.read(notes.take()[0], 0.0)
     told = [sum(len(change.accepted.nodes) for change in message.trees) for message in messages]
     assert told == [MAX_TREE_NODES, MAX_TREE_NODES, 1]
@@ -46,7 +47,7 @@ def test_much_activity_is_told_whole_in_several_messages() -> None:
 def test_speeds_are_those_of_the_last_seconds() -> None:
     notes, reader = ActivityNotes(), ActivityReader("d0", ["v1"], 4, str)
     for at in range(4):
-        notes.put_out("s", [1, 2], float(at) / 10)
+        notes.put_out(Tokens("s", (1, 2), "", float(at) / 10))
     reader.read(notes.take()[0], 1.0)
     state = reader.state(1, 0, 1.0)
     assert (state.tokens_per_segment, state.tokens_per_s) == (2.0, 8 / WINDOW_S)

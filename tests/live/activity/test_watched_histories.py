@@ -9,7 +9,9 @@ from typing import ClassVar
 import pytest
 
 from flowedge.core.messages import Segment
+from flowedge.core.request import Tokens
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.commands import PutOut, SendInBand
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.jobs import GrowDraft
 from flowedge.live.activity.notes import ActivityNotes, SegmentLeft
@@ -29,14 +31,18 @@ class NotedDraftNode(DraftNode):
 
     def __init__(self, *arguments, **named) -> None:
         super().__init__(*arguments, **named)
-        self.notes = self.observer = ActivityNotes(1 << 20)
+        self.notes = ActivityNotes(1 << 20)
         self.made.append(self)
 
-    def next_outbound(self, route=TARGET):
-        message = super().next_outbound(route)
-        if message is not None and route == TARGET:
-            self.notes.leaves(message, 0.0)
-        return message
+    def poll(self, **named):
+        commands = super().poll(**named)
+        for command in commands:
+            if isinstance(command, PutOut) and isinstance(command.output, Tokens):
+                self.notes.put_out(command.output)
+        for command in commands:
+            if isinstance(command, SendInBand) and command.route == TARGET:
+                self.notes.leaves(command.message, 0.0)
+        return commands
 
     def receive(self, message, route=TARGET, sender="the last stage"):
         if isinstance(message, Segment) and route == TARGET:

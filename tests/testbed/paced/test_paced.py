@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError, DeviceError
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.planning.profile.model import LayerSize, ModelProfile
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.roofline import layer_s
 from flowedge.planning.split import even_split
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.compare import compared, table
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.namespaces import Namespaces, free_network

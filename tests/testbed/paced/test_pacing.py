@@ -17,9 +17,9 @@ from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.core.messages import Credit, Message, Segment, SegmentBatch, Tapped
 from flowedge.engine.jobs import DraftJob, DropCache, Forward, ForwardBatch, StageJob
 from flowedge.live.compute_thread import ComputeThread, Outcome, Span
-from flowedge.live.transport.frame_link import LinkKind
 from flowedge.planning.virtual_pipeline import abort_time
 from flowedge.protocol import wire
+from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.paced.emulated_time import (
     MAX_EARLY_S,
     DelayLine,
