@@ -22,7 +22,7 @@ from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.pipeline_config import NO_DRAFTER
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.libraries import import_libraries
+from flowedge.models.host.libraries import import_libraries
 from flowedge.strategies.choice import AUTOREGRESSIVE
 
 if TYPE_CHECKING:

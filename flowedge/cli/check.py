@@ -15,7 +15,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.quant.quant_cache import QuantCache
 
 _MEASURED_TOKENS = 256

@@ -198,7 +198,7 @@ class Tapped:
     """What a stage has tapped of draft rows that a prune accepts, from the stage to the draft node.
 
     Attributes:
-        first: place of the values in a row that carries everything that is tapped (models/layers/taps.py).
+        first: place of the values in a row that carries everything that is tapped (models/taps.py).
         rows: [n, values] of the next n accepted rows of the session.
     """
 

@@ -138,7 +138,7 @@ class Rows:
 
     Attributes:
         payload: [n, width], in each row the final hidden state and the tapped layer inputs
-            (models/layers/taps.py).
+            (models/taps.py).
     """
 
     session: str

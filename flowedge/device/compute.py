@@ -1,7 +1,7 @@
 """What this device computes on: its CPU or a CUDA GPU, and the dtypes that are fast there.
 
-Nothing here imports torch. Whether a GPU works is tried by a process of its own (models/compute_trial.py),
-which a broken driver may crash or hang.
+Nothing here imports torch. Whether a GPU works is tried by a process of its own, which a broken driver may
+crash or hang (models/check/compute_probe.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOAT16: Final = "float16"
 BFLOAT16: Final = "bfloat16"
 PREFERENCE = (BFLOAT16, FLOAT16, FLOAT32)
 TRIAL_S = 60.0  # a board needs 10 to 20 s, most of it for the import of torch
-TRIAL_PROGRAM = "flowedge.models.compute_probe"
+PROBE_PROGRAM = "flowedge.models.check.compute_probe"
 NOT_TRIED = "not tried"
 
 NO_CUDA_REMEDY = (
@@ -106,7 +106,7 @@ def try_device(device: str, timeout_s: float = TRIAL_S) -> DeviceProbe:
     When the process crashes or hangs while it tries a quantisation, that quantisation and the quantisations
     after it have a problem.
     """
-    command = [*module_command(TRIAL_PROGRAM), device]
+    command = [*module_command(PROBE_PROGRAM), device]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:

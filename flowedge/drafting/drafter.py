@@ -13,7 +13,7 @@ import numpy.typing as npt
 from flowedge.core.arrays import NO_TOKEN, FloatArray, IntArray, Payload
 from flowedge.core.errors import CapacityError
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.layers.taps import Taps
+from flowedge.models.taps import Taps
 
 ROOT = 0  # the name of the root of every growth
 Scores: TypeAlias = npt.NDArray[np.float32]

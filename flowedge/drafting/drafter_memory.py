@@ -23,12 +23,12 @@ from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.cuda_graphs.static_decoding import is_recordable
+from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.weight_file import open_weights
-from flowedge.models.graphs.recordable import is_recordable
-from flowedge.models.graphs.shapes import row_bytes_with_scratch
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
 from flowedge.text.json_object import read_json_object
 
@@ -90,7 +90,7 @@ class _Claim:
 
     def _of_lm(self, own: Checkpoint) -> DrafterMemory:
         layers, hidden = int(own.config.num_hidden_layers), int(own.config.hidden_size)
-        row = SessionCache.bytes_per_row(own.config, layers, self.dtype)
+        row = KVCache.bytes_per_row(own.config, layers, self.dtype)
         recorded = self.cuda_graphs and is_recordable(own, 0, layers)
         row = (row_bytes_with_scratch(row) if recorded else row) + hidden * self.dtype.itemsize
         quant = lm_quant(own, self._quant)

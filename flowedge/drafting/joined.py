@@ -20,8 +20,8 @@ from flowedge.drafting.joined_distribution import first_odds, join_lookup, join_
 from flowedge.drafting.model_drafter import Prediction, Predictor, TrueSpan
 from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.ranking import RankedNodes, ranked, with_added
-from flowedge.models.copies import to_device, to_host
-from flowedge.models.layers.taps import Taps
+from flowedge.models.host.copies import to_device, to_host
+from flowedge.models.taps import Taps
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.model_drafter import Prediction
 from flowedge.drafting.ngram import Match
-from flowedge.models.copies import to_device
+from flowedge.models.host.copies import to_device
 
 # The log-odds that the next token is a copy and not a model's prediction, by the length of the match: where
 # one token has followed it, and where several have. They fit the bundled model's output at temperature 0, and

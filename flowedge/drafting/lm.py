@@ -14,12 +14,12 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.session_rows import SessionRows
-from flowedge.models.layers.taps import Taps
-from flowedge.models.layers.tensors import to_tensor
+from flowedge.models.block import LayerBlock
+from flowedge.models.host.payloads import to_tensor
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.session_rows import SessionRows
+from flowedge.models.taps import Taps
 
 SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges the cache
 
@@ -36,7 +36,7 @@ class _LMSession(ModelSession):
         names: the computed nodes of the growth, by their parent's name and their token.
     """
 
-    cache: SessionCache
+    cache: KVCache
     final_states: torch.Tensor
     waiting: list[int]
     cached: int = 0
@@ -77,7 +77,7 @@ class _LMSession(ModelSession):
         self.waiting = []
         self.add_known(count)
 
-    def _copy_rows(self, cache: SessionCache, states: torch.Tensor, rows: int) -> None:
+    def _copy_rows(self, cache: KVCache, states: torch.Tensor, rows: int) -> None:
         self.cache.kv[:, :, :, :rows] = cache.kv[:, :, :, :rows]
         self.final_states[:rows] = states[:rows]
 

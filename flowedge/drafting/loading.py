@@ -38,12 +38,12 @@ from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
+from flowedge.models.cuda_graphs.static_decoding import capture_decoding
 from flowedge.models.gguf.model_files import files_in
-from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import Taps, eagle3_taps
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.models.quant.quantize import module_bytes, quantize_block
+from flowedge.models.taps import Taps, eagle3_taps
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 

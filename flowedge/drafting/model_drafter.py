@@ -27,7 +27,7 @@ from flowedge.drafting.ranking import RankedNodes, ranked, with_added
 from flowedge.drafting.vocabulary.learner import VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
-from flowedge.models.copies import to_device
+from flowedge.models.host.copies import to_device
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from flowedge.drafting.drafter import (
     padded_layer,
 )
 from flowedge.drafting.ranking import RULED_OUT, best_drawn_of
-from flowedge.models.layers.taps import Taps
+from flowedge.models.taps import Taps
 
 MAX_N = 12
 MIN_N = 1

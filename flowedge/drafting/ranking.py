@@ -20,8 +20,8 @@ from flowedge.core.gumbel_noise import gumbel_noise_of, noise_streams
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.drafter import DraftLayer, Scores, padded_layer
-from flowedge.models.copies import to_device, to_host
-from flowedge.models.native.likeliest import likeliest
+from flowedge.models.host.copies import to_device, to_host
+from flowedge.models.kernels.ranking import likeliest
 from flowedge.models.sampling.device_noise import near_noise
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree

@@ -15,7 +15,7 @@ from flowedge.core.pipeline_config import (
     VerificationPlace,
     cheaper_place,
 )
-from flowedge.models.layers.taps import keeping_pays, taps_within
+from flowedge.models.taps import keeping_pays, taps_within
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.pipeline import PipelineProfile

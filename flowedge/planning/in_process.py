@@ -21,12 +21,12 @@ from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import kept_places
-from flowedge.models.layers.tensors import payload_dtype
+from flowedge.models.host.payloads import payload_dtype
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import kept_places
 from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy

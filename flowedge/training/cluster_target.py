@@ -18,9 +18,9 @@ from flowedge.core.pipeline_config import DRAFT_NODE, PipelineConfig
 from flowedge.core.request import DecodeCounters, Finished, Request, Rows, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import Taps
-from flowedge.models.layers.tensors import to_tensor
+from flowedge.models.host.payloads import to_tensor
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import Taps
 from flowedge.network.address import is_loopback
 from flowedge.training.target import PLAIN, Question, TokenIds, TrainingTarget
 from flowedge.v1 import agent_pb2 as pb

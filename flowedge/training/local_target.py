@@ -12,14 +12,14 @@ from torch import Tensor
 
 from flowedge.core.errors import NonFiniteError
 from flowedge.core.request import DecodeCounters, Finished
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import Taps
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.token_sampler import TokenSampler
+from flowedge.models.taps import Taps
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import StreamDecoder
@@ -91,7 +91,7 @@ class LocalTarget(TrainingTarget):
             pending = torch.tensor(answer[-1:], dtype=torch.int64)
         return answer
 
-    def _forward(self, ids: Tensor, cache: SessionCache, cached: int, taps: Taps = ()) -> Iterator[Tensor]:
+    def _forward(self, ids: Tensor, cache: KVCache, cached: int, taps: Taps = ()) -> Iterator[Tensor]:
         """Yield the rows of ids [rows], which follow `cached` rows, in chunks."""
         for chunk in torch.split(ids, CHUNK_ROWS):
             positions = np.arange(cached, cached + len(chunk))

@@ -19,7 +19,7 @@ from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
 from flowedge.training.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
 from flowedge.training.heads.kinds import head_taps, head_training

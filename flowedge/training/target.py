@@ -23,8 +23,8 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.models.layers.taps import Taps
+from flowedge.models.lm_head import LMHead, load_embedding
+from flowedge.models.taps import Taps
 
 PLAIN = "autoregressive"
 
@@ -46,7 +46,7 @@ class TrainingTarget(ABC):
     Attributes:
         lm_head, embedding: the trainer's own, on `device`.
         tokenizer, eos: the checkpoint's tokenizer and end tokens.
-        taps: the layers whose inputs are in the rows (see models/layers/taps.py).
+        taps: the layers whose inputs are in the rows (see models/taps.py).
     """
 
     def __init__(

@@ -7,8 +7,8 @@ from flowedge.device.disk_cache.digest import READ_BYTES
 from flowedge.device.disk_cache.file_range import FileRange
 from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.device.disk_cache.space import QUANTISED
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.weights.checkpoint_opener import open_cached
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from flowedge.core.errors import CheckpointError, DeviceLostError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.device.disk_cache.objects import ObjectStore
-from flowedge.models.libraries import import_libraries
+from flowedge.models.host.libraries import import_libraries
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.fetch.fetcher import Fetched, Fetcher
 from flowedge.weights.fetch.progress import FetchProgress, mib

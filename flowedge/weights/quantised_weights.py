@@ -13,7 +13,7 @@ from flowedge.device.disk_cache.digest import hash_range
 from flowedge.device.disk_cache.file_range import FileRange, FileState
 from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.loading import encoding_key, linear_weights, weight_content
+from flowedge.models.loading import encoding_key, linear_weights, weight_content
 from flowedge.models.quant.block_repacking import can_repack
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
 from flowedge.weights.manifest import Manifest, QuantisedEntry, QuantisedList

@@ -81,7 +81,7 @@ def bench(
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.core.pipeline_config import drafter_names  # noqa: PLC0415
     from flowedge.core.request import NOISES, parse_noise  # noqa: PLC0415
-    from flowedge.models.libraries import import_libraries  # noqa: PLC0415
+    from flowedge.models.host.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 
     file = find_scenario(scenario)  # before the libraries, whose import takes seconds

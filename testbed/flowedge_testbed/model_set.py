@@ -17,12 +17,12 @@ from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.in_process import load_blocks
 from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens

@@ -15,7 +15,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.models.layers.taps import kept_places, tapped_place
+from flowedge.models.taps import kept_places, tapped_place
 from flowedge.planning.in_process import machine_pipeline, virtual_pipeline
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.split import even_split

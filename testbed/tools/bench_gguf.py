@@ -12,7 +12,7 @@ from collections import defaultdict
 import torch
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.loading import linear_weights
+from flowedge.models.loading import linear_weights
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import repack_blocks
 from flowedge.models.quant.int4 import Int4

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.host.payloads import DTYPES
 from flowedge.models.quant import int4_kernels, w8a16
 from flowedge.models.quant.backend import Backend, WeightRows
 from flowedge.models.quant.int4 import Int4

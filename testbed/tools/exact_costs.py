@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from flowedge.models.kv.store import KvFormat
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.exactness import try_exactness
-from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.attention.kv_store import KvFormat
+from flowedge.models.block import LayerBlock
+from flowedge.models.exact.exactness import try_exactness
+from flowedge.models.host.payloads import DTYPES
 from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge.planning.profile.model import LayerSizes
 from flowedge_testbed.report.markdown import table

@@ -24,13 +24,13 @@ from flowedge.core.request import Failed, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.models.attention.kv_store import KvFormat
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.kv.store import KvFormat
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.cuda_graphs.static_decoding import capture_decoding
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.choice import STRATEGIES

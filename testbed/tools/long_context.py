@@ -28,12 +28,11 @@ from flowedge.drafting.heads.draft_head import CachedAttention
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels, draft_node_spec
 from flowedge.engine.jobs import DraftBatch, DraftExecutor, ForwardBatch, StageExecutor
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.dense.attention_functions import ATTENTION_FUNCTIONS
-from flowedge.models.layers import attention
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.session_rows import SessionsAttention
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import machine_pipeline
 from flowedge.planning.split import even_split, layer_ranges
@@ -148,24 +147,19 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
     )
     sampling = SamplingParams(temperature=1.0, seed=1)  # at temperature 0 the text would soon repeat itself
     request = Request("long", models.encode("Tell a long story."), sampling, tokens, strategy=strategy)
-    functions = ATTENTION_FUNCTIONS
-    timed = {name: work.timed(ATTENTION, function) for name, function in functions.items()}
+    timed = work.timed(ATTENTION, SessionsAttention.attend)
     timed_attend = work.timed(DRAFTER, CachedAttention.attend)
-    try:
-        with (
-            mock.patch.object(CachedAttention, "attend", timed_attend),
-            mock.patch.dict(functions, timed),
-        ):
-            attention.register_in_transformers()
-            pipeline.start(request)
-            step = work.timed(MACHINES, pipeline.step)
-            while step():
-                pass
-    finally:
-        attention.register_in_transformers()
+    with (
+        mock.patch.object(CachedAttention, "attend", timed_attend),
+        mock.patch.object(SessionsAttention, "attend", timed),
+    ):
+        pipeline.start(request)
+        step = work.timed(MACHINES, pipeline.step)
+        while step():
+            pass
     finished = pipeline.outputs[-1].output
     assert isinstance(finished, Finished), finished
-    return work, SessionCache.bytes_per_row(checkpoint.config, layers, dtype)
+    return work, KVCache.bytes_per_row(checkpoint.config, layers, dtype)
 
 
 def bytes_per_second() -> float:

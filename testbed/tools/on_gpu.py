@@ -68,7 +68,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
     """
     agents = {"FLOWEDGE_AGENT__DEVICE": device}
     yield GpuStep("facts", ["testbed.tools.gpu.facts", "--device", device])
-    yield GpuStep("trial", ["flowedge.models.compute_probe", device])
+    yield GpuStep("trial", ["flowedge.models.check.compute_probe", device])
     yield GpuStep("products", ["testbed.tools.check_products", "--device", device])
     yield GpuStep(
         "kernels",
@@ -96,7 +96,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
     yield GpuStep("graphs-head-recall", [*head_costs, "--recall"], limit_s=600)
     yield GpuStep(
         "graphs-tests",
-        ["pytest", "-q", "-n", "0", "tests/models/graphs", "tests/drafting/test_static_heads.py"],
+        ["pytest", "-q", "-n", "0", "tests/models/cuda_graphs", "tests/drafting/test_static_heads.py"],
         limit_s=600,
     )
     for strategy in STRATEGIES:

@@ -12,7 +12,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.compute import cpu_dtypes, processor_name
 from flowedge.models.check.reference import ReferenceModel
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
 from tests.support.breadth import dealt
 from tests.support.processes import AgentProcess, FlowEdgeProcess, agents
 

@@ -34,7 +34,7 @@ ROLE = """
 import json, sys
 from pathlib import Path
 import flowedge.agent.main
-from flowedge.models.libraries import import_libraries
+from flowedge.models.host.libraries import import_libraries
 import_libraries()
 from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.core.pipeline_config import PipelineConfig
@@ -77,7 +77,7 @@ def test_unused_modules_are_not_imported(role: str, quant: str, drafter: str) ->
     said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert said.returncode == 0, said.stderr
     modules, beside_weights = json.loads(said.stdout.splitlines()[-1])
-    assert {"torch", "flowedge.models.dense.layer"} <= set(modules)
+    assert {"torch", "flowedge.models.decoder_layer"} <= set(modules)
     assert not UNUSED & set(modules)
     assert beside_weights < MOST_BESIDE_WEIGHTS
     print(f"a {role} holds {beside_weights / MEBIBYTE:.0f} MiB beside its weights")

@@ -10,8 +10,8 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.device.disk_cache.limits import CacheLimits
 from flowedge.device.disk_cache.objects import ObjectStore
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.weights.checkpoint_opener import open_cached
 from flowedge.weights.known_models import KnownModels
 

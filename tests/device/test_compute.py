@@ -115,7 +115,7 @@ def test_a_trial_that_stops_at_a_quantisation_leaves_the_gpu_to_the_others(
     program = f"import os, sys, time\nsys.stdout.write({printed!r}); sys.stdout.flush()\n{end}\n"
     write(tmp_path, "stopping_trial.py", program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(compute, "TRIAL_PROGRAM", "stopping_trial")
+    monkeypatch.setattr(compute, "PROBE_PROGRAM", "stopping_trial")
     found = try_device("cuda", timeout_s=3)
     assert (found.device, found.problem, found.dtypes) == ("cuda:0", "", GPU.dtypes)
     assert found.quant_problems.keys() == {"int4", "int8", "nf4"}

@@ -19,14 +19,14 @@ from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import eagle3_taps
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import eagle3_taps
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
-from tests.models.graphs.static_pipeline import CountingMaker
+from tests.models.cuda_graphs.static_pipeline import CountingMaker
 
 HIDDEN, VOCAB = 32, 60
 PART = DraftVocabulary(np.array([9, 30, 2, 41, 17, 8, 55, 23]), VOCAB)
@@ -50,7 +50,7 @@ def eagle(
         head.requires_grad_(False), lm_head, embedding, (), recalls, ProposalHead(lm_head, part)
     )
     if not native:
-        vars(vars(drafter)["_forward"])["_native"] = None
+        vars(vars(drafter)["_forward"])["_kernels"] = None
     return drafter
 
 
@@ -75,7 +75,7 @@ def small(directory: Path, part: DraftVocabulary | None = None, native: bool = T
     checkpoint = Checkpoint(directory)
     block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
     if not native:
-        block.native = None
+        block.kernels = None
     return LMDrafter(LanguageModel(block, head, VOCAB, "small"), ProposalHead(head, part))
 
 

@@ -15,8 +15,8 @@ from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import check_taps, eagle3_taps, row_width
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import check_taps, eagle3_taps, row_width
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 from tests.drafting.trees import extend, grow, grow_and_check
 

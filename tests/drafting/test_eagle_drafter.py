@@ -13,7 +13,7 @@ from flowedge.drafting.drafter import DraftLayer, Frontier
 from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from tests.drafting.trees import extend, grow
 
 HIDDEN, VOCAB = 32, 50

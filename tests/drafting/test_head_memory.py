@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.models.quant.quantize import module_bytes
-from tests.models.layers.test_loading_memory import ALLOWANCE, resident, write_sparse
+from tests.models.test_loading_memory import ALLOWANCE, resident, write_sparse
 from tests.support.fork_pool import fork_server
 
 CONFIG = LlamaConfig(

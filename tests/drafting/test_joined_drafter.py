@@ -18,10 +18,10 @@ from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
 from tests.drafting.trees import extend, grow, grow_and_check, predict
 
 VOCAB = 60

@@ -13,11 +13,11 @@ from transformers import LlamaForCausalLM
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.lm import SCRATCH_ROWS, LMDrafter
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.session_rows import SessionRows
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.session_rows import SessionRows
 from tests.drafting.trees import extend, grow, grow_and_check
 
 VOCAB = 60

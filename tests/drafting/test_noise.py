@@ -19,11 +19,11 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.ranking import best_drawn_of
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import eagle3_taps
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.drafting.trees import children, extend, grow, grow_and_check
 

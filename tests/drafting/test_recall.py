@@ -12,7 +12,7 @@ from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from tests.drafting.trees import extend, grow
 
 HIDDEN, VOCAB, ROWS = 16, 20, 12

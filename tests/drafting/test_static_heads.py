@@ -23,13 +23,13 @@ from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
-from flowedge.models.graphs.pieces import CapturingMaker, Piece, PieceFunction
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import eagle3_taps
+from flowedge.models.cuda_graphs.recording import CapturingMaker, Piece, PieceFunction
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block
+from flowedge.models.taps import eagle3_taps
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.drafting.trees import extend, predict
-from tests.models.graphs.static_pipeline import CountingMaker
+from tests.models.cuda_graphs.static_pipeline import CountingMaker
 
 HIDDEN, VOCAB, ROWS = 32, 50, 1200
 Make = Callable[[], HeadDrafter]

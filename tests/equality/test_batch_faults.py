@@ -13,7 +13,7 @@ from flowedge.core.request import Failed, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import ForwardBatch, StageJob
-from flowedge.models.layers.session_rows import SessionRows
+from flowedge.models.session_rows import SessionRows
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 from tests.equality.conftest import Pair, expected, request, token_ids
 from tests.support.breadth import dealt_thinly

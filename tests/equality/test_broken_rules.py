@@ -10,7 +10,7 @@ import pytest
 from flowedge.core.errors import GrammarError
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.path_rules import PathRules
 from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES

@@ -29,11 +29,11 @@ from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline

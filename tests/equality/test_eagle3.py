@@ -26,12 +26,12 @@ from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import TargetModel, drafter_kinds, drafter_taps, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.taps import Taps
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import Taps
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.planning.virtual_pipeline import VirtualObserver

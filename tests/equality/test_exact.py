@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
@@ -24,7 +24,6 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": torch.bfloat16},
     "int8": {"dtype": torch.bfloat16, "quant": "int8"},
     "int4": {"dtype": torch.bfloat16, "quant": "int4"},
-    "nf4": {"dtype": torch.bfloat16, "quant": "nf4"},
     "bf16-kv8": {"dtype": torch.bfloat16, "kv": "int8"},
 }
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}

@@ -23,12 +23,12 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.finite import rows_not_finite
 from flowedge.engine.stage.stage import Stage
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.quantize import QUANTISATIONS, backend_of
 from flowedge.models.sampling.draw_candidates import find_candidates

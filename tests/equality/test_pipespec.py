@@ -10,7 +10,7 @@ import torch
 from flowedge.core.request import Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.published.pipespec import PipeSpecSync

@@ -15,11 +15,11 @@ from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead, load_embedding
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES

@@ -13,18 +13,18 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
-from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
+from tests.models.cuda_graphs.static_pipeline import CountingMaker, decode_statically
 from tests.support.breadth import dealt
-from tests.support.kernels import without_kernels
+from tests.support.kernels import exact_by_torch
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.95, seed=13)}
 CASES = dealt(product((PLAIN, *OTHERS), SAMPLINGS), ((PLAIN, "T1"), ("flowspec", "T1")).__contains__)
@@ -35,7 +35,7 @@ PROMPT, TOKENS = 230, 40  # the forwards cross the sizes of 256 columns
 @pytest.fixture(autouse=True)
 def computed_by_torch() -> Iterator[None]:
     """Static forwards are torch's, and have the bits of torch's other forwards."""
-    with without_kernels():
+    with exact_by_torch():
         yield
 
 

@@ -16,7 +16,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
 from tests.support.blocks import fifths

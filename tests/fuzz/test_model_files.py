@@ -24,11 +24,11 @@ import flowedge
 from flowedge.core.errors import FlowEdgeError
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.models.block import LayerBlock
+from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.inspection import inspect_checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.text.tokenizer import encode_chat
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.fuzz.file_mutation import FileMutator

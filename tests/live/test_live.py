@@ -33,9 +33,9 @@ from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.taps import Taps, kept_places
+from flowedge.models.taps import Taps, kept_places
 from flowedge.network.link_settings import LinkSettings
 from flowedge.planning.split import even_split, layer_ranges
 from flowedge.protocol.link_kind import LinkKind

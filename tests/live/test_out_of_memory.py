@@ -15,7 +15,7 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.jobs import OpenCache, OpenDraft
-from flowedge.models.memory_errors import is_out_of_memory
+from flowedge.models.host.memory_errors import is_out_of_memory
 from tests.live.test_live import Models, live_pipeline, models, request, result_of, run
 from tests.support.breadth import dealt_diagonally
 

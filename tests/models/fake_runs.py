@@ -34,19 +34,19 @@ from flowedge.engine.jobs import (
     OpenDraft,
     Verify,
 )
+from flowedge.models.attention.kv_store import KvFormat
+from flowedge.models.attention.ordered import AttentionSizes
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.exact.attention_test import AttentionSizes
-from flowedge.models.exact.row_counts import RowCounts
-from flowedge.models.graphs import static_decoding
-from flowedge.models.graphs.pieces import CallingMaker, Piece, PieceFunction
-from flowedge.models.graphs.static_decoding import BlockDecoding
-from flowedge.models.kv.store import KvFormat
-from flowedge.models.layers import exactness
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.session_rows import SessionRows
-from flowedge.models.layers.tensors import to_tensor
+from flowedge.models.cuda_graphs import static_decoding
+from flowedge.models.cuda_graphs.recording import CallingMaker, Piece, PieceFunction
+from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
+from flowedge.models.exact import exactness
+from flowedge.models.host.payloads import to_tensor
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
+from flowedge.models.row_counts import RowCounts
+from flowedge.models.session_rows import SessionRows
 from tests.models.tiny_families import LAYERS, VOCAB
 from tests.support.fake_cuda import CUDA, FakeCuda
 from tests.support.session_jobs import run_alone

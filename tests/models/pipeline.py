@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 
 
 def never() -> bool:

@@ -22,10 +22,10 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.engine.jobs import OpenCache
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.graphs.pieces import CallingMaker
-from flowedge.models.graphs.static_decoding import BlockDecoding, capture_decoding
-from flowedge.models.layers.block import LayerBlock
+from flowedge.models.cuda_graphs.recording import CallingMaker
+from flowedge.models.cuda_graphs.static_decoding import BlockDecoding, capture_decoding
 from flowedge.planning.measuring import draft_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
 from tests.drafting.trees import extend, predict
@@ -58,22 +58,18 @@ REFUSALS = (
 )
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
+    "flowedge.models.attention.attention": "declares what a layer asks",
     "flowedge.drafting.draft_quant": "names formats",
     "flowedge.drafting.drafter_memory": "counts bytes",
-    "flowedge.drafting.heads.native_eagle": "serves CPUs",
-    "flowedge.models.compute_probe": "tries a real device",
-    "flowedge.models.exact.aligned_activation": "serves CPUs",
-    "flowedge.models.exact.attention_test": "compares the bits of a real device",
-    "flowedge.models.exact.product_test": "compares the bits of a real device",
-    "flowedge.models.exact.rows_alone": "compares the bits of a real device",
-    "flowedge.models.layers.forward_checks": "reads token ids on the host alone",
-    "flowedge.models.layers.decoding": "declares what the package of graphs does",
-    "flowedge.models.lean.form": "reads a layer's names and numbers",
-    "flowedge.models.layers.exactness": "compares the bits of a real device",
+    "flowedge.drafting.heads.kernel_eagle": "serves CPUs",
+    "flowedge.models.check.compute_probe": "tries a real device",
+    "flowedge.models.exact.attention_self_test": "compares the bits of a real device",
+    "flowedge.models.exact.product_self_test": "compares the bits of a real device",
+    "flowedge.models.exact.exactness": "compares the bits of a real device",
     "flowedge.models.sampling.draw_timing": "times a real device, and waits for it",
     "flowedge.models.sampling.path_logits": "serves heads that the kernels compute",
     "flowedge.models.sampling.ruled_draws": "draws on the host, from logits that `to_host` has copied",
-    "flowedge.models.memory_errors": "reads the messages of errors",
+    "flowedge.models.host.memory_errors": "reads the messages of errors",
     "flowedge.planning.in_process": "builds the executors that are run here",
 }
 PACKAGES_ELSEWHERE = {
@@ -83,10 +79,9 @@ PACKAGES_ELSEWHERE = {
     "flowedge.models.checkpoint": "reads files to the host",
     "flowedge.models.files": "reads files to the host",
     "flowedge.models.gguf": "reads files to the host",
-    "flowedge.models.native": "serves CPUs",
-    "flowedge.models.products": "serves CPUs",
+    "flowedge.models.kernels": "serves CPUs",
     "flowedge.models.quant": "encodes weights on the host, and calls kernels that need a real device",
-    "flowedge.planning.profile": "times a real device, and waits for it",
+    "flowedge.planning.measuring": "times a real device, and waits for it",
     "flowedge.training": "trains on a real device, where waiting delays no answer",
     "flowedge.weights": "encodes weights on the host",
 }

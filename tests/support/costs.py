@@ -30,9 +30,9 @@ SAMPLED_S = 0.2  # of a quicker test, the processor time is counted with the nex
 
 BOOTED = re.compile("nspawn")
 LOADS = (
-    "flowedge.models.layers.language_model:LanguageModel.load",
-    "flowedge.models.layers.block:LayerBlock.load",
-    "flowedge.models.layers.head:LMHead.load",
+    "flowedge.models.language_model:LanguageModel.load",
+    "flowedge.models.block:LayerBlock.load",
+    "flowedge.models.lm_head:LMHead.load",
     "flowedge.models.check.reference:ReferenceModel.load",
     "flowedge.drafting.loading:load_drafter",
     "flowedge.client.assembly:assemble",

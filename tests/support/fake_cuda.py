@@ -1,7 +1,7 @@
 """A GPU that is not there: fake tensors on "cuda", which have shapes, dtypes and devices but no content.
 
 An operation whose tensors are on different devices raises an error, and so does everything for which the host
-would wait for the GPU, outside of the copies of flowedge.models.copies.
+would wait for the GPU, outside of the copies of flowedge.models.host.copies.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from flowedge.drafting import ranking
 from flowedge.drafting.heads import eagle3_head
-from flowedge.models import copies
 from flowedge.models.files.weight_file import WeightSlice
-from flowedge.models.layers.rotary import Rotary
+from flowedge.models.host import copies
 from flowedge.models.quant import backend
+from flowedge.models.rotary import Rotary
 
 CUDA = torch.device("cuda:0")  # without an index, torch asks the driver for the current device
 
@@ -112,8 +112,8 @@ def _replace_copies(patch: pytest.MonkeyPatch, seen: FakeCuda) -> None:
     def read(own: WeightSlice, shape: tuple[int, ...], _offset: int) -> torch.Tensor:
         return torch.empty(shape, dtype=own.dtype)
 
-    def make_rotary(own: Rotary) -> torch.nn.Module:
-        return make(own) if own._length is None else on_cpu(make)(own)
+    def make_rotary(own: Rotary, kind: str | None) -> torch.nn.Module:
+        return make(own, kind) if own._length is None else on_cpu(make)(own, kind)
 
     patch.setattr(copies, "_upload", upload)
     patch.setattr(copies, "_download", download)

@@ -11,6 +11,9 @@ import pytest
 
 from flowedge.device import kernel_library as library
 from flowedge.device.kernel_builds import Build, builds_of
+from flowedge.models.block import LayerBlock
+from flowedge.models.experts import MixtureMlp
+from flowedge.models.row_functions import aligned
 
 FOLDER = Path(library.__file__).parents[1] / "kernels"
 RUNNING = [
@@ -38,3 +41,18 @@ def without_kernels() -> Iterator[None]:
         library.forget_library()
         yield
     library.forget_library()
+
+
+@contextmanager
+def exact_by_torch() -> Iterator[None]:
+    """Compute all layers by torch, and exact ones on a CPU as on a GPU: in the order of positions."""
+
+    def find_exactness(block: LayerBlock) -> None:
+        for layer in block.layers:
+            mlp = layer.mlp.experts if isinstance(layer.mlp, MixtureMlp) else layer.mlp
+            mlp.activation = aligned(mlp.activation)  # CPUs round an element by where it is
+        block._test_exactness()  # noqa: SLF001 (its unit tests run on CPUs)
+
+    with without_kernels(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayerBlock, "_find_exactness", find_exactness)
+        yield

@@ -25,7 +25,7 @@ from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
-from flowedge.models.layers.cache import SessionCache
+from flowedge.models.kv_cache import KVCache
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.auto.auto import Auto
@@ -163,7 +163,7 @@ def stage_executors(pipeline: VirtualPipeline) -> list[BlockExecutor]:
     return list(executors)
 
 
-def caches_of(executor: BlockExecutor) -> dict[str, SessionCache]:
+def caches_of(executor: BlockExecutor) -> dict[str, KVCache]:
     """Return the caches of a stage by session; see `stage_executors`."""
     return executor._caches
 

@@ -24,7 +24,7 @@ from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import encode_chat

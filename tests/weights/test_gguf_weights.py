@@ -11,10 +11,10 @@ import torch
 from flowedge.agent.roles.stage_content import block_tensors, head_tensors
 from flowedge.core.errors import CheckpointError
 from flowedge.device.disk_cache.space import QUANTISED
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.block_repacking import repack_blocks
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.v1 import agent_pb2 as pb

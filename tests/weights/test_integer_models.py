@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.weights.manifest_of_model import describe
 from tests.support.integer_checkpoints import LAYOUTS, write_integer_checkpoint
 from tests.weights.big_checkpoint import write_checkpoint

@@ -15,8 +15,8 @@ import torch
 from flowedge.agent.roles.stage_content import block_tensors
 from flowedge.core.errors import CapacityError, DeviceLostError, FlowEdgeError
 from flowedge.device.disk_cache.space import QUANTISED
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.v1 import agent_pb2 as pb

@@ -19,7 +19,7 @@ from flowedge.live.transport.link import OutLink
 from flowedge.live.transport.listener import LinkListener
 from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import MakeTiming, RealTime
-from flowedge.models.libraries import import_libraries
+from flowedge.models.host.libraries import import_libraries
 from flowedge.network.address import join_address
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import weights_pb2_grpc as rpc

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -36,17 +35,17 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.models.attention.kv_store import NATIVE
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import tokenizer_directory
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.exact.default import resolve_exact
+from flowedge.models.cuda_graphs.static_decoding import capture_decoding
+from flowedge.models.exact.option import resolve_exact
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.kv.store import NATIVE
-from flowedge.models.layers.loading import checkpoint_quant
-from flowedge.models.layers.taps import Taps
+from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
+from flowedge.models.taps import Taps
 from flowedge.planning.fit import admit, session_rows
 from flowedge.planning.split import check_split, even_split, layer_ranges, layers_beside_head
 from flowedge.strategies.events import TARGET
@@ -195,7 +194,7 @@ class ComputeSide:
         taps = drafter_taps(config.drafters, layers) if taps is None else taps
         dtype = route_dtype(config.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
         computing = [own.device, *(devices[address].compute.device for address in request.stages)]
-        exact = ON if plans_exact(config, target.config, computing) else OFF
+        exact = ON if plans_exact(config, computing) else OFF
         of_draft_node = {"drafter": None, "tokenizer": "", "split": (), "verification": DRAFT_NODE}
         held = config.changed(dtype=dtype, exact=exact, **of_draft_node)
         ranges = layer_ranges(split_of(config, len(request.stages), target, dtype))
@@ -304,7 +303,7 @@ def first_that_fits(wanted: DraftForm, admitted: Callable[[DraftForm], int]) -> 
         raise
 
 
-def plans_exact(config: PipelineConfig, model: Any, devices: Iterable[str]) -> bool:
+def plans_exact(config: PipelineConfig, devices: Iterable[str]) -> bool:
     """Return whether the devices of a pipeline are asked to compute exact rows.
 
     With "auto" they are where that costs little on all of them, and for a KV cache that only exact attention
@@ -318,7 +317,7 @@ def plans_exact(config: PipelineConfig, model: Any, devices: Iterable[str]) -> b
         return config.exact == ON
     if config.kv != NATIVE:
         return True
-    return all(resolve_exact("auto", model, device.partition(":")[0]) for device in devices)
+    return all(resolve_exact("auto", device.partition(":")[0]) for device in devices)
 
 
 def split_of(config: PipelineConfig, stages: int, target: Checkpoint, dtype: str) -> list[int]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide, OpenedTarget
     from flowedge.drafting.drafter import Drafter
     from flowedge.engine.executors.draft_models import DraftModels
-    from flowedge.models.layers.taps import Taps
+    from flowedge.models.taps import Taps
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class DraftNodeRole(PipelineRole):
         taps: Taps | None = None,
         caller: str | None = None,
     ) -> None:
-        """taps: those of the pipeline (see models/layers/taps.py); by default those the drafter asks for.
+        """taps: those of the pipeline (see models/taps.py); by default those the drafter asks for.
 
         caller: URI of the member that asks for the pipeline (see Member.uri); None in plaintext.
         """
@@ -252,7 +252,9 @@ class DraftNodeRole(PipelineRole):
         if config.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(
-                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or omit exact"
+                f"rows are not exact on {', '.join(inexact)}; choose another dtype, or omit exact. A CPU "
+                "needs FlowEdge's kernels for exact rows: where these are missing, install g++ 11 or newer, "
+                "then FlowEdge again"
             )
         addresses = [[stage.address for stage in route.stages] for route in routes]
         await self._live.connect(addresses, self._open_to)

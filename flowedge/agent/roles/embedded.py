@@ -26,7 +26,7 @@ from flowedge.v1 import agent_pb2 as pb
 if TYPE_CHECKING:
     from flowedge.drafting.drafter import Drafter
     from flowedge.engine.executors.draft_models import DraftModels
-    from flowedge.models.layers.taps import Taps
+    from flowedge.models.taps import Taps
 
 T = TypeVar("T")
 OnProgress = Callable[[str, str], None]  # called with a device and what it is doing
@@ -58,7 +58,7 @@ class EmbeddedDraftNode:
         return self._taken_role().serving()[1]
 
     def start(self, role: pb.DraftNodeRole, taps: Taps, report: OnProgress) -> None:
-        """Set the pipeline up; `taps` are its own (see models/layers/taps.py).
+        """Set the pipeline up; `taps` are its own (see models/taps.py).
 
         Raises the error of the device that fails, or DeadlineError when loading takes too long.
         """

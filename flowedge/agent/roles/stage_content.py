@@ -16,19 +16,19 @@ from flowedge.device.compute import CPU
 from flowedge.device.memory import AvailableMemory, MemorySettings
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.models.architecture import FINAL_NORM, layer_prefix
+from flowedge.models.attention.kv_store import kv_row_bytes
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.cuda_graphs.static_decoding import is_recordable
+from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.files.families import FINAL_NORM, layer_prefix
-from flowedge.models.graphs.recordable import is_recordable
-from flowedge.models.graphs.shapes import row_bytes_with_scratch
-from flowedge.models.kv.store import kv_row_bytes
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead, head_bytes
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.loading import checkpoint_quant
-from flowedge.models.layers.taps import Taps, check_taps
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead, head_bytes
+from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.models.taps import Taps, check_taps
 from flowedge.planning.fit import admit
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.quantised_weights import QuantisedRequest
@@ -73,7 +73,7 @@ class StageContent(ABC):
             `verification` is "draft-node" unless the stage, which is the last, holds the LM head to draw
             tokens: "last-stage", or "auto" where that pays.
         start, stop: the model's layers [start, stop).
-        taps: layers of the pipeline whose inputs the drafter is given (see models/layers/taps.py).
+        taps: layers of the pipeline whose inputs the drafter is given (see models/taps.py).
         vocab_size: the number of token ids that are predicted; 0 where hidden states are handed on.
     """
 

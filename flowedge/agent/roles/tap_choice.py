@@ -10,7 +10,7 @@ import grpc.aio
 from flowedge.agent.roles.coordinator import PlannedRoute, all_or_none
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.pipeline_config import LINK_BYTES_PER_S
-from flowedge.models.layers.taps import Taps, keeping_pays, kept_places, taps_within
+from flowedge.models.taps import Taps, keeping_pays, kept_places, taps_within
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import agent_pb2 as pb

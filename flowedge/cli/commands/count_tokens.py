@@ -27,7 +27,7 @@ def count_tokens(
     """
     from flowedge.drafting.vocabulary.counts_file import CountsFile
     from flowedge.drafting.vocabulary.token_counts import TokenCounts
-    from flowedge.models.libraries import import_libraries
+    from flowedge.models.host.libraries import import_libraries
 
     import_libraries()
     from flowedge.models.checkpoint.checkpoint import Checkpoint

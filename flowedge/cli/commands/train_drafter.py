@@ -92,7 +92,7 @@ def train_drafter(
     """
     from flowedge.cli.pipelines.stages import StagesRequest
     from flowedge.cli.trust import choose_credentials
-    from flowedge.models.libraries import import_libraries
+    from flowedge.models.host.libraries import import_libraries
 
     settings = TrainingSettings(
         kind=kind,

@@ -8,9 +8,9 @@ from typing import Any
 from flowedge.cli.output import say_json
 from flowedge.cli.screens.tables import Column, Form, PlainTable, line, output_console, plain_table
 from flowedge.drafting.draft_form import DEFAULT_FORM
+from flowedge.models.check.inspection import ModelSizes, inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.inspection import ModelSizes, inspect_checkpoint
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.quant.quantize import linear_bytes
 from flowedge.planning.fit import Demand, least_devices, most_layers, place
 
@@ -86,8 +86,6 @@ def _print(
         f"{sizes.num_layers} layers of width {sizes.hidden_size}, {sizes.vocab_size} tokens, "
         f"at most {sizes.max_positions} positions"
     )
-    own = f"transformers' ({sizes.odd_layers})" if sizes.odd_layers else "lean"
-    console.print(line(f"layers: {own}"))
     tied = ", the same tensor" if sizes.tied else ""
     console.print(
         f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "

@@ -19,7 +19,7 @@ from flowedge.cli.screens.tables import error_console
 from flowedge.cli.screens.tables import line as shown
 from flowedge.client.assembly import OnProgress
 from flowedge.core.errors import DeadlineError, DeviceError
-from flowedge.models.layers.taps import Taps
+from flowedge.models.taps import Taps
 from flowedge.training.cluster_target import open_cluster_target
 from flowedge.training.interruption import Interruption
 from flowedge.training.local_target import open_local_target

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from flowedge.core.arrays import IntArray
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.dense.config import DenseLlamaConfig
-from flowedge.models.dense.rotary import DenseRotary, rotate_heads
-from flowedge.models.layers.rotary import Rotation
-from flowedge.models.lean.masked_attention import attend_packed
+from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.attention.masked import attend_packed
+from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads
+from flowedge.models.row_functions import activation_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class AttentionContext(Protocol):
     """The rotation of the rows, and what they see."""
 
     @property
-    def rotation(self) -> Rotation: ...
+    def rotation(self) -> Angles: ...
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return [..., heads, rows, head_dim] for rotated queries and keys, and values, of this shape."""
@@ -40,7 +41,7 @@ class AttentionContext(Protocol):
 class CachedAttention:
     """Attention over an external cache, or causal over the batch itself; see DraftHead.forward."""
 
-    rotation: Rotation
+    rotation: Angles
     cache: KeyValueViews | None
     mask: Tensor | None
 
@@ -72,13 +73,13 @@ class DraftHead(nn.Module, ABC):
         embed_tokens: the head's own embedding; None where it is the target's.
     """
 
-    def __init__(self, config: DenseLlamaConfig, own_embedding: bool) -> None:
+    def __init__(self, config: LlamaDecoderConfig, own_embedding: bool) -> None:
         super().__init__()
         self.config = config
         sizes = config.vocab_size, config.hidden_size
         # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
         self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
-        self.rotary_emb = DenseRotary(config)
+        self.rotary_emb = RotaryAngles(config)
 
     @property
     @abstractmethod
@@ -118,7 +119,7 @@ class DraftHead(nn.Module, ABC):
         context = CachedAttention(self.rotation(features, positions), cache, mask)
         return self.predict(token_embeddings, features, context)
 
-    def rotation(self, like: Tensor, positions: Tensor) -> Rotation:
+    def rotation(self, like: Tensor, positions: Tensor) -> Angles:
         """The rotation [..., rows, head_dim] of int64 [..., rows] positions, in the dtype of `like`."""
         # Earlier versions of transformers 5 take positions with a batch alone.
         cos, sin = self.rotary_emb(like, positions.view(-1, positions.shape[-1]))
@@ -129,10 +130,27 @@ class DraftHead(nn.Module, ABC):
         """The states that follow the given rows, for `token_embeddings` and `features` as in `forward`."""
 
 
+class HeadMlp(nn.Module):
+    """Llama's gated MLP; gradients pass through it."""
+
+    def __init__(self, config: LlamaDecoderConfig) -> None:
+        super().__init__()
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj = nn.Linear(hidden, inner, bias=bias)
+        self.up_proj = nn.Linear(hidden, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, hidden, bias=bias)
+        self.activation = activation_of(Architecture.of(family_of("llama"), config).activation)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return [..., hidden] for rows [..., hidden]."""
+        product: Tensor = self.down_proj(self.activation(self.gate_proj(rows)) * self.up_proj(rows))
+        return product
+
+
 class EagleAttention(nn.Module):
     """The projections of grouped-query attention."""
 
-    def __init__(self, config: DenseLlamaConfig, input_width: int | None = None) -> None:
+    def __init__(self, config: LlamaDecoderConfig, input_width: int | None = None) -> None:
         """Take rows of `input_width`, which is the hidden size by default."""
         super().__init__()
         width = config.hidden_size if input_width is None else input_width

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
+from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
 from flowedge.drafting.heads.head_files import (
     CONFIG_NAME,
     EMBEDDING_KEY,
@@ -20,10 +20,9 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.copies import to_host
-from flowedge.models.dense.config import DenseLlamaConfig
-from flowedge.models.dense.layer import DenseMLP
-from flowedge.models.dense.norm import DenseNorm
+from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.host.copies import to_host
+from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import read_json_object, reading
 
 KIND = "EAGLE-3"
@@ -36,13 +35,13 @@ REFUSED_SETTINGS = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "norm_be
 class Eagle3Layer(nn.Module):
     """A Llama decoder layer whose attention reads the token's embedding beside the hidden state."""
 
-    def __init__(self, config: DenseLlamaConfig) -> None:
+    def __init__(self, config: LlamaDecoderConfig) -> None:
         super().__init__()
         self.self_attn = EagleAttention(config, 2 * config.hidden_size)
-        self.mlp = DenseMLP(config)
-        self.hidden_norm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.input_layernorm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = HeadMlp(config)
+        self.hidden_norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for `embedded` and `hidden` of the same shape."""
@@ -61,13 +60,13 @@ class Eagle3Head(DraftHead):
     d2t: Tensor  # int64 [draft_vocab], the target's token id minus the draft token id
 
     def __init__(
-        self, config: DenseLlamaConfig, draft_vocab: int, target_hidden: int, own_embedding: bool = False
+        self, config: LlamaDecoderConfig, draft_vocab: int, target_hidden: int, own_embedding: bool = False
     ) -> None:
         """Create a head for a target whose hidden states are `target_hidden` wide."""
         super().__init__(config, own_embedding)
         self.fc = nn.Linear(TAPPED_STATES * target_hidden, config.hidden_size, bias=False)
         self.midlayer = Eagle3Layer(config)
-        self.norm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, draft_vocab, bias=False)
         self.register_buffer(OFFSETS_KEY, torch.zeros(draft_vocab, dtype=torch.int64))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention
+from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
 from flowedge.drafting.heads.head_files import (
     CONFIG_NAME,
     EMBEDDING_KEY,
@@ -17,9 +17,8 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.dense.config import DenseLlamaConfig
-from flowedge.models.dense.layer import DenseMLP
-from flowedge.models.dense.norm import DenseNorm
+from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import read_json_object, reading
 
 KIND = "EAGLE-1/2"
@@ -28,11 +27,11 @@ KIND = "EAGLE-1/2"
 class EagleLayer(nn.Module):
     """A Llama decoder layer without its input norm."""
 
-    def __init__(self, config: DenseLlamaConfig) -> None:
+    def __init__(self, config: LlamaDecoderConfig) -> None:
         super().__init__()
         self.self_attn = EagleAttention(config)
-        self.mlp = DenseMLP(config)
-        self.post_attention_layernorm = DenseNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = HeadMlp(config)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for `hidden` of the same shape."""
@@ -44,7 +43,7 @@ class EagleLayer(nn.Module):
 class EagleHead(DraftHead):
     """A head whose states are the target's hidden states after the final norm, called features."""
 
-    def __init__(self, config: DenseLlamaConfig, fc_bias: bool, own_embedding: bool = False) -> None:
+    def __init__(self, config: LlamaDecoderConfig, fc_bias: bool, own_embedding: bool = False) -> None:
         super().__init__(config, own_embedding)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=fc_bias)
         self.layers = nn.ModuleList([EagleLayer(config)])

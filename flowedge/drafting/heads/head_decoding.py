@@ -11,10 +11,9 @@ import torch
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules, StaticExtension, StaticGrowth, StaticHead
-from flowedge.models.graphs.held_forwards import HeldForwards
-from flowedge.models.graphs.pieces import PieceMaker
-from flowedge.models.graphs.shapes import StaticShape, choose_shape, static_rows
-from flowedge.models.graphs.store_pool import StorePool
+from flowedge.models.cuda_graphs.held_forwards import HeldForwards, StorePool
+from flowedge.models.cuda_graphs.recording import PieceMaker
+from flowedge.models.cuda_graphs.static_keys import StaticShape, choose_shape, static_rows
 
 S = TypeVar("S", bound=StaticHead[Any])
 MakeStatic = Callable[[HeadModules, HeadStore, StaticShape, PieceMaker], S]

@@ -23,13 +23,13 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.copies import to_device, to_host
+from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceMaker
+from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import fixed_rope_length
-from flowedge.models.graphs.pieces import CapturingMaker, PieceMaker
-from flowedge.models.graphs.shapes import row_bytes_with_scratch
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import Taps
+from flowedge.models.host.copies import to_device, to_host
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import module_bytes
+from flowedge.models.taps import Taps
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
-from flowedge.models.dense.config import DenseLlamaConfig
-from flowedge.models.dense.rotary import DenseRotary
+from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
-from flowedge.models.files.families import family_of
 from flowedge.models.files.weight_file import open_weights
+from flowedge.models.rotary import RotaryAngles
 from flowedge.text.json_object import reading
 
 CONFIG_NAME = "config.json"
@@ -30,7 +30,7 @@ UNUSED_SETTINGS = ("bias", "architectures", "model_type")
 IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
 
 
-def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> DenseLlamaConfig:
+def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaDecoderConfig:
     """The config of a head's layer; `kind` is the name of the head in errors."""
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:
@@ -39,8 +39,9 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> DenseL
     path = directory / CONFIG_NAME
     check_values(settings, path)
     with reading(path, "is not a usable Llama config"):
-        config = DenseLlamaConfig(**known)
+        config = LlamaDecoderConfig(**known)
         check_config(family_of("llama"), config)
+        Architecture.of(family_of("llama"), config)
     return config
 
 
@@ -86,12 +87,12 @@ def fill_head(
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
     with reading(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
-        head.rotary_emb = DenseRotary(head.config).to(device)
+        head.rotary_emb = RotaryAngles(head.config).to(device)
     head.requires_grad_(False).eval()
 
 
 def write_head(
-    directory: Path, config: DenseLlamaConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
+    directory: Path, config: LlamaDecoderConfig, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Write config.json, from `config` and then `settings`, and model.safetensors, each in one step."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ from flowedge.drafting.heads.draft_head import CachedAttention, DraftHead, KeyVa
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.native_eagle import NativeEagle, not_native_reason
-from flowedge.models.copies import HostArray, to_device
-from flowedge.models.layers.rotary import Rotation
+from flowedge.drafting.heads.kernel_eagle import KernelEagle, no_kernels_reason
+from flowedge.models.host.copies import HostArray, to_device
+from flowedge.models.rotary import Angles
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class SessionsAttention:
         parts: the attention of each session; bounds: its first row, and the one behind its last.
     """
 
-    rotation: Rotation
+    rotation: Angles
     parts: Sequence[CachedAttention]
     bounds: Sequence[tuple[int, int]]
 
@@ -52,9 +52,9 @@ class HeadForward:
 
     def __init__(self, head: DraftHead, embedding: nn.Embedding, sizes: HeadSizes) -> None:
         self._head, self._embedding, self._sizes = head, embedding, sizes
-        self._native: NativeEagle | None = None
-        if isinstance(head, EagleHead) and not not_native_reason(head):
-            self._native = NativeEagle(head)
+        self._kernels: KernelEagle | None = None
+        if isinstance(head, EagleHead) and not no_kernels_reason(head):
+            self._kernels = KernelEagle(head)
 
     def compute(self, parts: Sequence[StoredRows]) -> None:
         """Compute rows, and store their keys and values and what they predict; one part a session."""
@@ -68,9 +68,9 @@ class HeadForward:
         inputs = [[next(own) for _ in self._arrays(part.rows)] for part in parts]
         states = self._states_before(parts, [each[0] for each in inputs])
         before = _joined(states)
-        if self._native is not None:
-            natively = [(part.rows, part.store) for part in parts]
-            predicted = self._native.predict(self._embedded(tokens), before, natively)
+        if self._kernels is not None:
+            by_kernels = [(part.rows, part.store) for part in parts]
+            predicted = self._kernels.predict(self._embedded(tokens), before, by_kernels)
         else:
             seen = [each[1] if len(each) > 1 else None for each in inputs]
             attention = self._attention(parts, before, positions, seen)
@@ -85,7 +85,7 @@ class HeadForward:
         if isinstance(rows, TrueRows):
             return [rows.given]
         assert isinstance(rows, GrownRows)
-        return [rows.before] if self._native is not None else [rows.before, rows.seen]
+        return [rows.before] if self._kernels is not None else [rows.before, rows.seen]
 
     def _states_before(
         self, parts: Sequence[StoredRows], inputs: Sequence[torch.Tensor]

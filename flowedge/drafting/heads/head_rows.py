@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowedge.core.arrays import BoolArray, IntArray, Payload
-from flowedge.models.exact.reading_plan import CachedPaths
-from flowedge.models.native.paths import RowPaths
+from flowedge.models.attention.ordered_plan import CachedPaths
+from flowedge.models.kernels.row_paths import RowPaths
 
 
 @dataclass(frozen=True, eq=False)

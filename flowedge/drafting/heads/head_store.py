@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from flowedge.drafting.heads.recall import Recall
-from flowedge.models.kv.store import NativeStore, head_size
+from flowedge.models.architecture import head_size
+from flowedge.models.attention.kv_store import PlainStore
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class HeadSizes:
         return values * self.dtype.itemsize + recalled
 
 
-class HeadStore(NativeStore):
+class HeadStore(PlainStore):
     """The tensors of a session.
 
     Attributes:

@@ -15,13 +15,11 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.copies import HostArray, to_device
-from flowedge.models.graphs.pieces import Piece, PieceMaker
-from flowedge.models.graphs.readings import MaskedStaticReading
-from flowedge.models.graphs.shapes import StaticShape
-from flowedge.models.graphs.static_layers import StaticCache
-from flowedge.models.layers.attention import attend
-from flowedge.models.layers.rotary import Rotation
+from flowedge.models.cuda_graphs.recording import Piece, PieceMaker
+from flowedge.models.cuda_graphs.static_decoding import StaticKeys
+from flowedge.models.cuda_graphs.static_keys import StaticMaskedKeys, StaticShape
+from flowedge.models.host.copies import HostArray, to_device
+from flowedge.models.rotary import Angles
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +45,13 @@ class HeadModules:
 class StaticAttention:
     """The AttentionContext of a static forward."""
 
-    head: DraftHead
-    rotation: Rotation
-    cache: StaticCache
-    mask: Tensor
+    rotation: Angles
+    cached: StaticKeys
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        cached = self.cache.update(keys[None], values[None], 0)
-        output, _ = attend(self.head, queries[None], *cached, self.mask)
-        return output.transpose(1, 2)
+        self.cached.store_rows(0, torch.stack((keys, values)))
+        scaling = queries.shape[-1] ** -0.5
+        return self.cached.attend(0, queries[None], keys.shape[0], scaling, None)
 
 
 R = TypeVar("R", bound=HeadRows)
@@ -69,7 +65,7 @@ class StaticHead(ABC, Generic[R]):
         self._store = store
         self._shape = shape
         self._maker = maker
-        self._reading = MaskedStaticReading(store, [None], shape, store.kv.dtype)
+        self._keys = StaticMaskedKeys(store, [None], shape, store.kv.dtype)
         self._inputs: list[Tensor] = []
         self._pieces: list[Piece] = []
 
@@ -79,7 +75,7 @@ class StaticHead(ABC, Generic[R]):
 
     def fill(self, rows: R) -> bool:
         """Copy what the forward computes to the static tensors; False when the rows do not fit the shape."""
-        plan = self._reading.plan(rows.paths.padded(self._shape.rows))
+        plan = self._keys.plan(rows.paths.padded(self._shape.rows))
         if plan is None:
             return False
         copied = to_device(
@@ -87,7 +83,7 @@ class StaticHead(ABC, Generic[R]):
             self._shape.padded(rows.tokens),
             self._shape.padded(rows.positions),
             self._shape.slots(rows.first, rows.stop, self._store.rows - 1),
-            *self._reading.arrays(plan),
+            *self._keys.arrays(plan),
             *self._arrays(rows),
         )
         if self._inputs:
@@ -107,12 +103,12 @@ class StaticHead(ABC, Generic[R]):
 
     def _compute(self) -> None:
         tokens, positions, slots, context, seen, *own = self._inputs
-        (mask,) = self._reading.masks((context, seen), positions)
+        seen_keys = self._keys.seen_keys((context, seen), positions)
         head, states = self._modules.head, self._store.states
         embedded = self._modules.embedding(tokens).to(states.dtype)
         features = self._features(own)
-        cache = StaticCache(self._store, self._reading, slots)
-        attention = StaticAttention(head, head.rotation(features, positions), cache, mask)
+        cached = StaticKeys(self._store, slots, seen_keys)
+        attention = StaticAttention(head.rotation(features, positions), cached)
         predicted = head.predict(embedded, features, attention)
         predicted = self._corrected(predicted, features, slots, own)
         states.index_copy_(0, slots, predicted)

@@ -7,9 +7,9 @@ from torch import nn
 
 from flowedge.drafting.draft_quant import head_quant
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.models.copies import to_device
-from flowedge.models.layers.head import LMHead
-from flowedge.models.products.native_linear import NativeLinear, product
+from flowedge.models.host.copies import to_device
+from flowedge.models.kernels.linear import KernelLinear, product
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
 
 # Tokens beyond its vocabulary that a session adds. Later ones are left out, so that neither memory nor time
@@ -95,7 +95,7 @@ class ProposalHead:
         copy = self._copy
         if copy is None or isinstance(copy, LMHead):
             return (copy or self.exact).logits(states)[:, : self.columns]
-        if isinstance(copy, NativeLinear) and copy.width == copy.in_features:
+        if isinstance(copy, KernelLinear) and copy.width == copy.in_features:
             logits = product(copy.structure, states)  # in float32, which the layer would round
         else:
             logits = copy(states).float()

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from flowedge.core.arrays import IntArray
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN, ProposalHead
-from flowedge.models.copies import to_device
+from flowedge.models.host.copies import to_device
 
 _FIRST_ROOM = 16  # rows; the room doubles when it is full
 

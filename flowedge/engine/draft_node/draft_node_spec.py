@@ -15,7 +15,7 @@ class DraftNodeSpec:
 
     Attributes:
         width: values of a row that comes back: the final hidden state, then what was tapped for the drafter
-            (see models/layers/taps.py); dtype: numpy name of the values.
+            (see models/taps.py); dtype: numpy name of the values.
         max_positions: longest sequence the model is made for.
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.

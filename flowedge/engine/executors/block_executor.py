@@ -26,16 +26,16 @@ from flowedge.engine.jobs import (
     StageResult,
 )
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.models.copies import to_device
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.language_model import LanguageModel
-from flowedge.models.layers.session_rows import SessionRows
-from flowedge.models.layers.taps import Taps, tapped_place, taps_within
-from flowedge.models.layers.tensors import payload_dtype, to_payload, to_tensor
+from flowedge.models.block import LayerBlock
+from flowedge.models.host.copies import to_device
+from flowedge.models.host.payloads import payload_dtype, to_payload, to_tensor
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.language_model import LanguageModel
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_draws import tree_draws
+from flowedge.models.session_rows import SessionRows
+from flowedge.models.taps import Taps, tapped_place, taps_within
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class BlockExecutor:
         self.row_width, handed_on = tapped_place(block.hidden_size, taps, block.start, block.stop)
         self.added_width = handed_on - self.row_width
         self._taps = taps_within(taps, block.start, block.stop)
-        self._caches: dict[str, SessionCache] = {}
+        self._caches: dict[str, KVCache] = {}
 
     @property
     def weight_bytes(self) -> int:
@@ -205,7 +205,7 @@ class BlockExecutor:
         if self.block.decoding is not None:
             self.block.decoding.free()
 
-    def _new_cache(self, job: OpenCache) -> SessionCache:
+    def _new_cache(self, job: OpenCache) -> KVCache:
         """Allocate a cache, with the rows that it begins with.
 
         Raises:

@@ -27,9 +27,9 @@ from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.layers.head import LMHead, head_bytes
-from flowedge.models.layers.taps import Taps, row_width
-from flowedge.models.layers.tensors import payload_dtype, torch_dtype
+from flowedge.models.host.payloads import payload_dtype, torch_dtype
+from flowedge.models.lm_head import LMHead, head_bytes
+from flowedge.models.taps import Taps, row_width
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler

@@ -27,7 +27,7 @@ from flowedge.engine.jobs import (
     OpenDraft,
     Verify,
 )
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_walks import ReturnedTree, walk_together

@@ -11,7 +11,7 @@ import torch
 
 from flowedge.core.errors import CapacityError
 from flowedge.device.memory import gib, read_memory_of
-from flowedge.models.memory_errors import is_out_of_memory
+from flowedge.models.host.memory_errors import is_out_of_memory
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ class StageSpec:
         width: values of a row of hidden states that it takes.
         tapped_before: of these, the values that stages before it have tapped. Draft rows come without them if
             stages keep what they tap (see Open.keeps_taps).
-        added_width: values by which the rows that it hands on are wider (see models/layers/taps.py). The
+        added_width: values by which the rows that it hands on are wider (see models/taps.py). The
             first stage takes no hidden states and hands on rows of width + added_width.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import layer_prefix
+from flowedge.models.check.split_experts import split_experts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.files.families import layer_prefix
-from flowedge.models.layers.experts import split_experts
 from flowedge.models.quant.repacking import build_repacked
 from flowedge.models.quant.stored_layouts import AWQ, GPTQ, CompressedTensors
 

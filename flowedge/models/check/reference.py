@@ -24,14 +24,14 @@ from flowedge.core.errors import BadRequestError, NonFiniteError
 from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
+from flowedge.models.architecture import LM_HEAD, layer_prefix
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored
+from flowedge.models.check.split_experts import split_experts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.files.families import LM_HEAD, layer_prefix
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.experts import split_experts
-from flowedge.models.layers.loading import checkpoint_quant
+from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
 from flowedge.models.quant.block_repacking import repack_blocks

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import EMBEDDING, LM_HEAD
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.files import prequantised
-from flowedge.models.files.families import EMBEDDING, LM_HEAD
 from flowedge.models.files.stored_tensors import StoredTensor, experts_of, is_stack
 from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
@@ -73,6 +73,7 @@ class Checkpoint:
         directory: the directory of the config; for a GGUF model, one of this process.
         place: the path to name in messages: the directory, or the GGUF file.
         family: the model's family; config: its decoder's config, of the family's class.
+        architecture: what the config says of the computation.
         gguf: the GGUF files that hold the tensors; empty for other models.
         tokenizer: the directory of a tokenizer that replaces the model's; None for the model's.
         quant: the quantisation that holds the checkpoint's linear layers as they are stored, "none" for most.
@@ -87,7 +88,7 @@ class Checkpoint:
         self.gguf: tuple[Path, ...] = () if self._converted is None else self._converted.paths
         self.place = self.gguf[0] if self.gguf else directory
         model = ModelConfig.read(directory, self.place)
-        self.family, self.config = model.family, model.config
+        self.family, self.config, self.architecture = model.family, model.config, model.architecture
         self.quant, self.integer_format = model.quant, model.integer_format
         self._files: TensorFiles = external or DirectoryTensors(directory, self.gguf, model)
         self._tensors = name_tensors(model, self._files, self.place)

@@ -9,10 +9,10 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.core.plain_text import visible_field
+from flowedge.models.architecture import Architecture, Family, family_of
 from flowedge.models.files import prequantised
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
-from flowedge.models.files.families import Family, family_of
 from flowedge.models.files.quantiser_settings import quantiser_settings
 from flowedge.models.quant.packed_integers import IntegerFormat
 from flowedge.models.quant.stored_settings import integer_format
@@ -30,7 +30,7 @@ class ModelConfig:
         family: the model's family.
         integer_format: the layout of weights that GPTQ, AWQ or compressed-tensors stored; None for others.
         quant: the quantisation that holds the linear layers as they are stored, "none" for most models.
-        config: the decoder's config, of the family's class.
+        config: the decoder's config, of the family's class; architecture: what it says of the computation.
     """
 
     raw: Mapping[str, Any]
@@ -38,6 +38,7 @@ class ModelConfig:
     integer_format: IntegerFormat | None
     quant: str
     config: Any
+    architecture: Architecture
 
     @classmethod
     def read(cls, directory: Path, place: Path, *, in_transformers: bool = False) -> ModelConfig:
@@ -67,9 +68,10 @@ class ModelConfig:
         try:
             with reading(CONFIG_NAME, "its values do not fit together"):
                 check_config(family, config)
+                architecture = Architecture.of(family, config)
         except CheckpointError as error:
             raise CheckpointError(f"{place}: {visible_field(str(error))}") from error
-        return cls(raw, family, stored, quant, config)
+        return cls(raw, family, stored, quant, config, architecture)
 
 
 def _integer_format(settings: dict[str, Any] | None, directory: Path) -> IntegerFormat | None:

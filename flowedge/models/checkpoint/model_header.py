@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import family_of
 from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
 from flowedge.models.files.config_numbers import check_values
-from flowedge.models.files.families import family_of
 from flowedge.text.json_object import read_json_object
 
 

@@ -43,7 +43,7 @@ def _config_of(checkpoint: Checkpoint) -> Any | None:
 
     Given the config, transformers does not make one of its own, whose import takes 140 MiB.
     """
-    return checkpoint.config if checkpoint.family.dense and checkpoint.tokenizer is None else None
+    return checkpoint.config if checkpoint.family.own_config and checkpoint.tokenizer is None else None
 
 
 def _check_files(directory: Path) -> None:

@@ -1,1 +1,1 @@
-"""Rows whose bits depend on their own paths alone: attention in the order of positions, fixed row counts."""
+"""Rows whose bits depend on their own paths alone: self-tests of devices, and fixed numbers of rows."""

@@ -1,28 +1,17 @@
-"""The windows, rotary parameters and positions that a model's config asks for, and which are supported."""
+"""The windows, rotary parameters and positions that a config may ask for."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.files.families import Family
+from flowedge.models.architecture import SLIDING, Family
 
-SLIDING = "sliding_attention"
 FULL = "full_attention"
 # RoPE types whose angles are a function of a row's own position.
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 # RoPE types whose frequencies change with the longest position of a forward, from `fixed_rope_length` on.
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
-
-
-def layer_windows(family: Family, config: Any) -> list[int | None]:
-    """The number of positions that a row of each layer sees, its own included; None for all positions."""
-    window: int | None = getattr(config, "sliding_window", None)
-    if family.windows == "every layer":
-        return [window] * int(config.num_hidden_layers)
-    if family.windows == "by layer type":
-        return [window if kind == SLIDING else None for kind in config.layer_types]
-    return [None] * int(config.num_hidden_layers)
 
 
 def rope_by_layer_type(config: Any) -> dict[str | None, dict[str, Any]]:
@@ -68,7 +57,7 @@ def check_config(family: Family, config: Any) -> None:
             raise CheckpointError(f"RoPE scaling {kind!r} is not supported; supported types: {known}")
     if getattr(config, "use_bidirectional_attention", None):
         raise CheckpointError("bidirectional attention (use_bidirectional_attention) is not supported")
-    if family.prefix != "Gemma2" and getattr(config, "attn_logit_softcapping", None) is not None:
+    if not family.attention_softcap and getattr(config, "attn_logit_softcapping", None) is not None:
         raise CheckpointError(
             f"attn_logit_softcapping is set, which transformers' {family.prefix} layers do not apply"
         )

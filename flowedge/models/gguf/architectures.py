@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from flowedge.models.files.config_numbers import MAX_EXPERTS
-from flowedge.models.files.families import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from flowedge.models.files.stored_tensors import StoredTensor
 
 TOKEN_EMBEDDING = "token_embd.weight"

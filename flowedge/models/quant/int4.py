@@ -10,9 +10,9 @@ from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
 from flowedge.device.kernel_library import missing_reason
-from flowedge.models.products.native_linear import NativeLinear
-from flowedge.models.products.packing import packed_int4, packed_scales
-from flowedge.models.products.structures import INT4
+from flowedge.models.kernels.linear import KernelLinear
+from flowedge.models.kernels.packing import packed_int4, packed_scales
+from flowedge.models.kernels.structures import INT4
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.hardware import Hardware
 from flowedge.models.quant.int4_kernels import PACK_ROWS, Int4Kernel, kernel_of
@@ -81,7 +81,7 @@ class Int4:
             packed = packed_int4(tensors["weight"])
             scales = packed_scales(tensors["scale"].bfloat16(), tensors["zero"].bfloat16())
             width = tensors["weight"].shape[1] * 2
-            return NativeLinear(like, packed, INT4, scales=scales, group=group, width=width).eval()
+            return KernelLinear(like, packed, INT4, scales=scales, group=group, width=width).eval()
         pairs = torch.stack((tensors["scale"], tensors["zero"]), dim=2).bfloat16()
         kernel = self._kernel or kernel_of(Hardware.of(device))
         packed = kernel.pack(tensors["weight"], device)

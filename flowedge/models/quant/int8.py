@@ -8,9 +8,9 @@ from torch.nn.functional import pad
 
 from flowedge.core.errors import CheckpointError
 from flowedge.device.kernel_library import missing_reason
-from flowedge.models.products.native_linear import NativeLinear
-from flowedge.models.products.packing import packed_int8, packed_scales, padded_outputs
-from flowedge.models.products.structures import INT8
+from flowedge.models.kernels.linear import KernelLinear
+from flowedge.models.kernels.packing import packed_int8, packed_scales, padded_outputs
+from flowedge.models.kernels.structures import INT8
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.w8a16 import GroupedW8A16Linear, Int8Kernel, multiply_unpacked
 
@@ -70,7 +70,7 @@ class Int8:
             )
         if device.type == "cpu" and not missing_reason():
             packed, scales = packed_int8(weight), packed_scales(scale.bfloat16())
-            return NativeLinear(like, packed, INT8, scales=scales, group=group, width=width).eval()
+            return KernelLinear(like, packed, INT8, scales=scales, group=group, width=width).eval()
         return GroupedW8A16Linear(like, _UNPACKED, weight.to(device), scale.to(device)).eval()
 
     def weight_bytes(self, out_features: int, in_features: int) -> int:

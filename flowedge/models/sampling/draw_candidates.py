@@ -16,7 +16,7 @@ import torch
 
 from flowedge.core.gumbel_noise import gumbel_noise_of
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.copies import to_host
+from flowedge.models.host.copies import to_host
 from flowedge.models.sampling.device_noise import LARGEST_NOISE, NOISE_ERROR, near_noise
 
 SELECTED = 8  # tokens of each row; two scores are rarely within the error of one another

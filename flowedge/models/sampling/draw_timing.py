@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.copies import to_device
-from flowedge.models.layers.head import LMHead
+from flowedge.models.host.copies import to_device
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_draws import tree_draws
 

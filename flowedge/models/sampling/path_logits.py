@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 
 AHEAD = 4  # rows of a product, which take little longer than a single row
 

@@ -8,7 +8,7 @@ import torch
 from flowedge.core.arrays import FloatArray
 from flowedge.core.errors import NonFiniteError
 from flowedge.core.sampling import LogitRules, TokenLikelihood
-from flowedge.models.copies import to_host
+from flowedge.models.host.copies import to_host
 from flowedge.models.sampling.path_rules import PathRules
 from flowedge.models.sampling.token_sampler import TokenSampler
 

@@ -14,7 +14,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import NonFiniteError
 from flowedge.core.gumbel_noise import gumbel_noise_of, noise_streams
 from flowedge.core.sampling import SamplingParams
-from flowedge.models.copies import to_device, to_host
+from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.sampling.draw_candidates import (
     LARGEST_TEMPERATURE,
     UNDECIDED,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.path_logits import PathLogits
 from flowedge.models.sampling.token_sampler import TokenSampler
 

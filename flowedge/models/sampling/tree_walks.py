@@ -11,8 +11,8 @@ import torch
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import BadRequestError, NonFiniteError
 from flowedge.core.sampling import PathWalk, SamplingParams, Walk
-from flowedge.models.copies import to_device
-from flowedge.models.layers.head import LMHead
+from flowedge.models.host.copies import to_device
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.path_logits import PathLogits
 from flowedge.models.sampling.ruled_draws import RuledDraws
 from flowedge.models.sampling.token_sampler import TokenSampler

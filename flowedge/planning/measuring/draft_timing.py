@@ -15,8 +15,8 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import DraftBatch, DropCache, ExtendDraft, GrowDraft, OpenDraft, Verify
-from flowedge.models.copies import to_device, to_host
-from flowedge.models.layers.tensors import to_payload
+from flowedge.models.host.copies import to_device, to_host
+from flowedge.models.host.payloads import to_payload
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS, median_s, pause, synchronize
 from flowedge.planning.profile.device import MeasuredDraftTimes
 from flowedge.planning.profile.measurement import milliseconds, short

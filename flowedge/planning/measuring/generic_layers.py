@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 
-from flowedge.models.files.families import FAMILIES
-from flowedge.models.layers import attention
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.rotary import Rotary
-from flowedge.models.lean.lean_layer import lean_layer
+from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.block import LayerBlock
+from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.quant.quantize import quantize_block
+from flowedge.models.rotary import Rotary
 from flowedge.planning.profile.model import LayerSizes
 
 HEAD_WIDTH = 64
@@ -53,7 +51,7 @@ def generic_block(
     sizes: LayerSizes, count: int, dtype: torch.dtype, device: torch.device, quant: str = "none"
 ) -> LayerBlock:
     """Make a block of `count` layers from the middle of a model: without embedding and final norm."""
-    family = FAMILIES["llama"]
+    family = family_of("llama")
     config: Any = family.config(
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,
@@ -62,20 +60,20 @@ def generic_block(
         num_hidden_layers=count + 2,
         vocab_size=32,
     )
-    layer_config = copy.deepcopy(config)
-    layer_config._attn_implementation = attention.MASKED
+    architecture = Architecture.of(family, config)
     layers = []
     for index in range(count):
-        layer = family.decoder_layer(layer_config, index).to(device=device, dtype=dtype)
-        layer = quantize_block(layer.requires_grad_(False), quant, dtype).eval()
-        layers.append(lean_layer(layer, config))
+        layer = DecoderLayer(architecture, index + 1, index).to(device=device, dtype=dtype)
+        quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
+        layer.fuse()
+        layers.append(layer)
     block = LayerBlock(
         config,
         1,
         count + 1,
         layers=layers,
         windows=[None] * count,
-        rotary=Rotary(family, config, range(1, count + 1), device),
+        rotary=Rotary(config, range(1, count + 1), device),
         embedding=None,
         embedding_multiplier=1.0,
         norm=None,

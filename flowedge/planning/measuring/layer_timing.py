@@ -14,8 +14,8 @@ import torch
 from flowedge.core.arrays import IntArray, Payload
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DropCache, Forward, ForwardBatch, OpenCache
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.tensors import to_payload
+from flowedge.models.block import LayerBlock
+from flowedge.models.host.payloads import to_payload
 from flowedge.planning.profile.measurement import short
 
 RECORDING_RUNS = 3  # the first runs on a device with CUDA graphs: layer by layer, captured, replayed

@@ -15,13 +15,13 @@ from flowedge.core.plain_text import counted
 from flowedge.device.compute import processor_name, try_device
 from flowedge.device.memory import read_memory_of
 from flowedge.engine.executors.draft_models import DraftModels
+from flowedge.models.architecture import head_size
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.exact.default import resolve_exact
-from flowedge.models.graphs.static_decoding import capture_decoding
-from flowedge.models.kv.store import head_size
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.loading import checkpoint_quant
-from flowedge.models.layers.tensors import payload_dtype, torch_dtype
+from flowedge.models.cuda_graphs.static_decoding import capture_decoding
+from flowedge.models.exact.option import resolve_exact
+from flowedge.models.host.payloads import payload_dtype, torch_dtype
+from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quantize import check_available
 from flowedge.planning.measuring.added_times import measure_added_times
 from flowedge.planning.measuring.draft_timing import draft_times, verify_times
@@ -201,7 +201,7 @@ def _load_layers(
     """Load layers from the middle of the model, exact ones where agents compute exact ones by default."""
     config, dtype = checkpoint.config, torch_dtype(options.dtype)
     start = (int(config.num_hidden_layers) - layers) // 2
-    exact = resolve_exact("auto", config, device.type)
+    exact = resolve_exact("auto", device.type)
     return LayerBlock.load(
         checkpoint, start, start + layers, quant=options.quant, dtype=dtype, device=device, exact=exact
     )

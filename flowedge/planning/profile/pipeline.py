@@ -7,7 +7,7 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, Quantisation, VerificationPlace
-from flowedge.models.layers.taps import Taps, eagle3_taps, row_width, taps_within
+from flowedge.models.taps import Taps, eagle3_taps, row_width, taps_within
 from flowedge.planning.profile.device import DeviceProfile, Watts
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import (

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
-from flowedge.models.layers.rotary import Rotation
+from flowedge.models.rotary import Angles
 from flowedge.training.batch import Batch
 from flowedge.training.documents import TrainingText
 from flowedge.training.heads.head_training import HeadTraining, LossSums
@@ -129,7 +129,7 @@ class _BranchAttention:
         keys, values: by step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
     """
 
-    rotation: Rotation
+    rotation: Angles
     keys: list[Tensor]
     values: list[Tensor]
 

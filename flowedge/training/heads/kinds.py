@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
-from flowedge.models.dense.config import DenseLlamaConfig
+from flowedge.models.architecture import head_size
+from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.config_support import FULL, max_positions, rope_by_layer_type
-from flowedge.models.kv.store import head_size
-from flowedge.models.layers.taps import Taps, eagle3_taps
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
+from flowedge.models.taps import Taps, eagle3_taps
 from flowedge.training.documents import TrainingText
 from flowedge.training.heads.eagle3_training import Eagle3Training, draft_vocabulary
 from flowedge.training.heads.eagle_training import EagleTraining
@@ -83,9 +83,9 @@ def new_eagle3_head(
     return head
 
 
-def _head_config(target: Any) -> DenseLlamaConfig:
+def _head_config(target: Any) -> LlamaDecoderConfig:
     """The config of a Llama layer with the sizes, vocabulary and rotary angles of a target's config."""
-    return DenseLlamaConfig(
+    return LlamaDecoderConfig(
         vocab_size=int(target.vocab_size),
         hidden_size=int(target.hidden_size),
         intermediate_size=int(target.intermediate_size),

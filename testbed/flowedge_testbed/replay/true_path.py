@@ -20,11 +20,11 @@ import torch
 from flowedge.core.arrays import IntArray
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.taps import Taps
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler
+from flowedge.models.taps import Taps
 
 FORMAT = 1
 PREFILL_ROWS = 128
@@ -99,7 +99,7 @@ class PathStore:
     ) -> None:
         """Keep the paths of a model that is computed in `dtype`.
 
-        taps: layers whose inputs are stored with the hidden states (see models/layers/taps.py).
+        taps: layers whose inputs are stored with the hidden states (see models/taps.py).
         """
         self._taps = taps
         self._dtype = dtype

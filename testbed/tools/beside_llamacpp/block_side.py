@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.exact.default import resolve_exact
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.exact.option import resolve_exact
+from flowedge.models.host.payloads import torch_dtype
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
 from testbed.tools.beside_llamacpp.formats import Format
 
@@ -26,7 +26,7 @@ class BlockSide:
     def __init__(self, checkpoint: Checkpoint, form: Format, quant_cache: QuantCache | None) -> None:
         dtype = torch_dtype(form.dtype)
         layers = int(checkpoint.config.num_hidden_layers)
-        exact = resolve_exact("auto", checkpoint.config, "cpu")
+        exact = resolve_exact("auto", "cpu")
         self._block = LayerBlock.load(
             checkpoint, 0, layers, quant=form.quant, dtype=dtype, quant_cache=quant_cache, exact=exact
         )
@@ -67,7 +67,7 @@ class BlockSide:
             seconds.append(time.perf_counter() - start)
         return seconds[WARM_UPS:]
 
-    def _forward(self, ids: torch.Tensor, cache: SessionCache, cached: int) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, cache: KVCache, cached: int) -> torch.Tensor:
         """Compute a chain of rows over the `cached` rows, which are all context."""
         positions = np.arange(cached, cached + len(ids))
         parents = positions - 1

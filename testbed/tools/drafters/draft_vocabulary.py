@@ -29,8 +29,8 @@ from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.token_counts import TokenCounts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
+from flowedge.models.lm_head import LMHead
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.profiles.documents import TokenRanking
 from testbed.tools.models.corpus import jsonl_pairs

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 
 TOKENS = (2048, 8192, 32768, 131072)
 FORMATS = ("none", "int8", "int4")

@@ -29,8 +29,8 @@ from flowedge.engine.executors.ruled_drafts import RuledDrafts
 from flowedge.engine.jobs import DraftBatch, DraftJob, GrowDraft
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import payload_dtype
+from flowedge.models.host.payloads import payload_dtype
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, machine_pipeline
 from flowedge.text.grammar_compiler import GrammarCompiler

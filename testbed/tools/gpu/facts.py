@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention
 
-from flowedge.models.kv.mask import AttentionMask, MaskRows, write_masks
-from flowedge.models.kv.store import NativeStore
-from flowedge.models.layers import attention
+from flowedge.models.attention.kv_store import PlainStore
+from flowedge.models.attention.masked import AttentionMask, MaskRows, write_masks
 from flowedge_testbed.report.markdown import table
 
 PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "safetensors")
@@ -50,7 +49,7 @@ def efficient_shapes(device: torch.device, dtype: torch.dtype) -> list[list[str]
     """For each head size, where torch's efficient kernel takes attention with a mask; it copies nothing."""
     lines = []
     for size in HEAD_SIZES:
-        store = NativeStore((1, 2, KV_HEADS, max(CONTEXT) + max(ROWS) + 1, size), dtype, device)
+        store = PlainStore((1, 2, KV_HEADS, max(CONTEXT) + max(ROWS) + 1, size), dtype, device)
         mask = AttentionMask(store.kv.shape[3], dtype, device)
         taken = [_is_efficient(store, mask, rows, context) for rows in ROWS for context in CONTEXT]
         lines.append(
@@ -59,7 +58,7 @@ def efficient_shapes(device: torch.device, dtype: torch.dtype) -> list[list[str]
     return lines
 
 
-def _is_efficient(store: NativeStore, mask: AttentionMask, rows: int, context: int) -> bool:
+def _is_efficient(store: PlainStore, mask: AttentionMask, rows: int, context: int) -> bool:
     """Whether the kernel takes the folded rows of a forward; torch logs why not."""
     seen = torch.ones((rows, rows)).tril().bool().numpy()
     (written,) = write_masks([mask], [MaskRows(context, seen)])
@@ -77,7 +76,7 @@ def main() -> None:
     print(table(["what", "value"], facts(device)))
     columns = [f"{rows} rows at {context}" for rows in ROWS for context in CONTEXT]
     lines = [line for dtype in (torch.bfloat16, torch.float16) for line in efficient_shapes(device, dtype)]
-    print(f"\nattention by {attention.MASKED}: torch's efficient kernel takes")
+    print("\nattention with a mask: torch's efficient kernel takes")
     print(table(["dtype", "head size", *columns], lines))
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from flowedge.models.graphs.pieces import CallingMaker, CapturingMaker, PieceMaker
-from flowedge.models.graphs.static_decoding import BlockDecoding
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.block import LayerBlock
+from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, PieceMaker
+from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
+from flowedge.models.host.payloads import DTYPES
 from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES, Timed, exact_copy

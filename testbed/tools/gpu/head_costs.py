@@ -12,10 +12,10 @@ from torch import nn
 from flowedge.drafting.drafter import Frontier, GrowRequest
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.models.dense.config import DenseLlamaConfig
-from flowedge.models.graphs.pieces import CallingMaker, CapturingMaker, PieceMaker
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, PieceMaker
+from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.host.payloads import DTYPES
+from flowedge.models.lm_head import LMHead
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact_costs import SHAPES
 from testbed.tools.gpu.turns import shortest_ms
@@ -53,7 +53,7 @@ def drafters(
 ) -> list[HeadDrafter]:
     """Drafters with one random head: layer by layer, with static tensors, and with graphs on a GPU."""
     sizes = SHAPES[shape]
-    config = DenseLlamaConfig(
+    config = LlamaDecoderConfig(
         vocab_size=vocab,
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,

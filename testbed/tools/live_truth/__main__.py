@@ -23,7 +23,7 @@ from flowedge.cli.options import BUNDLED
 from flowedge.core.request import NOISES, Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.compute import CPU, find_compute, negotiate_dtype
-from flowedge.models.layers.tensors import torch_dtype
+from flowedge.models.host.payloads import torch_dtype
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.measurement import MeasureOptions
 from flowedge.planning.profile.model import ModelProfile

@@ -15,9 +15,9 @@ import torch
 from flowedge.device.memory import read_memory_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import OpenCache
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.tensors import payload_dtype, torch_dtype
+from flowedge.models.host.payloads import payload_dtype, torch_dtype
 from flowedge.planning.measuring.added_times import measure_added_times
 from flowedge.planning.measuring.layer_timing import forward_job, median_s
 from flowedge.planning.measuring.profiler import model_times, without_graphs

@@ -24,8 +24,8 @@ from flowedge.drafting.choice import BUNDLED
 from flowedge.drafting.drafter import Drafter, Frontier, GrowRequest
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import to_payload
+from flowedge.models.host.payloads import to_payload
+from flowedge.models.lm_head import LMHead
 from flowedge.strategies.events import Layer
 from flowedge.strategies.growth import Growth
 from flowedge.training.self_generation import is_looping

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
-from flowedge.models.layers.tensors import DTYPES
+from flowedge.models.host.payloads import DTYPES
+from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.text.tokenizer import encode_chat, encode_messages
 from flowedge_testbed.report.markdown import table

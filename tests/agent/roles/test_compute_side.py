@@ -18,8 +18,8 @@ from flowedge.device.memory import AvailableMemory
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.engine.executors.draft_models import required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import max_positions
-from flowedge.models.graphs.shapes import row_bytes_with_scratch
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.model_request import OpenedModel
 from tests.support.stage_config import stage_config

@@ -10,7 +10,7 @@ from torch import nn
 from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN, ProposalHead
 from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 
 VOCAB, HIDDEN = 2000, 64
 PART = DraftVocabulary(np.array([7, 3, 1999, 12]), VOCAB)

@@ -29,7 +29,7 @@ from flowedge.engine.jobs import (
     OpenDraft,
     Verify,
 )
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.measuring.scripted_models import DiceDraft
 from tests.drafting.made_drafters import HIDDEN, VOCAB, eagle
 from tests.support.session_jobs import run_alone

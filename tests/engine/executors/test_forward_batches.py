@@ -13,9 +13,9 @@ from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.messages import CONTEXT
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import Forward, ForwardBatch, OpenCache
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.session_rows import SessionRows
+from flowedge.models.session_rows import SessionRows
 from tests.support.seams import caches_of
 from tests.support.session_jobs import run_alone
 

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.weight_file import WeightSlice
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead, load_embedding
+from flowedge.models.lm_head import LMHead, load_embedding
 from tests.models.conftest import Make
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import zeros
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.block import LayerBlock
+from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
-from flowedge.models.inspection import inspect_checkpoint
-from flowedge.models.layers.block import LayerBlock
 from tests.models.tiny_families import make_tiny
 
 
@@ -89,9 +89,9 @@ def test_what_is_no_json_of_a_config_is_refused(copy: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("activation", ["../x", "no_such_function"])
-def test_what_only_a_layer_notices_is_refused(copy: Path, activation: str) -> None:
+def test_other_activations_are_refused(copy: Path, activation: str) -> None:
     edit(copy, hidden_act=activation)
-    with pytest.raises(CheckpointError, match=r"layers that config\.json asks for cannot be made"):
+    with pytest.raises(CheckpointError, match=f"activation {activation!r} is not supported"):
         inspect_checkpoint(Checkpoint.open(str(copy)), "float32", [])
 
 

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.files.config_support import check_config, layer_windows, max_positions
-from flowedge.models.files.families import family_of
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.head import LMHead
+from flowedge.models.files.config_support import check_config, max_positions
+from flowedge.models.lm_head import LMHead
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
 from tests.support.breadth import dealt
@@ -38,7 +38,7 @@ WINDOWS: list[tuple[str, list[int | None]]] = [
 def test_windows_of_the_layers(tmp_path: Path) -> None:
     for name, expected in WINDOWS:
         checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
-        assert layer_windows(checkpoint.family, checkpoint.config) == expected
+        assert [*checkpoint.architecture.windows] == expected
 
 
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
@@ -203,5 +203,5 @@ def test_published_configs_are_understood() -> None:
         family = family_of(model_type)
         config = family.config.from_dict({"model_type": model_type, **published})
         check_config(family, config)
-        assert set(layer_windows(family, config)) == windows
+        assert set(Architecture.of(family, config).windows) == windows
         assert max_positions(config) == longest

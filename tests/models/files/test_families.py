@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.cache import SessionCache
-from flowedge.models.layers.head import LMHead
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.lm_head import LMHead, embedding_multiplier
 from flowedge.models.sampling.token_sampler import TokenSampler
 from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
@@ -121,7 +121,7 @@ def test_bytes_are_those_announced(family: Family, name: str) -> None:
         block = LayerBlock.load(checkpoint, start, stop, quant=quant)
         assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, start, stop, quant=quant)
         cache = block.new_cache(10)
-        row_bytes = SessionCache.bytes_per_row(checkpoint.config, block.num_layers, torch.float32)
+        row_bytes = KVCache.bytes_per_row(checkpoint.config, block.num_layers, torch.float32)
         assert cache.nbytes == cache.kv.nbytes == 10 * row_bytes
     whole = LayerBlock.required_bytes(checkpoint, 0, LAYERS)
     untied = 0 if checkpoint.config.tie_word_embeddings else LMHead.load(checkpoint).weight_bytes
@@ -149,4 +149,4 @@ def test_half_precision_follows_the_model_in_half_precision(tmp_path: Path) -> N
         expected = model.model(torch.tensor([TEXT[:40]])).last_hidden_state[0]
     assert got is not None and got.dtype == torch.bfloat16
     torch.testing.assert_close(got, expected, atol=0.15, rtol=0.1)
-    assert checkpoint.family.embedding_multiplier(checkpoint.config, torch.bfloat16) == 5.65625
+    assert embedding_multiplier(checkpoint.architecture, torch.bfloat16) == 5.65625

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.quantize import quantize_block
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline

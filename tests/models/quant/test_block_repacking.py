@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
-from flowedge.models.layers.loading import layer_bytes
+from flowedge.models.loading import layer_bytes
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import can_repack, repack_blocks
 from flowedge.models.quant.int4 import Int4

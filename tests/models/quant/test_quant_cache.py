@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.weight_file import WeightFile
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache

@@ -11,9 +11,9 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from flowedge.core.errors import BadRequestError
+from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.bitsandbytes import library
 from flowedge.models.quant.quantize import backend_of, quantize_block, quantize_linear

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.block import LayerBlock
 from tests.models.conftest import Make
 from tests.support.integer_checkpoints import LAYOUTS, write_integer_checkpoint
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.models.block import LayerBlock
+from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.check.plain_weights import plain_weight
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.inspection import inspect_checkpoint
-from flowedge.models.layers.block import LayerBlock
 from flowedge.models.quant import repacking
 from flowedge.weights.manifest_of_model import describe
 from tests.models.conftest import Make

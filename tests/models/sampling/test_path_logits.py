@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flowedge.core.sampling import SamplingParams, walk
-from flowedge.models.layers.head import LMHead
+from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.path_logits import AHEAD, PathLogits
 from flowedge.models.sampling.token_sampler import TokenSampler
 

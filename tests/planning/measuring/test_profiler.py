@@ -13,9 +13,9 @@ import torch
 
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
 from flowedge.device.compute import DeviceProbe
-from flowedge.models.graphs.pieces import Piece, PieceFunction
-from flowedge.models.graphs.static_decoding import BlockDecoding
-from flowedge.models.layers.block import LayerBlock
+from flowedge.models.block import LayerBlock
+from flowedge.models.cuda_graphs.recording import Piece, PieceFunction
+from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.planning.measuring import added_times, profiler
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS, compared_times
@@ -26,7 +26,7 @@ from flowedge.planning.profile.measured_profiles import FittedDevice, device_pro
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.planning.profile.roofline_fit import Roofline
 from flowedge.planning.roofline import product_s
-from tests.models.graphs.static_pipeline import CountingMaker, decode_statically
+from tests.models.cuda_graphs.static_pipeline import CountingMaker, decode_statically
 
 ROWS = (1, 8, 100)
 OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)

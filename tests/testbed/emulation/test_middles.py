@@ -13,7 +13,7 @@ import pytest
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.messages import Credit
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.layers.language_model import LanguageModel
+from flowedge.models.language_model import LanguageModel
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.model import LayerSize, SmallModelSize
 from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts

@@ -1,0 +1,389 @@
+"""What a model computes, read from its config.json. A model family is a row of the table FAMILIES.
+
+No module of torch is imported here: commands look families up before they load anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from flowedge.core.errors import CheckpointError
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+# Names of tensors. A decoder layer's tensors have the names of the layer's modules behind `layer_prefix`.
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+LM_HEAD = "lm_head.weight"
+LM_HEAD_BIAS = "lm_head.bias"
+
+SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
+# By the name in config.json.
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+def layer_prefix(index: int) -> str:
+    """The prefix of the tensor names of decoder layer `index`, with its trailing dot."""
+    return f"model.layers.{index}."
+
+
+def head_size(config: Any) -> int:
+    """The width of one attention head of a transformers config."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer's MLP.
+
+    Attributes:
+        count: experts of a layer; chosen: experts that a row is computed by.
+        intermediate: the width of an expert's hidden values.
+        normalised: whether the weights of a row's experts are divided by their sum.
+        rounded: whether the weights are rounded to the dtype of the rows.
+        layers: whether each layer of the model has experts.
+    """
+
+    count: int
+    chosen: int
+    intermediate: int
+    normalised: bool
+    rounded: bool
+    layers: tuple[bool, ...]
+
+
+def _mixtral_experts(config: Any) -> Experts:
+    return Experts(
+        int(config.num_local_experts),
+        int(config.num_experts_per_tok),
+        int(config.intermediate_size),
+        normalised=True,
+        rounded=False,
+        layers=(True,) * int(config.num_hidden_layers),
+    )
+
+
+def _qwen3_experts(config: Any) -> Experts:
+    def has_experts(layer: int) -> bool:
+        is_sparse = config.num_experts > 0 and (layer + 1) % config.decoder_sparse_step == 0
+        return layer not in config.mlp_only_layers and is_sparse
+
+    return Experts(
+        int(config.num_experts),
+        int(config.num_experts_per_tok),
+        int(config.moe_intermediate_size),
+        normalised=bool(config.norm_topk_prob),
+        rounded=True,
+        layers=tuple(has_experts(layer) for layer in range(config.num_hidden_layers)),
+    )
+
+
+def _query_scale(config: Any) -> float:
+    return float(config.query_pre_attn_scalar**-0.5)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: where transformers has it, and how its computations differ from Llama's.
+
+    Attributes:
+        module: the module in transformers.models; prefix: the prefix of its class names.
+        text_prefix: the prefix of the config class, where that is another one.
+        own_config: whether decoder_configs.py has the family's config, so that transformers' files of the
+            family are imported for the reference alone.
+        multimodal: whether a checkpoint holds other models beside the decoder; they are never read.
+        renames: (pattern, replacement) pairs that turn stored tensor names into names of the modules.
+        windows: the layers that the config's `sliding_window` applies to.
+        biases: the linear layers with biases: those of attention or MLP where the config says so, or always
+            those of queries, keys and values.
+        norm_plus_one, norms_after, query_key_norms, fused, partial_rotary: as of Architecture.
+        some_unrotated: whether the config's `no_rope_layers` says which layers rotate: those with 1.
+        activation_field: the field of the config that names the activation.
+        scaling: (config) -> the factor on products of queries and keys.
+        attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
+        experts: (config) -> the experts of a mixture; None for a family without experts.
+        embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
+        residual_multiplier, logits_divisor: (config) -> as of Architecture.
+        logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
+    """
+
+    module: str
+    prefix: str
+    text_prefix: str = ""
+    own_config: bool = False
+    multimodal: bool = False
+    renames: tuple[tuple[str, str], ...] = ()
+    windows: Literal["none", "every layer", "by layer type"] = "none"
+    biases: frozenset[Literal["attention", "mlp", "always qkv"]] = frozenset()
+    norm_plus_one: bool = False
+    norms_after: bool = False
+    query_key_norms: bool = False
+    fused: bool = False
+    partial_rotary: bool = False
+    some_unrotated: bool = False
+    activation_field: str = "hidden_act"
+    scaling: Callable[[Any], float] = lambda config: head_size(config) ** -0.5
+    attention_softcap: bool = False
+    experts: Callable[[Any], Experts] | None = None
+    embedding: Literal["1", "root of width", "config"] = "1"
+    residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
+    logits_divisor: Callable[[Any], float] = lambda _config: 1.0
+    logits_softcap: Callable[[Any], float | None] = lambda _config: None
+
+    @property
+    def config(self) -> Any:
+        """The class of the config: transformers' own, or a class of ours with the same fields."""
+        if self.own_config:
+            return _class("flowedge.models.decoder_configs", f"{self.prefix}DecoderConfig")
+        name = f"{self.text_prefix or self.prefix}Config"
+        return _class(f"transformers.models.{self.module}.configuration_{self.module}", name)
+
+    @property
+    def causal_lm(self) -> Any:
+        """transformers' class of the whole model, which the reference runs."""
+        path = f"transformers.models.{self.module}.modeling_{self.module}"
+        return _class(path, f"{self.prefix}ForCausalLM")
+
+    @property
+    def in_transformers(self) -> Family:
+        """The family with transformers' own config."""
+        return replace(self, own_config=False)
+
+    def module_name(self, stored: str) -> str:
+        """The name that the family's modules have for the stored tensor `stored`."""
+        for pattern, replacement in self.renames:
+            stored = re.sub(pattern, replacement, stored)
+        return stored
+
+
+@functools.cache
+def _class(module: str, name: str) -> Any:
+    # Imported when a checkpoint needs it: importing all families' modules would take seconds.
+    return getattr(importlib.import_module(module), name)
+
+
+_GEMMA2 = Family(
+    "gemma2",
+    "Gemma2",
+    windows="by layer type",
+    biases=frozenset({"attention"}),
+    norm_plus_one=True,
+    norms_after=True,
+    activation_field="hidden_activation",
+    scaling=_query_scale,
+    attention_softcap=True,
+    embedding="root of width",
+    logits_softcap=lambda config: config.final_logit_softcapping,
+)
+_GEMMA3 = replace(
+    _GEMMA2,
+    module="gemma3",
+    prefix="Gemma3",
+    text_prefix="Gemma3Text",
+    query_key_norms=True,
+    attention_softcap=False,
+)
+_LLAMA = Family("llama", "Llama", own_config=True, biases=frozenset({"attention", "mlp"}))
+_QWEN3 = Family(
+    "qwen3",
+    "Qwen3",
+    own_config=True,
+    windows="by layer type",
+    biases=frozenset({"attention"}),
+    query_key_norms=True,
+)
+
+# By the `model_type` of config.json.
+FAMILIES: dict[str, Family] = {
+    "gemma2": _GEMMA2,
+    "gemma3": replace(
+        _GEMMA3,
+        multimodal=True,
+        renames=(
+            (r"^language_model\.model\.", "model."),
+            (r"^model\.language_model\.", "model."),
+            (r"^language_model\.lm_head\.", "lm_head."),
+        ),
+    ),
+    "gemma3_text": _GEMMA3,
+    "granite": Family(
+        "granite",
+        "Granite",
+        biases=_LLAMA.biases,
+        scaling=lambda config: float(config.attention_multiplier),
+        embedding="config",
+        residual_multiplier=lambda config: float(config.residual_multiplier),
+        logits_divisor=lambda config: float(config.logits_scaling),
+    ),
+    "llama": _LLAMA,
+    "mistral": Family("mistral", "Mistral", own_config=True, windows="every layer"),
+    "mixtral": Family(
+        "mixtral",
+        "Mixtral",
+        windows="every layer",
+        experts=_mixtral_experts,
+        renames=(
+            (r"\.block_sparse_moe\.", ".mlp."),
+            (r"(\.experts\.\d+)\.w1\.", r"\1.gate_proj."),
+            (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
+            (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
+        ),
+    ),
+    "phi3": Family("phi3", "Phi3", windows="every layer", fused=True, partial_rotary=True),
+    "qwen2": Family(
+        "qwen2", "Qwen2", own_config=True, windows="by layer type", biases=frozenset({"always qkv"})
+    ),
+    "qwen3": _QWEN3,
+    "qwen3_moe": replace(
+        _QWEN3,
+        module="qwen3_moe",
+        prefix="Qwen3Moe",
+        own_config=False,
+        windows="every layer",
+        experts=_qwen3_experts,
+    ),
+    "smollm3": Family(
+        "smollm3", "SmolLM3", windows="by layer type", biases=_LLAMA.biases, some_unrotated=True
+    ),
+}
+
+
+def family_of(model_type: str) -> Family:
+    family = FAMILIES.get(model_type)
+    if family is None:
+        supported = ", ".join(sorted(FAMILIES))
+        raise CheckpointError(f"model type {model_type!r} is not supported; supported types: {supported}")
+    return family
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a decoder and what its layers compute.
+
+    Attributes:
+        hidden: the width of hidden rows; intermediate: that of an MLP's hidden values.
+        heads, kv_heads: query heads and key heads of attention, each `head_size` wide.
+        windows: by layer, the positions that a row sees, its own included; None for all positions.
+        rotated: by layer, whether queries and keys are rotated by their position.
+        partial_rotary: whether the rotary parameters may say that a part of each head is rotated.
+        scaling: the factor on the products of queries and keys.
+        softcap: the bound that tanh keeps the scores within; None for no bound.
+        norm_eps: the epsilon of all norms.
+        norm_plus_one: whether norms multiply by 1 + weight, in float32 before the result is rounded. Other
+            norms round to the dtype of the rows first and multiply then.
+        norms_after: whether a norm follows the attention and the MLP too. The four norms of a layer then are
+            input, post_attention, pre_feedforward and post_feedforward.
+        query_key_norms: whether queries and keys have a norm of each head's width.
+        qkv_bias, output_bias, mlp_bias: whether these linear layers have biases.
+        fused: whether checkpoints store the projections that read the same rows as one.
+        activation: the activation of the MLP's gate.
+        experts: the experts of layers whose MLP is a mixture; None where no layer's is.
+        residual_multiplier: the factor on the results of attention and MLP before they are added.
+        embedding_multiplier: the factor on embedded tokens, rounded to their dtype if `embedding_rounded`.
+        logits_divisor: the divisor of the LM head's product.
+        logits_softcap: the bound that tanh keeps the logits within; None for no bound.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    windows: tuple[int | None, ...]
+    rotated: tuple[bool, ...]
+    partial_rotary: bool
+    scaling: float
+    softcap: float | None
+    norm_eps: float
+    norm_plus_one: bool
+    norms_after: bool
+    query_key_norms: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    fused: bool
+    activation: Activation
+    experts: Experts | None
+    residual_multiplier: float
+    embedding_multiplier: float
+    embedding_rounded: bool
+    logits_divisor: float
+    logits_softcap: float | None
+
+    @classmethod
+    def of(cls, family: Family, config: Any) -> Architecture:
+        """Read a family's config, which check_config has accepted.
+
+        Raises:
+            CheckpointError: when the config names an activation that is not supported.
+        """
+        layers = int(config.num_hidden_layers)
+        attention_bias = "attention" in family.biases and bool(config.attention_bias)
+        multiplier = {
+            "1": 1.0,
+            "root of width": config.hidden_size**0.5,
+            "config": getattr(config, "embedding_multiplier", 1.0),
+        }[family.embedding]
+        rotated = config.no_rope_layers if family.some_unrotated else [True] * layers
+        return cls(
+            hidden=int(config.hidden_size),
+            intermediate=int(config.intermediate_size),
+            heads=int(config.num_attention_heads),
+            kv_heads=int(config.num_key_value_heads or config.num_attention_heads),
+            head_size=head_size(config),
+            windows=_windows(family, config),
+            rotated=tuple(map(bool, rotated)),
+            partial_rotary=family.partial_rotary,
+            scaling=family.scaling(config),
+            softcap=_optional(config.attn_logit_softcapping) if family.attention_softcap else None,
+            norm_eps=float(config.rms_norm_eps),
+            norm_plus_one=family.norm_plus_one,
+            norms_after=family.norms_after,
+            query_key_norms=family.query_key_norms,
+            qkv_bias=attention_bias or "always qkv" in family.biases,
+            output_bias=attention_bias,
+            mlp_bias="mlp" in family.biases and bool(config.mlp_bias),
+            fused=family.fused,
+            activation=_activation(getattr(config, family.activation_field)),
+            experts=None if family.experts is None else family.experts(config),
+            residual_multiplier=family.residual_multiplier(config),
+            embedding_multiplier=float(multiplier),
+            embedding_rounded=family.embedding == "root of width",
+            logits_divisor=family.logits_divisor(config),
+            logits_softcap=_optional(family.logits_softcap(config)),
+        )
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the MLP of a layer is a mixture of experts."""
+        return self.experts is not None and self.experts.layers[layer]
+
+
+def _windows(family: Family, config: Any) -> tuple[int | None, ...]:
+    window: int | None = getattr(config, "sliding_window", None)
+    if family.windows == "every layer":
+        return (window,) * int(config.num_hidden_layers)
+    if family.windows == "by layer type":
+        return tuple(window if kind == SLIDING else None for kind in config.layer_types)
+    return (None,) * int(config.num_hidden_layers)
+
+
+def _activation(name: str) -> Activation:
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"the activation {name!r} is not supported; supported: {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def _optional(value: float | None) -> float | None:
+    return None if value is None else float(value)

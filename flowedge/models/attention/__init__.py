@@ -1,0 +1,1 @@
+"""Attention of a forward's rows over the caches of their sessions."""

@@ -1,0 +1,229 @@
+"""The keys and values of a session's rows, in the dtype of the block or in 8 bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+import torch
+
+from flowedge.core.errors import BadRequestError
+from flowedge.models.architecture import head_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+KvFormat = Literal["native", "int8"]
+NATIVE: KvFormat = "native"
+_LARGEST = 127  # of an int8 value; -128 is not used, so that a value's negative is a value
+_WORTH_IT = 0.6  # a cache in 8 bits with more than this share of the bytes is refused
+
+
+def kv_format(name: str) -> KvFormat:
+    """Return the format of a KV cache by its name; "" stands for native.
+
+    Raises:
+        BadRequestError: when there is no format of this name.
+    """
+    for known in get_args(KvFormat):
+        if known == (name or "native"):
+            found: KvFormat = known
+            return found
+    raise BadRequestError(f"KV cache format {name!r} is not one of {', '.join(get_args(KvFormat))}")
+
+
+def kv_row_bytes(config: Any, dtype: torch.dtype, kv: KvFormat = "native") -> int:
+    """The bytes of the keys and values of one row in one layer."""
+    vectors, size = 2 * int(config.num_key_value_heads), head_size(config)
+    if kv == "int8":
+        return vectors * (size + torch.float32.itemsize)
+    return vectors * size * dtype.itemsize
+
+
+def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
+    """Check that a KV cache of a format exists and saves memory.
+
+    Args:
+        exact: whether the block is asked to be exact.
+
+    Raises:
+        BadRequestError: when the format is unknown, the block is not exact, or too little memory is saved.
+    """
+    if kv_format(kv) != "int8":
+        return
+    if not exact:
+        raise BadRequestError(
+            "a KV cache in int8 is read by exact attention alone; ask for exact decoding too"
+        )
+    share = kv_row_bytes(config, dtype, "int8") / kv_row_bytes(config, dtype)
+    if share > _WORTH_IT:
+        raise BadRequestError(
+            f"a KV cache in int8 would take {share:.0%} of the memory of one in "
+            f"{str(dtype).removeprefix('torch.')}, because each head of {head_size(config)} values has a "
+            "scale; leave out the KV cache format"
+        )
+
+
+class KeyValueStore(Protocol):
+    """Keys, at index 0, and values, at index 1, of all rows and layers of a session.
+
+    Attributes:
+        kv: [layers, 2, kv_heads, capacity, head_size], in the format that is stored.
+    """
+
+    kv: torch.Tensor
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        """Store keys and values [2, kv_heads, rows, head_size] from slot `start` on."""
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        """Store keys and values [2, kv_heads, rows, head_size] in an index of slots [rows] on the device."""
+
+    def clear(self) -> None:
+        """Fill all slots with zeros, as in a new store."""
+
+    def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [1, kv_heads, slots, head_size] in the block's dtype, without a copy."""
+
+    def read(self, layer: int, start: int, memory: torch.Tensor) -> torch.Tensor:
+        """Keys and values of the slots from `start` on in float32, with zeros beyond the capacity.
+
+        Args:
+            memory: float32 [2, kv_heads, slots, head_size], which is overwritten unless a view is returned.
+        """
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """Keys and values [2, kv_heads, n, head_size] of an index of slots [n] in float32."""
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        """Copy the slots of an index to the slots from `start` on, in all layers."""
+
+    def copy(self, source: Self, start: int, slots: torch.Tensor | slice) -> None:
+        """Copy slots of another store of the same layers to the slots from `start` on, in all layers."""
+
+
+class PlainStore:
+    """Keys and values in the dtype of the block."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
+        self.kv = torch.zeros(shape, dtype=dtype, device=device)
+        # Views of each layer, since making a view takes as long as writing a row.
+        self._layers = self.kv.unbind()
+        self._keys, self._values = self.kv[:, 0, None].unbind(), self.kv[:, 1, None].unbind()
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes
+
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        self._layers[layer].narrow(2, start, keys_values.shape[2]).copy_(keys_values)
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        self._layers[layer].index_copy_(2, slots, keys_values)
+
+    def clear(self) -> None:
+        self.kv.zero_()
+
+    def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        slots = stop - start
+        return self._keys[layer].narrow(2, start, slots), self._values[layer].narrow(2, start, slots)
+
+    def read(self, layer: int, start: int, memory: torch.Tensor) -> torch.Tensor:
+        stored = self._layers[layer][:, :, start : start + memory.shape[2]]
+        if stored.dtype == memory.dtype and stored.shape == memory.shape:
+            return stored
+        if stored.shape == memory.shape:
+            return memory.copy_(stored)
+        memory[:, :, : stored.shape[2]] = stored
+        memory[:, :, stored.shape[2] :] = 0
+        return memory
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self._layers[layer].index_select(2, slots).float()
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        # index_select copies the rows that move, so that overlapping moves are right.
+        self.kv[:, :, :, start : start + len(slots)] = self.kv.index_select(3, slots)
+
+    def copy(self, source: PlainStore, start: int, slots: torch.Tensor | slice) -> None:
+        _copy_slots(source.kv, self.kv, start, slots)
+
+
+class Int8Store:
+    """Keys and values in int8, with a float32 scale for each head of each row, so that rows are independent.
+
+    Attributes:
+        scale: [layers, 2, kv_heads, capacity, 1].
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str) -> None:
+        self.kv = torch.zeros(shape, dtype=torch.int8, device=device)
+        self.scale = torch.zeros((*shape[:-1], 1), dtype=torch.float32, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.kv.nbytes + self.scale.nbytes
+
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        encoded, scale = _encoded(keys_values)
+        stop = start + keys_values.shape[2]
+        self.kv[layer, :, :, start:stop] = encoded
+        self.scale[layer, :, :, start:stop] = scale
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        encoded, scale = _encoded(keys_values)
+        self.kv[layer].index_copy_(2, slots, encoded.to(torch.int8))
+        self.scale[layer].index_copy_(2, slots, scale)
+
+    def clear(self) -> None:
+        self.kv.zero_()
+        self.scale.zero_()
+
+    def view(self, *_: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise TypeError("a KV cache in int8 has no rows in the block's dtype to view")
+
+    def read(self, layer: int, start: int, memory: torch.Tensor) -> torch.Tensor:
+        stored = self.kv[layer, :, :, start : start + memory.shape[2]]
+        count = stored.shape[2]
+        scale = self.scale[layer, :, :, start : start + count]
+        torch.mul(stored, scale, out=memory[:, :, :count])
+        memory[:, :, count:] = 0
+        return memory
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self.kv[layer].index_select(2, slots) * self.scale[layer].index_select(2, slots)
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        for stored in (self.kv, self.scale):
+            stored[:, :, :, start : start + len(slots)] = stored.index_select(3, slots)
+
+    def copy(self, source: Int8Store, start: int, slots: torch.Tensor | slice) -> None:
+        _copy_slots(source.kv, self.kv, start, slots)
+        _copy_slots(source.scale, self.scale, start, slots)
+
+
+def _copy_slots(source: torch.Tensor, stored: torch.Tensor, start: int, slots: torch.Tensor | slice) -> None:
+    copied = source[:, :, :, slots] if isinstance(slots, slice) else source.index_select(3, slots)
+    stored[:, :, :, start : start + copied.shape[3]] = copied
+
+
+def _encoded(keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers [2, kv_heads, rows, head_size] within int8, in float32, and their scale [.., 1]."""
+    rows = keys_values.to(torch.float32, copy=True)
+    scale = rows.abs().amax(-1, keepdim=True) / _LARGEST
+    scale.clamp_(min=torch.finfo(torch.float32).tiny)
+    return rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST), scale
+
+
+def store_shape(config: Any, num_layers: int, rows: int) -> tuple[int, ...]:
+    """The shape of KeyValueStore.kv for a transformers config."""
+    return num_layers, 2, int(config.num_key_value_heads), rows, head_size(config)
+
+
+def new_store(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, kv: KvFormat
+) -> KeyValueStore:
+    """Allocate zeros of `shape`, which is that of KeyValueStore.kv."""
+    return Int8Store(shape, device) if kv == "int8" else PlainStore(shape, dtype, device)

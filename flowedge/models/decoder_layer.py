@@ -1,0 +1,261 @@
+"""The decoder layer of every family, computed by torch with few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from flowedge.models.architecture import Architecture
+from flowedge.models.attention.attention import Attention
+from flowedge.models.experts import MixtureMlp
+from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
+from flowedge.models.rotary import Rotation
+from flowedge.models.row_functions import Activate, Call, RmsNorm, activation_of, head_norm_call, norm_call
+
+_CALLS = "calls"
+
+
+class _Prepared(nn.Module):
+    """A module whose `calls` are prepared once. Exchange a child by setting it, not a weight of the child."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != _CALLS}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> _Prepared:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        vars(self).pop(_CALLS, None)
+
+
+class GroupedAttention(_Prepared):
+    """Grouped-query attention over the caches of sessions.
+
+    Attributes:
+        cache_index: the layer's index in the caches.
+        rotates: whether queries and keys are rotated.
+    """
+
+    def __init__(self, architecture: Architecture, layer: int, cache_index: int) -> None:
+        """Make the attention of the model's layer `layer`, whose weights are not loaded."""
+        super().__init__()
+        self.cache_index = cache_index
+        self._architecture, self.rotates = architecture, architecture.rotated[layer]
+        heads, kv_heads, size = architecture.heads, architecture.kv_heads, architecture.head_size
+        new = partial(nn.Linear, architecture.hidden, bias=architecture.qkv_bias)
+        if architecture.fused:
+            self.qkv_proj = new((heads + 2 * kv_heads) * size)
+        else:
+            self.q_proj, self.k_proj, self.v_proj = (new(n * size) for n in (heads, kv_heads, kv_heads))
+        self.o_proj = nn.Linear(heads * size, architecture.hidden, bias=architecture.output_bias)
+        if architecture.query_key_norms:
+            self.q_norm, self.k_norm = _norm(architecture, size), _norm(architecture, size)
+        self._widths = (heads, 2 * kv_heads)  # of queries, and of keys and values, in heads
+        self._sizes = (size, kv_heads, heads + kv_heads, heads * size)
+
+    @cached_property
+    def calls(self) -> tuple[list[Call], Call, Call | None]:
+        """The projections to queries, keys and values, the projection of the output, the norm of heads."""
+        norm = None
+        if self._architecture.query_key_norms:
+            norm = head_norm_call(self.q_norm, self.k_norm, self._architecture)
+        return [product_call(part) for part in self.projections], product_call(self.o_proj), norm
+
+    @property
+    def projections(self) -> list[nn.Module]:
+        """The linear layers to queries, keys and values: one where they are fused."""
+        return _present(self, "qkv_proj", QUERY_KEY_VALUE)
+
+    def forward(self, rows: torch.Tensor, attention: Attention, rotation: Rotation) -> torch.Tensor:
+        """Return [rows, hidden] for the normed `rows` of this shape; arguments as of DecoderLayer."""
+        projections, project_output, norm = self.calls
+        size, kv_heads, rotated, width = self._sizes
+        count, index = rows.shape[0], self.cache_index
+        heads = _beside(projections, rows).view(count, -1, size)
+        turned = heads.narrow(1, 0, rotated)  # queries and keys
+        normed = turned if norm is None else norm(turned)
+        if self.rotates:
+            if rotation.size != size:
+                if normed is not turned:
+                    turned.copy_(normed)
+                normed = turned = turned[..., : rotation.size]
+            rotation.rotate(normed, turned)
+        elif normed is not turned:
+            turned.copy_(normed)
+        query, keys_values = heads.transpose(0, 1).split_with_sizes(self._widths)
+        attention.store_rows(index, keys_values.view(2, kv_heads, count, size))
+        scaling, softcap = self._architecture.scaling, self._architecture.softcap
+        attended = attention.attend(index, query.unsqueeze(0), kv_heads, scaling, softcap)
+        return project_output(attended.transpose(1, 2).reshape(-1, width))
+
+
+class GatedMlp(_Prepared):
+    """An MLP whose hidden values are multiplied by an activated gate.
+
+    Attributes:
+        activation: the activation of the gate.
+    """
+
+    activation: Activate
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.activation = activation_of(architecture.activation)
+        hidden, inner, bias = architecture.hidden, architecture.intermediate, architecture.mlp_bias
+        if architecture.fused:
+            self.gate_up_proj = nn.Linear(hidden, 2 * inner, bias=bias)
+        else:
+            self.gate_proj, self.up_proj = (nn.Linear(hidden, inner, bias=bias) for _ in range(2))
+        self.down_proj = nn.Linear(inner, hidden, bias=bias)
+
+    @cached_property
+    def calls(self) -> tuple[list[Call], Activate, Call]:
+        """The projections to gate and values, the activation, the projection back."""
+        return (
+            [product_call(part) for part in self.projections],
+            self.activation,
+            product_call(self.down_proj),
+        )
+
+    @property
+    def projections(self) -> list[nn.Module]:
+        """The linear layers to gate and values: one where they are fused."""
+        return _present(self, "gate_up_proj", GATE_UP)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [n, hidden] for `rows` of this shape."""
+        projections, activate, project_back = self.calls
+        if len(projections) == 1:
+            gate, values = projections[0](rows).chunk(2, 1)
+        else:
+            gate, values = (project(rows) for project in projections)
+        return project_back(activate(gate).mul_(values))
+
+
+class DecoderLayer(_Prepared):
+    """A decoder layer. Its modules have the names of transformers' modules, and so of checkpoints' tensors.
+
+    Attributes:
+        architecture: what the layer computes around its weights.
+        has_experts: whether the MLP is a mixture of experts.
+    """
+
+    def __init__(self, architecture: Architecture, layer: int, cache_index: int) -> None:
+        """Make the model's layer `layer`, whose weights are not loaded.
+
+        Args:
+            cache_index: the index of the layer in the caches of a block.
+        """
+        super().__init__()
+        self.architecture, self.has_experts = architecture, architecture.has_experts(layer)
+        self.self_attn = GroupedAttention(architecture, layer, cache_index)
+        experts = architecture.experts if self.has_experts else None
+        self.mlp = GatedMlp(architecture) if experts is None else MixtureMlp(architecture, experts)
+        self.input_layernorm = _norm(architecture, architecture.hidden)
+        self.post_attention_layernorm = _norm(architecture, architecture.hidden)
+        if architecture.norms_after:
+            self.pre_feedforward_layernorm = _norm(architecture, architecture.hidden)
+            self.post_feedforward_layernorm = _norm(architecture, architecture.hidden)
+
+    def fuse(self) -> None:
+        """Join loaded linear layers that read the same rows, where that can be; it saves calls of torch."""
+        _fuse(self.self_attn, QUERY_KEY_VALUE, "qkv_proj")
+        if isinstance(self.mlp, GatedMlp):
+            _fuse(self.mlp, GATE_UP, "gate_up_proj")
+
+    @cached_property
+    def calls(self) -> tuple[Call, Call | None, Call, Call, Call | None, Any]:
+        """Norm before and after the attention, norm before the MLP, MLP, norm after it, the attention."""
+        first, second = norm_call(self.input_layernorm), norm_call(self.post_attention_layernorm)
+        mlp, attend = self.mlp.forward, self.self_attn.forward
+        if not self.architecture.norms_after:
+            return first, None, second, mlp, None, attend
+        third, fourth = norm_call(self.pre_feedforward_layernorm), norm_call(self.post_feedforward_layernorm)
+        return first, second, third, mlp, fourth, attend
+
+    def forward(self, rows: torch.Tensor, attention: Attention, rotation: Rotation) -> torch.Tensor:
+        """Return hidden rows [rows, hidden] for hidden `rows` of this shape.
+
+        Args:
+            attention: stores the keys and values of the rows, and attends to all that they see.
+            rotation: the rotation of the rows.
+        """
+        before, after, before_mlp, mlp, after_mlp, attend = self.calls
+        multiplier = self.architecture.residual_multiplier
+        attended = attend(before(rows), attention, rotation)
+        if after is not None:
+            attended = after(attended)
+        if multiplier != 1:
+            attended.mul_(multiplier)
+        rows = attended.add_(rows)
+        computed = mlp(before_mlp(rows))
+        if after_mlp is not None:
+            computed = after_mlp(computed)
+        if multiplier != 1:
+            computed.mul_(multiplier)
+        return computed.add_(rows)
+
+
+def empty_layer(architecture: Architecture, layer: int, cache_index: int = 0) -> DecoderLayer:
+    """Make the model's layer `layer` in evaluation mode, without memory for its weights."""
+    with torch.device("meta"):
+        return DecoderLayer(architecture, layer, cache_index).requires_grad_(False).eval()
+
+
+def product_call(module: nn.Module) -> Call:
+    """Return the product of rows [n, in] with the bits of the module's; [n, out] is a new tensor."""
+    if type(module) is not nn.Linear:
+        return module
+    weight = module.weight.t()
+    if module.bias is None:
+        return partial(_multiply, weight)
+    return partial(_multiply_with_bias, module.bias, weight)
+
+
+def _multiply(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.mm(rows, weight)
+
+
+def _multiply_with_bias(bias: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias, rows, weight)
+
+
+def _norm(architecture: Architecture, width: int) -> RmsNorm:
+    return RmsNorm(width, architecture.norm_eps, plus_one=architecture.norm_plus_one)
+
+
+def _present(module: nn.Module, fused_name: str, names: Sequence[str]) -> list[nn.Module]:
+    present = [fused_name] if fused_name in module._modules else names
+    return [module.get_submodule(name) for name in present]
+
+
+def _fuse(module: nn.Module, names: Sequence[str], fused_name: str) -> None:
+    """Put one linear layer in the place of the layers `names`, where they can be joined."""
+    if fused_name in module._modules:
+        return
+    parts = [module.get_submodule(name) for name in names]
+    for name in names:
+        delattr(module, name)  # so that the parts are freed with this list
+    joined = fuse(parts)
+    if joined is not None:
+        setattr(module, fused_name, joined)
+        return
+    for name, part in zip(names, parts, strict=True):
+        setattr(module, name, part)
+
+
+def _beside(projections: Sequence[Call], rows: torch.Tensor) -> torch.Tensor:
+    """The results of projections [n, out] beside each other, in a new tensor."""
+    if len(projections) == 1:
+        return projections[0](rows)
+    return torch.cat([project(rows) for project in projections], 1)

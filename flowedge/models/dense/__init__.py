@@ -1,1 +1,0 @@
-"""Configs and decoder layers of dense families, without the model files of transformers."""

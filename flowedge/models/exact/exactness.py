@@ -1,0 +1,142 @@
+"""Whether a block computes rows whose bits depend on their own paths alone, and with which sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flowedge.models.architecture import head_size
+from flowedge.models.attention.ordered import AttentionSizes
+from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.exact.attention_self_test import attention_sizes
+from flowedge.models.exact.product_self_test import product_counts
+from flowedge.models.experts import ExpertLinears
+from flowedge.models.host.copies import to_host
+from flowedge.models.rotary import Rotary
+from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
+
+_COMPARED_ROWS = (1, 3, 5, 16, 33)  # a layer is tested with, beside the most rows
+_MOST_COMPARED = 64
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """The sizes of an exact block's products.
+
+    Attributes:
+        row_counts: numbers of rows of a forward.
+    """
+
+    row_counts: RowCounts
+    attention: AttentionSizes
+
+
+@dataclass(frozen=True)
+class ExactTrial:
+    """The result of a block's self-test.
+
+    Attributes:
+        exactness: None when the block cannot be exact on its device.
+        reason: why not; empty when it can.
+    """
+
+    exactness: Exactness | None
+    reason: str = ""
+
+
+@torch.inference_mode()
+def try_exactness(
+    layers: Sequence[DecoderLayer], config: Any, rotary: Rotary, dtype: torch.dtype, device: torch.device
+) -> ExactTrial:
+    """Test on their device whether layers can compute exact rows; takes milliseconds to a few seconds.
+
+    Experts are left with the numbers of rows that were found.
+    """
+    heads, kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+    sizes = attention_sizes(device, kv_heads, heads // kv_heads, head_size(config))
+    if sizes is None:
+        return ExactTrial(None, f"float32 products on {device} add up in an order that depends on the rows")
+    counts = product_counts((module for layer in layers for module in layer.modules()), dtype, device)
+    if counts is None:
+        return ExactTrial(None, f"products of {dtype} on {device} depend on the number of rows")
+    for index, layer in enumerate(layers):
+        _configure(layer, counts)
+        if (index == 0 or _signature(layer) != _signature(layers[index - 1])) and not _rows_are_equal(
+            layer, index, rotary, counts, (int(config.hidden_size), dtype, device)
+        ):
+            for changed in layers:
+                _configure(changed, ANY_COUNT)
+            return ExactTrial(None, f"a layer's rows on {device} depend on their number or place")
+    return ExactTrial(Exactness(counts, sizes))
+
+
+def _configure(layer: DecoderLayer, counts: RowCounts) -> None:
+    for module in layer.modules():
+        if isinstance(module, ExpertLinears):
+            module.row_counts = counts
+
+
+def _signature(layer: DecoderLayer) -> list[tuple[str, type, tuple[int, ...]]]:
+    """The names, types and sizes of a layer's weights."""
+    return [(name, type(part), tuple(part.shape)) for name, part in layer.named_parameters()]
+
+
+class _RowsAlone:
+    """The Attention of rows of which each sees itself alone, so that its output is its own value."""
+
+    def __init__(self) -> None:
+        self._values = torch.zeros(0)
+
+    def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:  # noqa: ARG002
+        self._values = keys_values[1].unsqueeze(0)
+
+    def attend(
+        self,
+        layer: int,  # noqa: ARG002
+        query: torch.Tensor,
+        kv_heads: int,
+        scaling: float,  # noqa: ARG002
+        softcap: float | None,  # noqa: ARG002
+    ) -> torch.Tensor:
+        return self._values.repeat_interleave(query.shape[1] // kv_heads, dim=1)
+
+
+def _rows_are_equal(
+    layer: DecoderLayer,
+    index: int,
+    rotary: Rotary,
+    counts: RowCounts,
+    like: tuple[int, torch.dtype, torch.device],
+) -> bool:
+    """Whether rows that see themselves alone have the same bits among more and among fewer rows.
+
+    Args:
+        like: width, dtype and device of the rows.
+    """
+    hidden_size, dtype, device = like
+    most = min(counts.most, _MOST_COMPARED)
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn((counts.padded(most), hidden_size), generator=generator)
+    hidden = hidden.to(device=device, dtype=dtype)
+    positions = torch.arange(len(hidden), device=device)
+
+    def compute(rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        count = counts.padded(len(rows))
+        padded, padded_at = pad_rows(rows, count), pad_rows(at, count)
+        (on_host,) = to_host(padded_at)
+        rotation = rotary(padded_at, on_host, dtype)[index]
+        output: torch.Tensor = layer(padded, _RowsAlone(), rotation)
+        return output[: len(rows)]
+
+    reference = compute(hidden, positions)
+    shift = most // 2 - 1
+    if not torch.equal(compute(hidden.roll(shift, 0), positions.roll(shift, 0)).roll(-shift, 0), reference):
+        return False
+    return all(
+        torch.equal(compute(hidden[-rows:], positions[-rows:]), reference[-rows:])
+        for rows in _COMPARED_ROWS
+        if rows <= most
+    )

@@ -1,0 +1,101 @@
+"""Mixtures of experts, with a linear layer for each weight of each expert."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flowedge.models.architecture import Architecture, Experts
+from flowedge.models.host.copies import to_device, to_host
+from flowedge.models.row_counts import ANY_COUNT
+from flowedge.models.row_functions import Activate, activation_of
+
+
+class Router(nn.Module):
+    """Chooses the experts of each row, with the operations of transformers' routers."""
+
+    def __init__(self, hidden: int, experts: Experts) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts.count, hidden))
+        self._experts = experts
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
+        return self.choose(functional.linear(rows, self.weight))
+
+    def choose(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights and the indices [n, chosen] of the experts for the products [n, count] of rows."""
+        likelihoods = torch.softmax(scores.float(), dim=-1)
+        weights, chosen = torch.topk(likelihoods, self._experts.chosen, dim=-1)
+        if self._experts.normalised:
+            weights /= weights.sum(dim=-1, keepdim=True)
+        return (weights.to(scores.dtype) if self._experts.rounded else weights), chosen
+
+
+class ExpertLinears(nn.Module):
+    """The experts of a layer; a row's result depends on its own experts alone.
+
+    Attributes:
+        activation: the activation of the gates.
+        row_counts: numbers of rows that an expert computes at once.
+    """
+
+    activation: Activate
+
+    def __init__(self, activation: Activate, hidden: int, inner: int, count: int) -> None:
+        """Make `count` experts whose hidden values are `inner` wide; their weights are not loaded."""
+        super().__init__()
+        self.activation = activation
+        self.row_counts = ANY_COUNT
+        for index in range(count):
+            expert = nn.Module()
+            expert.gate_proj, expert.up_proj = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
+            expert.down_proj = nn.Linear(inner, hidden, bias=False)
+            self.add_module(str(index), expert)
+
+    def forward(self, rows: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """The weighted sum [n, hidden] of the experts of rows [n, hidden].
+
+        Args:
+            weights, chosen: [n, k], the weights of each row's experts and their indices, int64.
+        """
+        # Which experts' weights are read is decided on the host, so a GPU is waited for once in each layer.
+        (on_host,) = to_host(chosen)
+        experts = on_host.reshape(-1)
+        order = np.argsort(experts, kind="stable")  # by expert, then by row
+        (ordered,) = to_device(rows.device, order)
+        row_of, weight_of = ordered // on_host.shape[1], weights.reshape(-1)[ordered]
+        output = torch.zeros_like(rows)
+        indices, starts, counts = np.unique(experts[order], return_index=True, return_counts=True)
+        for index, start, count in zip(indices.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            span = slice(start, start + count)
+            mlp = partial(self._mlp, self.get_submodule(str(index)))
+            computed = self.row_counts.apply(mlp, rows[row_of[span]]) * weight_of[span, None]
+            # Each row is in `row_of[span]` at most once, so additions do not collide.
+            output.index_add_(0, row_of[span], computed.to(output.dtype))
+        return output
+
+    def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:
+        gate = self.activation(expert.gate_proj(rows))
+        product: torch.Tensor = expert.down_proj(gate * expert.up_proj(rows))
+        return product
+
+
+class MixtureMlp(nn.Module):
+    """An MLP of experts, of which each row is computed by a few."""
+
+    def __init__(self, architecture: Architecture, experts: Experts) -> None:
+        super().__init__()
+        self.gate = Router(architecture.hidden, experts)
+        activation = activation_of(architecture.activation)
+        self.experts = ExpertLinears(activation, architecture.hidden, experts.intermediate, experts.count)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [n, hidden] for `rows` of this shape."""
+        computed: torch.Tensor = self.experts(rows, *self.gate(rows))
+        return computed

@@ -1,0 +1,1 @@
+"""The layers of a block, computed by the kernels of flowedge.native."""

@@ -1,0 +1,133 @@
+"""A decoder layer, and a norm, as the kernels compute them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from flowedge.device.kernel_library import library
+from flowedge.models.decoder_layer import DecoderLayer, GatedMlp
+from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear
+from flowedge.models.kernels.structures import FORMATS, LayerFields, LinearFields, pointer
+from flowedge.models.row_functions import RmsNorm
+
+ATTENTION, MLP = 1, 2  # halves of a layer
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+
+
+class NoKernelError(Exception):
+    """The kernels cannot compute a layer; the message says why."""
+
+
+class KernelLayer:
+    """A layer's structure, and the tensors that it refers to.
+
+    Attributes:
+        structure: what the kernels read.
+        weight_bytes: the bytes that a forward of the structure's weights reads.
+    """
+
+    def __init__(self, layer: DecoderLayer, dtype: torch.dtype, window: int | None, rotated: int) -> None:
+        """Prepare a layer, whose weights stay where they are.
+
+        Args:
+            dtype: the dtype of hidden rows.
+            window: the positions that a row sees; None for all.
+            rotated: the dimensions of a head that rotate.
+
+        Raises:
+            NoKernelError: when the kernels cannot compute the layer.
+        """
+        self._kept: list[object] = []
+        self.weight_bytes = 0
+        self.structure = self._structure(layer, dtype, window, rotated)
+
+    def _structure(
+        self, layer: DecoderLayer, dtype: torch.dtype, window: int | None, rotated: int
+    ) -> LayerFields:
+        architecture, attention, mlp = layer.architecture, layer.self_attn, layer.mlp
+        fields = LayerFields(
+            hidden=architecture.hidden,
+            heads=architecture.heads,
+            kv_heads=architecture.kv_heads,
+            head_size=architecture.head_size,
+            rotated=rotated if attention.rotates else 0,
+            window=window or 0,
+            scaling=architecture.scaling,
+            softcap=architecture.softcap or 0.0,
+            epsilon=architecture.norm_eps,
+            residual=architecture.residual_multiplier,
+            activation=_ACTIVATIONS[architecture.activation],
+            format=FORMATS[dtype],
+            output=self._linear(attention.o_proj),
+            input_norm=self._norm(layer.input_layernorm),
+        )
+        _fill(fields.qkv, [self._linear(part) for part in attention.projections])
+        second = self._norm(layer.post_attention_layernorm)
+        if architecture.norms_after:
+            fields.attention_norm = second
+            fields.mlp_norm = self._norm(layer.pre_feedforward_layernorm)
+            fields.output_norm = self._norm(layer.post_feedforward_layernorm)
+        else:
+            fields.mlp_norm = second
+        if architecture.query_key_norms:
+            fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
+        if isinstance(mlp, GatedMlp):
+            _fill(fields.gate_up, [self._linear(part) for part in mlp.projections])
+            fields.down = self._linear(mlp.down_proj)
+            fields.intermediate = fields.down.width
+        return fields
+
+    def _linear(self, module: nn.Module) -> LinearFields:
+        linear: Any = module
+        if type(module) is nn.Linear and fits_kernels(module.weight):
+            linear = float_linear(module)
+        if not isinstance(linear, KernelLinear):
+            dtype = next(module.parameters()).dtype
+            raise NoKernelError(f"there are no kernels for a {type(module).__name__} of {dtype}")
+        if linear.width != linear.in_features:
+            raise NoKernelError(f"{linear.in_features} inputs are no multiple of a group")
+        self._kept.append(linear)
+        self.weight_bytes += sum(part.nbytes for part in linear.parameters())
+        return linear.structure
+
+    def _norm(self, norm: RmsNorm) -> Any:
+        factor = _norm_factor(norm)
+        self._kept.append(factor)
+        return pointer(factor)
+
+
+class KernelNorm:
+    """A norm that overwrites its rows."""
+
+    def __init__(self, norm: RmsNorm) -> None:
+        self._factor, self._epsilon = _norm_factor(norm), norm.eps
+
+    def __call__(self, rows: torch.Tensor) -> None:
+        """Normalise rows [n, hidden] in place."""
+        library().flowedge_norm(
+            FORMATS[rows.dtype],
+            pointer(rows),
+            ctypes.c_int64(len(rows)),
+            ctypes.c_int64(rows.shape[1]),
+            pointer(self._factor),
+            ctypes.c_float(self._epsilon),
+        )
+
+
+def _norm_factor(norm: RmsNorm) -> torch.Tensor:
+    """The factor float32 [hidden] of a norm."""
+    factor: torch.Tensor = norm.weight.detach().float() + (1.0 if norm.plus_one else 0.0)
+    return factor
+
+
+def _fill(fields: ctypes.Array[LinearFields], linears: Sequence[LinearFields]) -> None:
+    """Put linear layers into a structure; all of them take the same operands."""
+    if len({(linear.format, linear.group) for linear in linears}) > 1:
+        raise NoKernelError("linear layers that read the same rows have different formats")
+    for index, linear in enumerate(linears):
+        fields[index] = linear

@@ -1,1 +1,0 @@
-"""Blocks of a model's layers that run alone, with the session caches, embedding and LM head they need."""

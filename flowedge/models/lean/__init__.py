@@ -1,1 +1,0 @@
-"""Decoder layers of our own, which compute what transformers' layers compute with fewer calls of torch."""

@@ -1,0 +1,183 @@
+"""The token embedding, and the LM head that turns final hidden states into logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.kernel_library import missing_reason
+from flowedge.models.architecture import LM_HEAD_BIAS, Architecture
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.exact.product_self_test import product_counts
+from flowedge.models.kernels.linear import (
+    KernelLinear,
+    fits_kernels,
+    float_linear,
+    product,
+)
+from flowedge.models.loading import load_parameter
+from flowedge.models.row_counts import ANY_COUNT, RowCounts
+
+_MOST_ROWS = 64  # of an exact product; more rows are computed in parts
+
+
+@dataclass(eq=False)
+class LMHead:
+    """The output projection, which is never quantised, and the scaling of its logits."""
+
+    weight: nn.Parameter  # [vocab, hidden]
+    tensor_name: str
+    divisor: float = 1.0  # of the logits
+    softcap: float | None = None  # tanh keeps the divided logits within it
+    row_counts: RowCounts = ANY_COUNT  # numbers of rows that `logits` computes at once
+    exact: bool = False  # whether `logits` gives a row the same bits whatever the number of rows
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        weight: nn.Parameter | None = None,
+        *,
+        exact: bool = False,
+    ) -> LMHead:
+        """Read the head's tensor, which is the embedding's when the two are tied.
+
+        Args:
+            weight: the tensor, where it is in memory already.
+            exact: whether `logits` gives a row the same bits whatever the number of rows.
+        """
+        config, name = checkpoint.config, checkpoint.head_name
+        if checkpoint.has(LM_HEAD_BIAS):
+            raise CheckpointError(
+                f"{checkpoint.place}: tensor {LM_HEAD_BIAS} is a bias that "
+                f"transformers' {checkpoint.family.prefix} models do not have"
+            )
+        shape = (config.vocab_size, config.hidden_size)
+        if weight is None:
+            weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+        head = cls(
+            weight,
+            name,
+            divisor=checkpoint.architecture.logits_divisor,
+            softcap=checkpoint.architecture.logits_softcap,
+        )
+        if exact:
+            head.find_row_counts()
+        return head
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab] in float32 of final hidden rows [n, hidden]."""
+        kernel = self._kernel
+        if kernel is None:
+            return self.row_counts.apply(self.differentiable_logits, hidden)
+        return self.scaled(product(kernel.structure, hidden.to(device="cpu", dtype=self.weight.dtype)))
+
+    def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
+        rows = hidden.to(device=self.weight.device, dtype=self.weight.dtype)
+        return self.scaled(linear(rows, self.weight).float())
+
+    def scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return products [n, vocab] with the weight as logits."""
+        if self.divisor != 1:
+            logits = logits / self.divisor
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits
+
+    def find_row_counts(self) -> None:
+        """Set the numbers of rows that `logits` computes at once so that a row's bits do not depend on them.
+
+        Raises:
+            BadRequestError: when the device has no such numbers for the head's product.
+        """
+        if self._kernel is not None:
+            self.exact = True
+            return
+        linear_head = self.linear()
+        counts = product_counts([linear_head], self.weight.dtype, self.weight.device, _MOST_ROWS)
+        if counts is None:
+            raise BadRequestError(
+                f"the bits of the LM head's product on {self.weight.device} depend on the number of rows, so "
+                "decoding cannot be exact; choose another dtype, or leave out the exact option"
+            )
+        self.row_counts, self.exact = counts, True
+
+    @property
+    def rows_are_apart(self) -> bool:
+        """Whether `logits` gives a row the same bits whatever the number of rows, without further choices."""
+        return self._kernel is not None
+
+    @cached_property
+    def _kernel(self) -> KernelLinear | None:
+        """The head's product by the kernels, which is exact; None where they do not run."""
+        if missing_reason() or not fits_kernels(self.weight):
+            return None
+        return float_linear(self.linear())
+
+    def linear(self) -> nn.Linear:
+        """Return the head's product as a linear layer with the head's memory."""
+        own = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
+        own.weight = self.weight
+        return own
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.weight.shape[0])
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.weight.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    @property
+    def weight_bytes(self) -> int:
+        return int(self.weight.nbytes)
+
+
+def head_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Return the bytes that a model's LM head takes; no tensor is read."""
+    return int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
+
+
+def load_embedding(
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    shared_with: LMHead | None = None,
+) -> nn.Embedding:
+    """Load the frozen token embedding; it shares the weight of the head `shared_with` where they are tied."""
+    config, name = checkpoint.config, checkpoint.embedding_name
+    if shared_with is not None and shared_with.tensor_name == name and shared_with.weight.dtype == dtype:
+        weight = shared_with.weight
+    else:
+        shape = (config.vocab_size, config.hidden_size)
+        weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+    # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
+    embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=weight, _freeze=True)
+    embedding.weight = weight
+    return embedding
+
+
+def embedding_multiplier(architecture: Architecture, dtype: torch.dtype) -> float:
+    """The factor on embedded tokens, rounded to their dtype where the model was trained so."""
+    multiplier = architecture.embedding_multiplier
+    return float(torch.tensor(multiplier).to(dtype)) if architecture.embedding_rounded else multiplier
+
+
+def embed(embedding: nn.Embedding, multiplier: float, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the rows [n, hidden] of token ids [n]: their embeddings, multiplied."""
+    embedded: torch.Tensor = embedding(tokens)
+    return embedded if multiplier == 1 else embedded * multiplier

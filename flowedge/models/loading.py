@@ -1,0 +1,342 @@
+"""Decoder layers that are created without memory and filled from a checkpoint, a few rows at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.device.kernel_library import missing_reason
+from flowedge.models.architecture import FINAL_NORM, layer_prefix
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.decoder_layer import DecoderLayer, empty_layer
+from flowedge.models.files.weight_file import byte_view
+from flowedge.models.fusing import adjacent_memory
+from flowedge.models.host.parallel import Step, run_steps
+from flowedge.models.quant.backend import Tensors, WeightRows
+from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
+from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
+from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
+from flowedge.models.quant.repacking import build_repacked, repacked_bytes
+from flowedge.models.row_functions import RmsNorm
+from flowedge.text.json_object import reading
+
+CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
+
+
+@dataclass(frozen=True)
+class LayerLoader:
+    """Loads decoder layers of a checkpoint with their linear layers quantised.
+
+    Attributes:
+        quant: the quantisation of the linear layers, as `checkpoint_quant` returns it.
+        dtype: the dtype of all other weights, and of the rows that the layers compute.
+        quant_cache: the cache that quantised weights are taken from and put into.
+    """
+
+    checkpoint: Checkpoint
+    quant: str
+    dtype: torch.dtype
+    device: torch.device
+    quant_cache: QuantCache | None = None
+
+    def load_all(self, start: int, stop: int) -> list[DecoderLayer]:
+        """Load decoder layers [start, stop); layer `start` writes to layer 0 of a session's cache.
+
+        On the CPU, as many tensors are read and quantised at a time as torch has threads to compute with.
+
+        Raises:
+            CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
+        """
+        layers = [self._empty(index, index - start) for index in range(start, stop)]
+        self._fill(layers, start)
+        if self._computed_by_torch:
+            for layer in layers:  # one by one: a joined weight may be a copy
+                layer.fuse()
+        return layers
+
+    def _fill(self, layers: Sequence[nn.Module], start: int) -> None:
+        steps = [
+            step
+            for index, layer in enumerate(layers, start)
+            for step in self._steps(layer, layer_prefix(index))
+        ]
+        run_steps(steps, torch.get_num_threads() if self.device.type == "cpu" else 1)
+
+    def _empty(self, index: int, cache_index: int) -> DecoderLayer:
+        layer = _empty_layer(self.checkpoint, index, cache_index)
+        _check_biases(layer, self.checkpoint, layer_prefix(index))
+        return layer
+
+    def _steps(self, layer: nn.Module, prefix: str) -> Iterator[Step]:
+        """Yield a function for each module of an empty layer that has weights, which loads the weights."""
+        joined = self._computed_by_torch and self.quant == "none"
+        memory = adjacent_memory(layer, self.dtype, self.device) if joined else {}
+        for path, child in list(layer.named_modules()):
+            base = f"{prefix}{path}." if path else prefix
+            if path and isinstance(child, nn.Linear) and self.quant != "none":
+                yield partial(self._load_quantised, layer, path, child, base)
+            elif wanted := list(child.named_parameters(recurse=False)):
+                within = {name: memory.pop(f"{path}.{name}", None) for name, _ in wanted}
+                yield partial(self._load_parameters, child, base, wanted, within)
+
+    def _load_quantised(self, layer: nn.Module, path: str, like: nn.Linear, base: str) -> None:
+        unquantised = [pair for pair in like.named_parameters(recurse=False) if pair[0] != "weight"]
+        self._load_parameters(like, base, unquantised, {})
+        layer.set_submodule(path, self._quantised_linear(f"{base}weight", like))
+        _drop_cached_pages(self.checkpoint, self.device)
+
+    def _load_parameters(
+        self,
+        module: nn.Module,
+        base: str,
+        wanted: Sequence[tuple[str, nn.Parameter]],
+        memory: Mapping[str, torch.Tensor | None],
+    ) -> None:
+        for name, parameter in wanted:
+            setattr(module, name, self._parameter(base + name, parameter.shape, memory.get(name)))
+
+    @property
+    def _computed_by_torch(self) -> bool:
+        """Whether linear layers are joined; the compiled kernels take them as they are."""
+        return self.device.type != "cpu" or bool(missing_reason())
+
+    def _parameter(self, name: str, shape: Sequence[int], memory: torch.Tensor | None = None) -> nn.Parameter:
+        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device, memory)
+
+    def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
+        """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
+        checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        shape = (like.out_features, like.in_features)
+        if checkpoint.quant == "none":
+            checkpoint.check_shape(weight, shape)
+            return backend.build(self._encode(weight), like, self.dtype, self.device)
+        if not checkpoint.is_quantised(weight):
+            like.weight = self._parameter(weight, shape)
+            return like
+        try:
+            if checkpoint.integer_format is not None:
+                stored = checkpoint.integer_format.read(weight.removesuffix("weight"), checkpoint)
+                return build_repacked(stored, like, self.dtype, self.device)
+            return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
+
+    def _encode(self, name: str) -> Tensors:
+        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
+
+        A weight that needs only repacking is not cached.
+        """
+        checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        tensors = repack_blocks(checkpoint, name, self.quant)
+        if tensors is not None:
+            return tensors
+        out_features, in_features = checkpoint.shape(name)
+        # Rounded to the block's dtype first, which is what the block would hold without quantisation.
+        rows = WeightRows(
+            out_features,
+            in_features,
+            lambda start, stop: checkpoint.rows(name, start, stop).to(self.dtype),
+            f"{checkpoint.place}: {name}",
+        )
+        if self.quant_cache is None:
+            return backend.encode(rows)
+        content, is_noted = _content(checkpoint, name, self.quant_cache)
+        key = encoding_key(checkpoint, name, content, self.quant, self.dtype)
+
+        def encode() -> Tensors:
+            if is_noted:
+                _check_content(checkpoint, name, content)
+            return backend.encode(rows)
+
+        return self.quant_cache.encoded(key, encode)
+
+
+def load_parameter(
+    checkpoint: Checkpoint,
+    name: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    memory: torch.Tensor | None = None,
+) -> nn.Parameter:
+    """Load a tensor of the checkpoint as a frozen parameter, into the memory `memory` if that is given."""
+    checkpoint.check_shape(name, shape)
+    if memory is None and _is_read_unchanged(checkpoint, name, dtype, device):
+        tensor = checkpoint.tensor(name)
+    else:
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if memory is None else memory
+        for start, rows in _chunks(checkpoint, name, checkpoint.rows):
+            tensor[start : start + len(rows)] = rows
+    _drop_cached_pages(checkpoint, device)
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+def _is_read_unchanged(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a tensor is the same in memory and in its file, so that no copy is made."""
+    return device.type == "cpu" and checkpoint.dtype(name) == dtype and checkpoint.is_read_unchanged(name)
+
+
+def _drop_cached_pages(checkpoint: Checkpoint, device: torch.device) -> None:
+    """Free the checkpoint's page cache for a GPU; for a CPU, the system frees pages when it needs them."""
+    if device.type != "cpu":
+        checkpoint.drop_cached_pages()
+
+
+def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
+    """The quantisation that layers are loaded in when `quant` is asked for.
+
+    A checkpoint that is stored quantised is loaded as it is when "none" is asked for.
+
+    Raises:
+        BadRequestError: when the quantisation does not exist, or the checkpoint is stored in another one.
+    """
+    check_quant(quant)
+    if checkpoint.quant == "none":
+        return quant
+    if quant in ("none", checkpoint.quant):
+        return checkpoint.quant
+    by = f" (by {checkpoint.integer_format.method})" if checkpoint.integer_format else ""
+    raise BadRequestError(
+        f"{checkpoint.place} is quantised in {checkpoint.quant} already{by}, so it cannot be loaded in "
+        f"{quant}; omit the quantisation, or give the original checkpoint"
+    )
+
+
+def layer_bytes(
+    checkpoint: Checkpoint, index: int, quants: Iterable[str], dtype: torch.dtype
+) -> dict[str, int]:
+    """The bytes in memory of the loaded decoder layer `index` by quantisation, from config and headers."""
+    layer = _empty_layer(checkpoint, index)
+    return {
+        quant: _bytes_of(layer, checkpoint, index, checkpoint_quant(checkpoint, quant), dtype)
+        for quant in quants
+    }
+
+
+def _bytes_of(layer: nn.Module, checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
+    prefix, total = layer_prefix(index), 0
+    for path, child in layer.named_modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            weight = f"{prefix}{path}.weight"
+            if not isinstance(child, nn.Linear) or name != "weight":
+                total += math.prod(parameter.shape) * dtype.itemsize
+            elif checkpoint.is_quantised(weight):
+                total += _stored_bytes(checkpoint, weight)
+            elif checkpoint.has(weight) and can_repack(checkpoint, weight, quant):
+                total += repacked_block_bytes(checkpoint, weight)
+            else:
+                own = quant if checkpoint.quant == "none" else "none"
+                total += linear_bytes(child.out_features, child.in_features, own, dtype)
+    return total
+
+
+def _stored_bytes(checkpoint: Checkpoint, weight: str) -> int:
+    """The bytes in memory of a weight that is stored quantised, scales included."""
+    if checkpoint.integer_format is None:
+        return checkpoint.quantised_bytes(weight)
+    try:
+        return repacked_bytes(checkpoint.integer_format.shape(weight.removesuffix("weight"), checkpoint))
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
+
+
+def encoding_key(checkpoint: Checkpoint, name: str, content: str, quant: str, dtype: torch.dtype) -> CacheKey:
+    """The key of a quantised weight in a block of `dtype`; `content` as in CacheKey."""
+    exact = torch.promote_types(checkpoint.dtype(name), dtype) == dtype
+    return CacheKey(content, "" if exact else str(dtype), quant, backend_of(quant).format)
+
+
+def linear_weights(checkpoint: Checkpoint, index: int) -> list[str]:
+    """The names of the weights in decoder layer `index` that a quantisation applies to."""
+    modules = _empty_layer(checkpoint, index).named_modules()
+    prefix = layer_prefix(index)
+    return [f"{prefix}{path}.weight" for path, child in modules if path and isinstance(child, nn.Linear)]
+
+
+def weight_content(checkpoint: Checkpoint, name: str, sha256: str) -> str:
+    """The `content` of a weight's CacheKey; `sha256` is the digest of the weight's stored bytes."""
+    form = checkpoint.stored_encoding(name)
+    return content_of(checkpoint.dtype(name), checkpoint.shape(name), f"{sha256} {form}".strip())
+
+
+def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> tuple[str, bool]:
+    """Return the `content` of a weight's CacheKey, and whether it was noted when the file was read before."""
+    sha256 = checkpoint.sha256(name)
+    if sha256 is not None:  # of an object of the weight cache, which was compared with it before
+        return weight_content(checkpoint, name, sha256), False
+    is_noted = True
+
+    def compute() -> str:
+        nonlocal is_noted
+        is_noted = False
+        return _read_content(checkpoint, name)
+
+    path, part = checkpoint.source(name)
+    return quant_cache.content(path, str(part), compute), is_noted
+
+
+def _read_content(checkpoint: Checkpoint, name: str) -> str:
+    digest = hashlib.sha256()
+    for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
+        digest.update(byte_view(rows.contiguous()))
+    return weight_content(checkpoint, name, digest.hexdigest())
+
+
+def _check_content(checkpoint: Checkpoint, name: str, content: str) -> None:
+    """Check that a tensor still has the content by which its quantised weight will be found.
+
+    Raises:
+        CheckpointError: when the file's bytes have changed, but not its size and time.
+    """
+    if _read_content(checkpoint, name) != content:
+        path, _ = checkpoint.source(name)
+        raise CheckpointError(
+            f"{path}: the bytes of {name} have changed, although the file's size and time are the same: the "
+            "disk or the file is damaged. Download the model again; `touch` the file if it is right"
+        )
+
+
+def _chunks(
+    checkpoint: Checkpoint, name: str, read: Callable[[str, int, int], torch.Tensor]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (first row, rows) of a tensor in order, read by `read(name, start, stop)`."""
+    shape, itemsize = checkpoint.shape(name), checkpoint.dtype(name).itemsize
+    count = max(1, CHUNK_BYTES // max(1, math.prod(shape[1:]) * itemsize))
+    for start in range(0, shape[0], count):
+        yield start, read(name, start, min(start + count, shape[0]))
+
+
+def _empty_layer(checkpoint: Checkpoint, index: int, cache_index: int = 0) -> DecoderLayer:
+    checkpoint.check_layer(index)
+    with reading(checkpoint.place, "the layers that config.json asks for cannot be made"):
+        return empty_layer(checkpoint.architecture, index, cache_index)
+
+
+def _check_biases(layer: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
+    """Raise CheckpointError for a stored bias that the layer ignores: the model would be another one."""
+    known = dict(layer.named_parameters())
+    for path, child in layer.named_modules():
+        name = f"{path}.bias"
+        if isinstance(child, nn.Linear) and name not in known and checkpoint.has(prefix + name):
+            # Early tools wrote a bias of zeros beside every weight of integers.
+            if checkpoint.integer_format is not None and not checkpoint.tensor(prefix + name).any():
+                continue
+            raise CheckpointError(
+                f"{checkpoint.place}: tensor {prefix}{name} is a bias that the config does not ask for"
+            )
+
+
+def load_norm(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> RmsNorm:
+    """Load the norm behind the last layer."""
+    architecture = checkpoint.architecture
+    with torch.device("meta"):
+        norm = RmsNorm(architecture.hidden, architecture.norm_eps, plus_one=architecture.norm_plus_one)
+    norm.weight = load_parameter(checkpoint, FINAL_NORM, (architecture.hidden,), dtype, device)
+    return norm.eval()

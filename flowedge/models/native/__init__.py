@@ -1,1 +1,0 @@
-"""Decoder layers that the compiled kernels compute, several layers a call."""

@@ -1,1 +1,0 @@
-"""Products of rows with weights by the compiled kernels."""

@@ -1,0 +1,114 @@
+"""Norms and activations of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flowedge.models.architecture import Activation, Architecture
+
+Call = Callable[[torch.Tensor], torch.Tensor]
+Activate = Callable[[torch.Tensor], torch.Tensor]  # [..., n] -> [..., n]
+
+
+class RmsNorm(nn.Module):
+    """A norm with the operations, and so the bits, of transformers' norms; gradients pass through it."""
+
+    def __init__(self, width: int, eps: float, *, plus_one: bool = False) -> None:
+        """Norm rows of a width; `plus_one` as `norm_plus_one` of Architecture."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.plus_one = eps, plus_one
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [..., width] for rows [..., width], in their dtype."""
+        wide = rows.to(torch.float32)
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.plus_one:
+            return (normed * (1.0 + self.weight.float())).to(rows.dtype)
+        return self.weight * normed.to(rows.dtype)
+
+
+def norm_call(norm: RmsNorm) -> Call:
+    """Return the norm of rows [..., width] with fewer and faster operations, for layers; no gradients."""
+    return _norm_of(norm.weight, norm)
+
+
+def head_norm_call(query_norm: RmsNorm, key_norm: RmsNorm, architecture: Architecture) -> Call:
+    """Return the norms of queries and keys together, for [rows, heads + kv_heads, head_size]."""
+    heads = query_norm.weight.expand(architecture.heads, -1)
+    kv_heads = key_norm.weight.expand(architecture.kv_heads, -1)
+    return _norm_of(torch.cat((heads, kv_heads)), query_norm)
+
+
+def _norm_of(weight: torch.Tensor, norm: RmsNorm) -> Call:
+    width, eps = weight.shape[-1], (norm.eps, torch.full((1,), norm.eps))
+    if norm.plus_one:
+        return partial(_norm_plus_one, width, 1.0 + weight.float(), eps)
+    return partial(_norm, width, weight, eps)
+
+
+def _norm(
+    width: int, weight: torch.Tensor, eps: tuple[float, torch.Tensor], rows: torch.Tensor
+) -> torch.Tensor:
+    """Norm the last dimension, and round before the product with the weight."""
+    if not rows.is_cpu:
+        return torch.rms_norm(rows, (width,), None, eps[0]).mul_(weight)
+    normed = _normed(width, eps, rows)
+    return (normed if normed.dtype == rows.dtype else normed.to(rows.dtype)).mul_(weight)
+
+
+def _norm_plus_one(
+    width: int, factor: torch.Tensor, eps: tuple[float, torch.Tensor], rows: torch.Tensor
+) -> torch.Tensor:
+    """Norm the last dimension, and round after the product with the float32 factor."""
+    normed = _normed(width, eps, rows).mul_(factor)
+    return normed if normed.dtype == rows.dtype else normed.to(rows.dtype)
+
+
+def _normed(width: int, eps: tuple[float, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Divide rows [..., width] by the roots of their mean squares; float32."""
+    floats = rows if rows.dtype == torch.float32 else rows.float()
+    if not rows.is_cpu:
+        return torch.rms_norm(floats, (width,), None, eps[0])
+    # torch's own norm is seven loops on CPUs, of which the mean alone takes as long as this length.
+    length = torch.linalg.vector_norm(floats, 2, -1, True)
+    return torch.mul(floats, torch.addcmul(eps[1], length, length, value=1 / width).rsqrt_())
+
+
+# torch's CPU loops compute whole vectors at a time, and single elements at the end of a thread's share by
+# another exponential function. So rows begin at vectors, and pieces are too small to be shared by threads.
+_VECTOR = 64  # elements of two vectors in 16 bits
+_PIECE = 32768 - _VECTOR  # from 32,768 elements on, torch divides a loop among threads
+
+_FUNCTIONS: dict[Activation, Activate] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
+
+
+def activation_of(name: Activation) -> Activate:
+    return _FUNCTIONS[name]
+
+
+def aligned(activation: Activate) -> Activate:
+    """Return an activation whose result for an element does not depend on the element's place, on CPUs."""
+    return partial(_aligned, activation)
+
+
+def _aligned(activation: Activate, inputs: torch.Tensor) -> torch.Tensor:
+    """Compute the activation of inputs [..., n] in pieces that are whole vectors."""
+    width = inputs.shape[-1]
+    padded = functional.pad(inputs, (0, -width % _VECTOR))
+    if padded.numel() <= _PIECE or not inputs.is_cpu or torch.get_num_threads() == 1:
+        return activation(padded)[..., :width]
+    flat = padded.reshape(-1)
+    output = torch.empty_like(flat)
+    for start in range(0, len(flat), _PIECE):
+        output[start : start + _PIECE] = activation(flat[start : start + _PIECE])
+    return output.view(padded.shape)[..., :width]

@@ -1,0 +1,257 @@
+"""The rows of sessions that a forward of a block computes: their checks, and their attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flowedge.core.arrays import IntArray
+from flowedge.core.errors import ProtocolError
+from flowedge.models.attention.draft_rows import draft_depths
+from flowedge.models.attention.kv_store import KeyValueStore
+from flowedge.models.host.copies import moved, to_device, to_host
+from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.row_counts import RowCounts
+
+
+def check_inputs(inputs: torch.Tensor, vocab_size: int | None, width: int, dtype: torch.dtype) -> None:
+    """Raise ProtocolError where the inputs of `LayerBlock.forward` contradict their description.
+
+    Args:
+        vocab_size: the size of the vocabulary in the first block; None in others.
+    """
+    if vocab_size is None:
+        if inputs.ndim != 2 or inputs.shape[1] != width or inputs.dtype != dtype:
+            raise ProtocolError(
+                f"expected hidden rows [n, {width}] of {dtype}, got {list(inputs.shape)} of {inputs.dtype}"
+            )
+    elif inputs.ndim != 1 or inputs.dtype != torch.int64:
+        raise ProtocolError(f"expected int64 token ids [n], got {list(inputs.shape)} of {inputs.dtype}")
+    if not len(inputs):
+        raise ProtocolError("a segment without rows cannot be computed")
+    if vocab_size is not None and not all_within(inputs, vocab_size):
+        raise ProtocolError(f"a token id is not within [0, {vocab_size})")
+
+
+def all_within(tokens: torch.Tensor, vocab_size: int) -> bool:
+    """Whether all token ids are of the vocabulary, as far as that is known without waiting for a GPU."""
+    if tokens.device.type != "cpu":
+        return True
+    (ids,) = to_host(tokens)
+    return bool(ids.min() >= 0 and ids.max() < vocab_size)
+
+
+def check_indices(
+    positions: npt.NDArray[np.int64],
+    tail_parents: npt.NDArray[np.int64],
+    cached: int,
+    context: int,
+    rows: int,
+) -> None:
+    """Raise ProtocolError where the arguments of `LayerBlock.forward` contradict their description."""
+    if not 0 <= context <= cached:
+        raise ProtocolError(f"context {context} is not within the {cached} cached rows")
+    if positions.shape != (rows,) or positions.dtype != np.int64:
+        raise ProtocolError(
+            f"expected {rows} int64 positions, got {list(positions.shape)} of {positions.dtype}"
+        )
+    if tail_parents.shape != (cached + rows - context,) or tail_parents.dtype != np.int64:
+        raise ProtocolError(
+            f"expected {cached + rows - context} int64 tail parents, "
+            f"got {list(tail_parents.shape)} of {tail_parents.dtype}"
+        )
+    if (positions < context).any() or (positions > np.arange(cached, cached + rows)).any():
+        raise ProtocolError(f"a position is not within [{context}, the row's slot]")
+
+
+@dataclass(frozen=True, eq=False)
+class SessionRows:
+    """n consecutive rows of a session, whose keys and values go to the slots [cached, cached + n).
+
+    Attributes:
+        inputs: int64 token ids [n] in the first block; hidden rows [n, hidden] of its dtype in others.
+        positions: int64 [n], absolute: the context plus the row's depth, so at most the row's slot.
+        context: slots below it are committed and visible to every row.
+        tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last row of
+            the context. A tail row sees the context, its ancestors and itself. Consecutive committed rows
+            form a chain.
+    """
+
+    inputs: torch.Tensor
+    positions: IntArray
+    cache: KVCache
+    cached: int
+    context: int
+    tail_parents: IntArray
+
+    @property
+    def count(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def paths(self) -> RowPaths:
+        """The slots that the rows read, for the kernels. Raises ProtocolError as `row_paths`."""
+        return row_paths(self.context, self.tail_parents, self.positions)
+
+    def check(self, vocab_size: int | None, width: int, dtype: torch.dtype) -> None:
+        """Check the rows before a block computes them.
+
+        Args:
+            vocab_size: the size of the vocabulary in the first block; None in others.
+            width, dtype: those of hidden rows.
+
+        Raises:
+            ProtocolError: when the attributes contradict their description or each other.
+            CapacityError: when the rows do not fit the cache.
+        """
+        check_inputs(self.inputs, vocab_size, width, dtype)
+        check_indices(self.positions, self.tail_parents, self.cached, self.context, self.count)
+        self.cache.check_room(self.cached, self.count)
+
+    def check_paths(self, *, placed: bool) -> None:
+        """Raise ProtocolError when a parent does not come before its child.
+
+        Args:
+            placed: whether it is an error, too, that a position is not the row's place in the tree.
+        """
+        if placed:
+            placed_depths(self.context, self.tail_parents, self.positions)
+        else:
+            draft_depths(self.tail_parents, self.context)
+
+    def cut(self, start: int, stop: int) -> SessionRows:
+        """Return the rows [start, stop)."""
+        if stop - start == self.count:
+            return self
+        return SessionRows(
+            self.inputs[start:stop],
+            self.positions[start:stop],
+            self.cache,
+            self.cached + start,
+            self.context,
+            self.tail_parents[: self.cached + stop - self.context],
+        )
+
+
+class SessionsAttention:
+    """The Attention of rows of one session or of several, of which each has its own cache.
+
+    Rows of padding belong to the last session.
+    """
+
+    def __init__(self, parts: Sequence[SessionRows], padded_rows: int) -> None:
+        """Find what the rows of all parts see; they are followed by padding up to `padded_rows`.
+
+        Raises:
+            CapacityError: when the rows of a part do not fit its cache.
+            ProtocolError: when a parent does not come before its child.
+        """
+        self._counts = [part.count for part in parts]
+        self._counts[-1] += padded_rows - sum(self._counts)
+        self._sessions = [
+            part.cache.seen_keys(part.cached, part.context, part.tail_parents, part.positions, count)
+            for part, count in zip(parts, self._counts, strict=True)
+        ]
+
+    def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:
+        if len(self._sessions) == 1:
+            self._sessions[0].store_rows(layer, keys_values)
+            return
+        divided = keys_values.split_with_sizes(self._counts, 2)
+        for session, rows in zip(self._sessions, divided, strict=True):
+            session.store_rows(layer, rows)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv_heads: int, scaling: float, softcap: float | None
+    ) -> torch.Tensor:
+        if len(self._sessions) == 1:
+            return self._sessions[0].attend(layer, query, kv_heads, scaling, softcap)
+        divided = query.split_with_sizes(self._counts, 2)
+        attended = [
+            session.attend(layer, rows, kv_heads, scaling, softcap).transpose(1, 2)
+            for session, rows in zip(self._sessions, divided, strict=True)
+        ]
+        return torch.cat(attended, 1).transpose(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class RowPiece:
+    """Rows of one part of a forward; `part` is the part's index."""
+
+    part: int
+    rows: SessionRows
+
+
+def joined_inputs(parts: Sequence[SessionRows], device: torch.device) -> torch.Tensor:
+    """Return the inputs of all parts on the device, in one copy where they come from the host together."""
+    inputs = [part.inputs for part in parts]
+    if len(inputs) == 1:
+        return moved(inputs[0], device)
+    if device.type != "cpu" and all(own.is_cpu for own in inputs):
+        (copied,) = to_device(device, np.concatenate([to_host(own)[0] for own in inputs]))
+        return copied
+    return torch.cat([moved(own, device) for own in inputs])
+
+
+def batches(parts: Sequence[SessionRows], counts: RowCounts) -> Iterator[list[RowPiece]]:
+    """Divide the rows of parts, in their order, into batches that are computed one after the other.
+
+    A batch has at most `counts.most` rows. Rows of one cache are in it once, so that a second part of a
+    session is computed after the first.
+    """
+    batch: list[RowPiece] = []
+    rows = 0
+    for index, part in enumerate(parts):
+        start = 0
+        while start < part.count:
+            if rows == counts.most or any(piece.rows.cache is part.cache for piece in batch):
+                yield batch
+                batch, rows = [], 0
+            stop = min(part.count, start + counts.most - rows)
+            batch.append(RowPiece(index, part.cut(start, stop)))
+            rows += stop - start
+            start = stop
+    yield batch
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The result of a forward: rows [n, hidden * (1 + taps)], or None after an abort."""
+
+    rows: torch.Tensor | None
+
+
+class StaticDecoding(Protocol):
+    """Computes the small forwards of a block over tensors that stay in place."""
+
+    @property
+    def failure(self) -> str:
+        """Why the device cannot record forwards; empty as long as it can."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of static tensors, and of caches that wait for the next session."""
+
+    @property
+    def cache_row_bytes(self) -> int:
+        """Most bytes that a row of a session's capacity takes."""
+
+    def store_for(self, capacity_rows: int) -> KeyValueStore:
+        """Return the keys and values of a new session, filled with zeros."""
+
+    def reclaim(self, cache: KVCache) -> None:
+        """Give the cache's store to a later session as soon as the cache is deleted."""
+
+    def free(self) -> None:
+        """Free all static tensors, and the caches that wait for the next session."""
+
+    def forward(
+        self, part: SessionRows, should_abort: Callable[[], bool], taps: Sequence[int]
+    ) -> Computed | None:
+        """Compute LayerBlock.forward for checked rows; None when the block has to compute it itself."""

@@ -1,0 +1,152 @@
+"""Decoder layers of transformers beside our layers with the same weights, over caches of their own."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, DynamicCache
+
+from flowedge.models.architecture import FAMILIES, Architecture, Family
+from flowedge.models.attention.ordered import AttentionSizes
+from flowedge.models.check.split_experts import split_experts
+from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.exact.attention_self_test import attention_sizes
+from flowedge.models.kv_cache import KVCache
+from flowedge.models.quant.quantize import quantize_block
+from flowedge.models.rotary import Rotary
+from flowedge.models.session_rows import SessionRows, SessionsAttention
+from tests.models.tiny_families import SHARED, TINY, randomise
+
+CPU = torch.device("cpu")
+CONTEXT, TAIL = 70, 5  # committed rows, and rows of a draft tree after them
+PARENTS = np.array([-1, CONTEXT, CONTEXT, -1, CONTEXT + 1])
+DEPTHS = np.array([0, 1, 1, 0, 2])
+ANCESTORS = ((0,), (0, 1), (0, 2), (3,), (0, 1, 4))  # of the tree's rows, themselves among them
+
+
+@dataclass(frozen=True)
+class LayerPair:
+    """The layers of a small model by transformers, and our layers with copies of the weights."""
+
+    family: Family
+    config: Any
+    architecture: Architecture
+    theirs: list[Any]
+    ours: list[DecoderLayer]
+    dtype: torch.dtype
+
+    @torch.inference_mode()
+    def outputs(self, *, ordered: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of a context, and of a draft tree after it, by transformers' layers and by ours.
+
+        Args:
+            ordered: whether ours attend in the order of positions.
+        """
+        return self._theirs().float(), self._ours(self.sizes() if ordered else None).float()
+
+    def sizes(self) -> AttentionSizes:
+        kv_heads = self.architecture.kv_heads
+        group = self.architecture.heads // kv_heads
+        sizes = attention_sizes(CPU, kv_heads, group, self.architecture.head_size)
+        assert sizes is not None
+        return sizes
+
+    def rows(self) -> torch.Tensor:
+        """The hidden rows [CONTEXT + TAIL, hidden] that go through the layers."""
+        generator = torch.Generator().manual_seed(7)
+        rows = torch.randn(CONTEXT + TAIL, self.architecture.hidden, generator=generator)
+        return rows.to(self.dtype)
+
+    def _ours(self, sizes: AttentionSizes | None) -> torch.Tensor:
+        windows = self.architecture.windows
+        cache = KVCache(self.config, len(self.ours), 128, self.dtype, windows=windows, ordered=sizes)
+        partial = self.architecture.partial_rotary
+        rotary = Rotary(self.config, range(len(self.ours)), CPU, partial_rotary=partial)
+        rows, chain = self.rows(), np.arange(CONTEXT)
+        outputs = []
+        for part in (
+            SessionRows(rows[:CONTEXT], chain, cache, 0, 0, chain - 1),
+            SessionRows(rows[CONTEXT:], CONTEXT + DEPTHS, cache, CONTEXT, CONTEXT, PARENTS),
+        ):
+            attention, hidden = SessionsAttention([part], part.count), part.inputs
+            rotations = rotary(torch.from_numpy(part.positions), part.positions, self.dtype)
+            for layer, rotation in zip(self.ours, rotations, strict=True):
+                hidden = layer(hidden, attention, rotation)
+            outputs.append(hidden)
+        return torch.cat(outputs)
+
+    def _theirs(self) -> torch.Tensor:
+        path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
+        rotary = getattr(importlib.import_module(path), f"{self.family.prefix}RotaryEmbedding")(self.config)
+        by_kind = hasattr(rotary, "layer_types")
+        cache, outputs, rows = DynamicCache(), [], self.rows()
+        positions = np.concatenate((np.arange(CONTEXT), CONTEXT + DEPTHS))
+        seen = np.tri(CONTEXT + TAIL, dtype=np.bool_)
+        seen[CONTEXT:, CONTEXT:] = [[row in path for row in range(TAIL)] for path in ANCESTORS]
+        for span in (slice(0, CONTEXT), slice(CONTEXT, CONTEXT + TAIL)):
+            hidden, ids = rows[None, span], torch.from_numpy(positions[None, span])
+            for index, layer in enumerate(self.theirs):
+                kind = (self.config.layer_types[index],) if by_kind else ()
+                window = self.architecture.windows[index] or CONTEXT + TAIL
+                near = positions > positions[:, None] - window
+                visible = torch.from_numpy((seen & near)[span, : span.stop])
+                mask = torch.zeros(visible.shape, dtype=self.dtype)
+                # Each row alone: the longest position of a call may change the angles of all its rows.
+                angles = [rotary(hidden, each, *kind) for each in torch.split(ids, 1, dim=1)]
+                hidden = layer(
+                    hidden,
+                    attention_mask=mask.masked_fill(~visible, torch.finfo(self.dtype).min)[None, None],
+                    position_ids=ids,
+                    past_key_values=cache,
+                    position_embeddings=[torch.cat(part, 1) for part in zip(*angles, strict=True)],
+                )
+            outputs.append(hidden[0])
+        return torch.cat(outputs)
+
+
+def layer_pair(
+    name: str, dtype: torch.dtype = torch.float32, quant: str = "none", **changes: Any
+) -> LayerPair:
+    """Make the layers of a model of TINY; `changes` are changes of its config."""
+    config = tiny_config(name, **changes)
+    family = FAMILIES[config.model_type]
+    architecture = Architecture.of(family, config)
+    torch.manual_seed(11)
+    theirs: list[Any] = []
+    ours = []
+    for index in range(config.num_hidden_layers):
+        layer = tiny_layer(config, index)
+        for parameter in layer.parameters():  # a layer alone leaves the weights of experts empty
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=config.initializer_range)
+        randomise(layer)
+        split_experts(layer)
+        own = DecoderLayer(architecture, index, index)
+        own.load_state_dict(layer.state_dict())
+        for each in (layer, own):
+            quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
+        own.fuse()
+        theirs.append(layer)
+        ours.append(own)
+    return LayerPair(family, config, architecture, theirs, ours, dtype)
+
+
+def tiny_config(name: str, **changes: Any) -> Any:
+    """transformers' config of a model of TINY."""
+    model_type, own = TINY[name]
+    return AutoConfig.for_model(model_type, **(SHARED | own | changes))
+
+
+def tiny_layer(config: Any, index: int) -> Any:
+    """transformers' layer of a config, with its plain attention."""
+    family, own = FAMILIES[config.model_type], copy.deepcopy(config)
+    own._attn_implementation = "eager"  # noqa: SLF001 (there is no public way)
+    own._experts_implementation = "eager"  # noqa: SLF001
+    path = f"transformers.models.{family.module}.modeling_{family.module}"
+    return getattr(importlib.import_module(path), f"{family.prefix}DecoderLayer")(own, index)

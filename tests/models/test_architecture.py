@@ -1,0 +1,140 @@
+"""What the families' configs say of their layers, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+from transformers.activations import ACT2FN
+
+from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import FAMILIES, Architecture, Experts, family_of
+from flowedge.models.check.split_experts import split_experts
+from flowedge.models.decoder_layer import empty_layer
+from tests.models.layer_pairs import tiny_config, tiny_layer
+from tests.models.tiny_families import LAYERS, TINY, WINDOW
+
+LLAMA: dict[str, Any] = {
+    "hidden": 32,
+    "intermediate": 48,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_size": 8,
+    "windows": (None,) * LAYERS,
+    "rotated": (True,) * LAYERS,
+    "partial_rotary": False,
+    "scaling": 8**-0.5,
+    "softcap": None,
+    "norm_eps": 1e-6,
+    "norm_plus_one": False,
+    "norms_after": False,
+    "query_key_norms": False,
+    "qkv_bias": False,
+    "output_bias": False,
+    "mlp_bias": False,
+    "fused": False,
+    "activation": "silu",
+    "experts": None,
+    "residual_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "embedding_rounded": False,
+    "logits_divisor": 1.0,
+    "logits_softcap": None,
+}
+GEMMA: dict[str, Any] = {
+    "head_size": 16,
+    "scaling": 20**-0.5,
+    "norm_plus_one": True,
+    "norms_after": True,
+    "activation": "gelu_tanh",
+    "embedding_multiplier": 32**0.5,
+    "embedding_rounded": True,
+    "logits_softcap": 3.0,
+}
+# The name of a tiny model -> its differences from LLAMA.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
+    "mistral": {"head_size": 12, "scaling": 12**-0.5, "windows": (WINDOW,) * LAYERS},
+    "qwen2-windows": {"qkv_bias": True, "windows": (None, None, WINDOW, WINDOW)},
+    "qwen3": {
+        "head_size": 16,
+        "scaling": 16**-0.5,
+        "query_key_norms": True,
+        "qkv_bias": True,
+        "output_bias": True,
+    },
+    "gemma2": {**GEMMA, "softcap": 2.0, "windows": (WINDOW, None, WINDOW, None)},
+    "gemma3": {**GEMMA, "query_key_norms": True, "windows": (WINDOW, WINDOW, None, WINDOW)},
+    "phi3": {"norm_eps": 1e-5, "fused": True, "partial_rotary": True, "windows": (WINDOW,) * LAYERS},
+    "granite": {
+        "scaling": 0.2,
+        "residual_multiplier": 0.6,
+        "embedding_multiplier": 3.0,
+        "logits_divisor": 2.5,
+        "qkv_bias": True,
+        "output_bias": True,
+    },
+    "smollm3": {"rotated": (True, False, True, False)},
+    "mixtral": {
+        "norm_eps": 1e-5,
+        "windows": (WINDOW,) * LAYERS,
+        "experts": Experts(6, 2, 48, normalised=True, rounded=False, layers=(True,) * LAYERS),
+    },
+    "qwen3_moe": {
+        "head_size": 16,
+        "scaling": 16**-0.5,
+        "query_key_norms": True,
+        "experts": Experts(6, 2, 24, normalised=True, rounded=True, layers=(True, False, True, True)),
+    },
+}
+
+
+def architecture_of(config: Any) -> Architecture:
+    return Architecture.of(family_of(config.model_type), config)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_family_has_its_architecture(name: str) -> None:
+    architecture = architecture_of(tiny_config(name))
+    found = {field.name: getattr(architecture, field.name) for field in fields(architecture)}
+    assert found == LLAMA | ARCHITECTURES[name]
+
+
+def test_all_families_are_tested() -> None:
+    assert {TINY[name][0] for name in ARCHITECTURES} | {"gemma3"} == {
+        *FAMILIES
+    }  # gemma3's text is gemma3_text
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_layer_has_the_tensors_of_transformers(name: str) -> None:
+    config = tiny_config(name)
+    for index in range(LAYERS):
+        with torch.device("meta"):
+            theirs = split_experts(tiny_layer(config, index)).state_dict()
+        ours = empty_layer(architecture_of(config), index).state_dict()
+        assert {key: each.shape for key, each in ours.items()} == {
+            key: each.shape for key, each in theirs.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("silu", "silu"), ("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh")]
+)
+def test_activations(name: str, activation: str) -> None:
+    assert architecture_of(tiny_config("llama", hidden_act=name)).activation == activation
+
+
+def test_other_activations_are_refused() -> None:
+    for name in {*ACT2FN} - {"silu", "swish", "gelu", "gelu_pytorch_tanh"}:
+        with pytest.raises(CheckpointError, match=f"{name}' is not supported; supported: gelu, gelu_pytorch"):
+            architecture_of(tiny_config("llama", hidden_act=name))
+
+
+def test_other_families_are_refused_by_name() -> None:
+    other: Any = AutoConfig.for_model("gpt2")
+    with pytest.raises(CheckpointError, match="'gpt2' is not supported; supported types: gemma2, gemma3"):
+        family_of(other.model_type)

@@ -1,0 +1,90 @@
+"""The cache's gather against plain numpy, and what is stored and seen."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.kv_cache import KVCache
+
+CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
+
+
+def filled(capacity: int = 40) -> KVCache:
+    cache = KVCache(CONFIG, 3, capacity, torch.float32, "cpu")
+    cache.kv.copy_(torch.randn(cache.kv.shape, generator=torch.Generator().manual_seed(1)))
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("base", "slots"),
+    [
+        (10, []),
+        (10, [10, 11, 12]),
+        (10, [10, 12, 13, 15, 20]),
+        (10, list(range(11, 40))),
+        (0, [39]),
+        (39, [39]),
+        (5, [5, 6, 9]),
+    ],
+)
+def test_gather_moves_rows(base: int, slots: list[int]) -> None:
+    cache = filled()
+    expected = cache.kv.numpy().copy()
+    expected[:, :, :, base : base + len(slots)] = expected[:, :, :, slots].copy()
+    buffer = cache.kv.data_ptr()
+    cache.gather(base, slots)
+    np.testing.assert_array_equal(cache.kv.numpy(), expected)
+    assert cache.kv.data_ptr() == buffer
+
+
+@pytest.mark.parametrize("slots", [[9], [11, 11], [12, 11], [40], [[11]]])
+def test_gather_refuses_other_lists(slots: list[int]) -> None:
+    cache = filled()
+    before = cache.kv.clone()
+    with pytest.raises(ProtocolError):
+        cache.gather(10, slots)
+    assert torch.equal(cache.kv, before)
+
+
+def test_rows_beyond_the_capacity_are_refused() -> None:
+    cache = filled()
+    cache.check_room(39, 1)
+    with pytest.raises(CapacityError, match=r"\[39, 41\) do not fit .* 40 rows"):
+        cache.seen_keys(39, 39, np.array([-1, 39]), np.array([39, 40]), 2)
+    with pytest.raises(CapacityError):
+        KVCache(CONFIG, 3, 0)
+
+
+def test_bytes() -> None:
+    cache = filled()
+    assert KVCache.bytes_per_row(CONFIG, 3, torch.float16) == 3 * 2 * 2 * 4 * 2
+    assert cache.nbytes == 40 * KVCache.bytes_per_row(CONFIG, 3, torch.float32)
+    cache.seen_keys(0, 0, np.array([-1]), np.array([0]), 1)
+    assert cache.nbytes > 40 * KVCache.bytes_per_row(CONFIG, 3, torch.float32)
+
+
+def test_rows_are_stored_and_padding_is_not() -> None:
+    cache = filled()
+    before = cache.kv.clone()
+    seen = cache.seen_keys(7, 7, np.array([-1, 7]), np.array([7, 8]), 2)
+    rows = torch.randn(2, 2, 3, 4)
+    seen.store_rows(1, rows)
+    assert torch.equal(cache.kv[1, :, :, 7:9], rows[:, :, :2])
+    before[1, :, :, 7:9] = rows[:, :, :2]
+    assert torch.equal(cache.kv, before)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_layers_with_a_window_attend_to_the_rows_that_it_reaches(layer: int) -> None:
+    """The values are 1 within the window and 2 before it."""
+    cache = KVCache(CONFIG, 2, 100, windows=[None, 4])
+    cache.kv[:, 1, :, :67], cache.kv[:, 1, :, 67:] = 2, 1
+    seen = cache.seen_keys(70, 70, np.array([-1]), np.array([70]), 1)
+    attended = seen.attend(layer, torch.zeros(1, 4, 1, 4), 2, 1.0, None)
+    expected = 1.0 if layer else (67 * 2 + 4) / 71
+    torch.testing.assert_close(attended, torch.full((1, 4, 1, 4), expected))
