@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.guard import Guard

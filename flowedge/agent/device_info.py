@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.cluster.credentials.certificate_role import text_of
+from flowedge.agent.agent_config import AgentConfig
+from flowedge.cluster.certificate_role import text_of
 from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, DeviceError
 from flowedge.core.log_fields import about

@@ -9,18 +9,18 @@ import os
 import sys
 from pathlib import Path
 
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.agent_server import agent_server
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.configured_pipeline import keep_pipeline
 from flowedge.agent.device_info import DeviceId, device_name
-from flowedge.agent.operations.logs import goes_to_journal, set_up_logs
-from flowedge.agent.operations.metrics import AgentMetrics
-from flowedge.agent.operations.operations import Operations
-from flowedge.agent.operations.pipeline_keeper import keep_pipeline
-from flowedge.agent.operations.signals import Signals
+from flowedge.agent.logs import goes_to_journal, set_up_logs
+from flowedge.agent.metrics import AgentMetrics
+from flowedge.agent.operations import Operations
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
 from flowedge.agent.services.measure_service import MeasureService
+from flowedge.agent.signals import Signals
 from flowedge.cluster import process
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.credential_renewal import renewing_credentials

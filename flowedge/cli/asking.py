@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.client import Client, Generation
-from flowedge.client.chat.transcript import OnWaiting
+from flowedge.client.transcript import OnWaiting
 from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.core.generate_options import GenerateOptions
 

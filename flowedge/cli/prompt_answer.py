@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flowedge.client import Generation
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.engine.statistics import RequestStatistics
 
 

@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 from flowedge.cluster import process
-from flowedge.cluster.credentials.enrolment import LIST_AGE, refresh_credentials
+from flowedge.cluster.enrolment import LIST_AGE, refresh_credentials
 from flowedge.cluster.settings import SecuritySettings
 
 

@@ -15,11 +15,10 @@ import grpc
 from flowedge.client.activity import PipelineActivity
 from flowedge.client.base_client import BaseClient
 from flowedge.client.channel import CHANNEL_OPTIONS, read_replies, stream_ended
-from flowedge.client.chat.transcript import Chunk, OnWaiting, StreamedTranscript
 from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.conversation import BaseConversation
-from flowedge.client.device import Device
-from flowedge.client.status import DraftNodeStatus
+from flowedge.client.device import Device, DraftNodeStatus
+from flowedge.client.transcript import Chunk, OnWaiting, StreamedTranscript
 from flowedge.cluster.tls.channels import Connection
 from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
 from flowedge.network.deadline import within

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Generic
 
 from flowedge.client.channel import SILENCE_S
-from flowedge.client.chat.messages import ChatMessage, checked_messages
-from flowedge.client.chat.tools import AUTO, ToolOffer
-from flowedge.client.chat.transcript import OnWaiting
 from flowedge.client.conversation import AnswerT, BaseConversation
+from flowedge.client.messages import AUTO, ChatMessage, ToolOffer, checked_messages
 from flowedge.client.request import chat_request, checked_seconds, chosen_options, prompt_request
+from flowedge.client.transcript import OnWaiting
 from flowedge.cluster.process import Security
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from flowedge.client.chat.messages import ChatMessage, ToolCall, checked_messages
-from flowedge.client.chat.tools import ToolOffer
-from flowedge.client.chat.transcript import CANCELLED, StreamedTranscript
+from flowedge.client.messages import ChatMessage, ToolCall, ToolOffer, checked_messages
+from flowedge.client.transcript import CANCELLED, StreamedTranscript
 from flowedge.core.errors import BadRequestError
 from flowedge.device.files import expand_home
 

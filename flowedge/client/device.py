@@ -1,10 +1,11 @@
-"""What an agent reports about its device and its role."""
+"""What an agent reports about its device and its role, and a draft node about its requests."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from flowedge.core.errors import DeviceError
 from flowedge.core.pipeline_config import AUTO, ON, PipelineConfig, drafter_label
 from flowedge.device.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
@@ -127,4 +128,45 @@ class Device:
             ),
             temperature=reply.temperature if reply.HasField("temperature") else None,
             **plain,
+        )
+
+
+@dataclass(frozen=True)
+class DraftNodeStatus:
+    """What a draft node serves, and its requests.
+
+    Attributes:
+        quant: of the layers; drafter: the names of the drafters as one text.
+        stages: number of stages.
+        running, waiting: numbers of requests that are served, and that wait for room.
+        context_tokens: most tokens of a prompt with its answer; 0 if not known.
+    """
+
+    name: str
+    model: str
+    quant: str
+    drafter: str
+    stages: int
+    running: int
+    waiting: int
+    context_tokens: int
+
+    @classmethod
+    def of(cls, device: Device) -> DraftNodeStatus:
+        """Read a device's description.
+
+        Raises:
+            DeviceError: when the device is not the draft node of a pipeline.
+        """
+        if not device.stage_addresses:
+            raise DeviceError(device.name, "it is not a draft node; ask the draft node of a pipeline")
+        return cls(
+            name=device.name,
+            model=device.model,
+            quant=device.quant,
+            drafter=device.drafter,
+            stages=len(device.stage_addresses),
+            running=device.sessions,
+            waiting=device.waiting,
+            context_tokens=device.context_tokens,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowedge.client.chat.messages import ChatMessage
-from flowedge.client.chat.tools import ToolOffer
+from flowedge.client.messages import ChatMessage, ToolOffer
 from flowedge.core.errors import BadRequestError, wrong_type
 from flowedge.core.generate_options import MAX_TOKENS, GenerateOptions, is_integer, is_number
 from flowedge.core.ids import check_request_id, new_request_id

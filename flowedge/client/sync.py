@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from flowedge.client.activity import PipelineActivity
 from flowedge.client.aio import AsyncClient, RequestEvents
 from flowedge.client.base_client import BaseClient
-from flowedge.client.chat.transcript import Chunk, OnWaiting, StreamedTranscript
 from flowedge.client.clock_offset import Exchange
 from flowedge.client.conversation import BaseConversation
-from flowedge.client.device import Device
+from flowedge.client.device import Device, DraftNodeStatus
 from flowedge.client.loop_thread import ReadAhead, run
-from flowedge.client.status import DraftNodeStatus
+from flowedge.client.transcript import Chunk, OnWaiting, StreamedTranscript
 from flowedge.core.errors import FlowEdgeError
 from flowedge.v1 import generation_pb2 as pb
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from cryptography import x509
 
-from flowedge.cluster.credentials import certificates
-from flowedge.cluster.credentials.certificate_role import CertificateRole, Roles, text_of
-from flowedge.cluster.credentials.certificates import PrivateKey, PublicKey
-from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.cluster.credentials.identities import Identities
-from flowedge.cluster.credentials.join_token import JoinToken, new_secret, secret_hash
-from flowedge.cluster.credentials.member import (
+from flowedge.cluster import certificates
+from flowedge.cluster.certificate_role import CertificateRole, Roles, text_of
+from flowedge.cluster.certificates import PrivateKey, PublicKey
+from flowedge.cluster.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.cluster.identities import Identities
+from flowedge.cluster.join_token import JoinToken, new_secret, secret_hash
+from flowedge.cluster.member import (
     CertificateHolder,
     Member,
     check_name,
@@ -23,8 +23,8 @@ from flowedge.cluster.credentials.member import (
     fingerprint,
     holder_of,
 )
-from flowedge.cluster.credentials.revocation import read_list, sign_list
 from flowedge.cluster.member_ledger import IssuedCertificate, MemberLedger, TokenGrant, Transaction
+from flowedge.cluster.revocation import read_list, sign_list
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device import private_files
 

@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 
 from flowedge.cluster.authority import Authority, SignedCertificate
-from flowedge.cluster.credentials.certificates import pem_of, renewal_time, utc_now
-from flowedge.cluster.credentials.revocation import RevocationList, read_list
+from flowedge.cluster.certificates import pem_of, renewal_time, utc_now
 from flowedge.cluster.join_throttle import JoinThrottle
+from flowedge.cluster.revocation import RevocationList, read_list
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.call_limits import CallLimits
 from flowedge.cluster.tls.connection_limits import ConnectionLimits

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.cluster.credentials.certificate_role import Roles, read_roles, text_of
-from flowedge.cluster.credentials.member import CertificateHolder
+from flowedge.cluster.certificate_role import Roles, read_roles, text_of
+from flowedge.cluster.member import CertificateHolder
 from flowedge.core.errors import AccessError
 
 _WAIT_S = 10.0  # for the transaction of another process

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from flowedge.cluster.certificate_role import LEADERS, CertificateRole, Roles, text_of
+from flowedge.cluster.certificates import check_time
 from flowedge.cluster.command_secret import given_secret, process_secret
-from flowedge.cluster.credentials.certificate_role import LEADERS, CertificateRole, Roles, text_of
-from flowedge.cluster.credentials.certificates import check_time
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.identities import Identities
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.identities import Identities
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device.state_dir import command_states, state_dir

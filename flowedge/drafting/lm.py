@@ -13,7 +13,7 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
 from flowedge.models.host.payloads import to_tensor
 from flowedge.models.kv_cache import KVCache

@@ -17,13 +17,16 @@ from flowedge.drafting.choice import (
     BUNDLED_SMALL,
     NGRAM,
     RECALL,
+    DrafterKind,
     check_recall,
+    check_target,
+    kind_of_checkpoint,
     unknown_drafter,
 )
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.draft_quant import copy_limit, layer_quant, lm_quant
+from flowedge.drafting.draft_vocabulary import DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.drafter_kind import DrafterKind, check_target, kind_of_checkpoint
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
@@ -32,9 +35,7 @@ from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.drafting.vocabulary.learner import VocabularyLearner
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer

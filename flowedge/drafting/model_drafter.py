@@ -13,6 +13,7 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.draft_vocabulary import VocabularyLearner
 from flowedge.drafting.drafter import (
     ROOT,
     Drafter,
@@ -23,10 +24,9 @@ from flowedge.drafting.drafter import (
     SessionDrafter,
     check_requests,
 )
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.drafting.ranking import RankedNodes, ranked, with_added
-from flowedge.drafting.vocabulary.learner import VocabularyLearner
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.seen_tokens import SeenTokens, seen_by
+from flowedge.drafting.seen_tokens import SeenTokens, seen_by
 from flowedge.models.host.copies import to_device
 
 

@@ -8,6 +8,7 @@ most often. The draws are the same either way.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +17,52 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.gumbel_noise import gumbel_noise_of, noise_streams
 from flowedge.core.sampling import SamplingParams
-from flowedge.device.kernel_library import missing_reason
+from flowedge.device.kernel_library import library, missing_reason
 from flowedge.drafting.drafter import DraftLayer, Scores, padded_layer
 from flowedge.models.host.copies import to_device, to_host
-from flowedge.models.kernels.ranking import likeliest
+from flowedge.models.kernels.structures import pointer
 from flowedge.models.sampling.device_noise import near_noise
+
+
+def likeliest(
+    logits: torch.Tensor,
+    most: int,
+    noises: Sequence[torch.Tensor] = (),
+    factor: float = 0.0,
+    scale: float = 1.0,
+) -> tuple[IntArray, FloatArray]:
+    """Rank the columns of each row by (logit + factor * noise) / scale.
+
+    Args:
+        logits: float32 [rows, columns] in the host's memory.
+        most: the number of columns to return, from 1 to all.
+        noises: for each row float32 [columns]; empty for logits alone, which have no scale.
+
+    Returns:
+        The columns int64 [rows, most], the likeliest first and the lowest of equal columns first; and their
+        log-probabilities among all columns, float64. A row with NaN or positive infinity has NaN.
+    """
+    logits = logits.contiguous()
+    rows, columns = logits.shape
+    found, logs = np.empty((rows, most), np.int64), np.empty((rows, most))
+    addresses = (ctypes.c_void_p * rows)(*(noise.data_ptr() for noise in noises))
+    library().flowedge_rank(
+        pointer(logits),
+        ctypes.c_int64(rows),
+        ctypes.c_int64(columns),
+        ctypes.c_int64(most),
+        addresses,
+        ctypes.c_float(factor),
+        ctypes.c_float(scale),
+        ctypes.c_void_p(found.ctypes.data),
+        ctypes.c_void_p(logs.ctypes.data),
+        torch.get_num_threads(),
+    )
+    return found, logs
+
 
 # The distance of a target's logits from its drafter's: the scale of Gumbel errors under which scores agree
 # best with the draws (docs/drafters.md).

@@ -1,1 +1,1 @@
-"""Endpoints that are of no API: health, metrics and the list of models."""
+"""The HTTP gateway in front of pipelines: its process, HTTP itself, the endpoints, metrics."""

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flowedge.agent.config.agent_config import LogSettings
-from flowedge.agent.config.loading import SERVE_PREFIX, ConfigDeclaration
-from flowedge.agent.config.rendering import ConfigDocuments
+from flowedge.agent.agent_config import LogSettings
+from flowedge.agent.config_loading import SERVE_PREFIX, ConfigDeclaration
+from flowedge.agent.config_rendering import ConfigDocuments
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting

@@ -16,9 +16,9 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from flowedge.agent.operations.signals import Signals
-from flowedge.cluster.credentials.certificates import utc_now
-from flowedge.cluster.credentials.enrolment import refresh_credentials
+from flowedge.agent.signals import Signals
+from flowedge.cluster.certificates import utc_now
+from flowedge.cluster.enrolment import refresh_credentials
 from flowedge.cluster.process import current
 from flowedge.core.errors import BadRequestError
 from flowedge.core.log_fields import about
@@ -27,11 +27,11 @@ from flowedge.gateway import ollama, openai, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
 from flowedge.gateway.config import GatewaySettings, ListenSettings
+from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import add_handlers
-from flowedge.gateway.http.endpoints import EndpointNames
-from flowedge.gateway.http.middleware import RequestMiddleware
-from flowedge.gateway.http.protocol import SEND_BUFFER, ConnectionRules, limited_by
+from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited_by
 from flowedge.gateway.metrics import GatewayMetrics
+from flowedge.gateway.middleware import RequestMiddleware
 from flowedge.gateway.page import routes as page
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry

@@ -15,7 +15,7 @@ from functools import partial
 from flowedge.core.messages import Message, Prune, Segment, SegmentBatch, Tapped, session_messages
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.drafting.heads.recall import WINDOW
-from flowedge.drafting.vocabulary.proposal_head import MOST_SEEN
+from flowedge.drafting.proposal_head import MOST_SEEN
 from flowedge.engine.jobs import (
     DraftBatch,
     DraftJob,

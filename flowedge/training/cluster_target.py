@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flowedge.agent.config.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
+from flowedge.agent.agent_config import AgentConfig, DeadlineSettings, DeviceSettings
 from flowedge.agent.roles.embedded import EmbeddedDraftNode, EmbeddedRequest, OnProgress, embedded_draft_node
 from flowedge.core.ids import new_pipeline_id
 from flowedge.core.pipeline_config import DRAFT_NODE, PipelineConfig

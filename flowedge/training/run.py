@@ -14,7 +14,7 @@ import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter_kind import TOKENIZER_FILES
+from flowedge.drafting.choice import TOKENIZER_FILES
 from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.training.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
-from flowedge.training.heads.kinds import head_taps, head_training
+from flowedge.training.head_kinds import head_taps, head_training
 from flowedge.training.local_target import open_local_target
 from flowedge.training.self_generation import self_generated
 from flowedge.training.settings import TrainingSettings

@@ -14,9 +14,9 @@ from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import PipelineConfig, drafter_label
 from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.loading import AGENT_FORM, EffectiveConfig, load_config
-from flowedge.agent.config.rendering import (
+from flowedge.agent.agent_config import AgentConfig
+from flowedge.agent.config_loading import AGENT_FORM, EffectiveConfig, load_config
+from flowedge.agent.config_rendering import (
     AGENT_DOCUMENTS,
     OPTIONS_FILE,
     example_value,
@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-WRITE = "python -m flowedge.agent.config.rendering"
+WRITE = "python -m flowedge.agent.config_rendering"
 
 
 @pytest.fixture(autouse=True)

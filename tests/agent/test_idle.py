@@ -30,7 +30,7 @@ def test_idle_agent_is_small_and_serves_soon() -> None:
 
 IDLE = """
 import asyncio, sys, grpc.aio
-from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.main import run_agent
 from flowedge.v1 import agent_pb2 as pb, agent_pb2_grpc as rpc
 

@@ -36,7 +36,7 @@ from pathlib import Path
 import flowedge.agent.main
 from flowedge.models.host.libraries import import_libraries
 import_libraries()
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.agent.roles.compute_side import ComputeSide
 from flowedge.agent.roles.stage_content import LayerSlice

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 

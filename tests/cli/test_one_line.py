@@ -24,8 +24,8 @@ warmth = '    warmth: float = option(0.5, "Warmth of it.", least=0, most=1)\\n'
 with_line("flowedge.core.pipeline_config", "    kv: ", pages)
 with_line("flowedge.core.generate_options", "    top_p: ", warmth)
 
-from flowedge.agent.config.agent_config import AgentConfig
-from flowedge.agent.config.rendering import AGENT_DOCUMENTS, OPTIONS_FILE, with_options
+from flowedge.agent.agent_config import AgentConfig
+from flowedge.agent.config_rendering import AGENT_DOCUMENTS, OPTIONS_FILE, with_options
 from flowedge.cli.main import run
 from flowedge.client.assembly import PipelineSpec
 from flowedge.client.device import Device

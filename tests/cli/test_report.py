@@ -12,7 +12,7 @@ import pytest
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.cli.report import JsonReport
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.messages import StageReport

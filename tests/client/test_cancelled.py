@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from flowedge.client import AsyncClient, AsyncGeneration, Client, Generation
-from flowedge.client.chat.transcript import AnswerStatistics
+from flowedge.client.transcript import AnswerStatistics
 from flowedge.core.errors import DeadlineError, DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import ENDED_S, EndlessAnswer, chunk, finished, serving, started

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import CertificateRole, Roles
-from flowedge.cluster.credentials.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.certificate_role import CertificateRole, Roles
+from flowedge.cluster.certificates import key_pem, new_key, read_certificate, request_for
+from flowedge.cluster.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.cluster.process import Security
+from flowedge.cluster.revocation import read_list
 from tests.support.processes import AgentProcess, FlowEdgeProcess, running
 
 OLD = datetime.timedelta(days=200)  # the cluster is, so that members can have certificates that are

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
+from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 

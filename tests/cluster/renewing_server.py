@@ -12,8 +12,8 @@ from pathlib import Path
 from grpc_health.v1 import health, health_pb2_grpc
 
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificates import pem_of
-from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.certificates import pem_of
+from flowedge.cluster.revocation import read_list
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.connection_limits import ConnectionBounds
 from flowedge.cluster.tls.guard import Guard

@@ -24,8 +24,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
-from flowedge.cluster.credentials.member import authority_name
+from flowedge.cluster.credentials import Credentials, CredentialStore
+from flowedge.cluster.member import authority_name
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.messages import Close
 from flowedge.protocol import wire

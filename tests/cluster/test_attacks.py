@@ -17,9 +17,9 @@ from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.client.channel import CHANNEL_OPTIONS
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
-from flowedge.cluster.credentials.enrolment import refresh_credentials, refresh_revoked
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import Credentials, CredentialStore
+from flowedge.cluster.enrolment import refresh_credentials, refresh_revoked
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.channels import options_for, tls_for
 from flowedge.cluster.tls.peer_verification import VerifiedPeer

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CALLERS
+from flowedge.cluster.certificate_role import CALLERS
 from flowedge.cluster.tls.call_admission import CallCounts, Caller, CountedCall
 from flowedge.cluster.tls.call_limits import RULES, CallLimits, MethodRule, rule_of, rules_for
 from flowedge.core.errors import CapacityError

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from flowedge.client import Client
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.enrolment import join
-from flowedge.cluster.credentials.join_token import JoinToken
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.enrolment import join
+from flowedge.cluster.join_token import JoinToken
 from flowedge.core.errors import FlowEdgeError
 from tests.cluster.clusters import Cluster, enrolment_service, members, now
 from tests.cluster.raw_caller import half_send_many, raw_caller

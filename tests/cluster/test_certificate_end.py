@@ -12,10 +12,10 @@ import grpc
 import psutil
 import pytest
 
-from flowedge.cluster.credentials import certificates
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.cluster.credentials.member import Member
+from flowedge.cluster import certificates
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.cluster.member import Member
 from flowedge.network.address import split_address
 from flowedge.v1 import agent_pb2, measure_pb2
 from flowedge.v1.agent_pb2_grpc import AgentStub

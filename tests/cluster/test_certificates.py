@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import CALLERS, CertificateRole, may_call
-from flowedge.cluster.credentials.certificates import (
+from flowedge.cluster.certificate_role import CALLERS, CertificateRole, may_call
+from flowedge.cluster.certificates import (
     new_key,
     read_certificate,
     renewal_time,
@@ -18,10 +18,10 @@ from flowedge.cluster.credentials.certificates import (
     retry_delay,
     verify,
 )
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.join_token import JoinToken
-from flowedge.cluster.credentials.member import fingerprint
-from flowedge.cluster.credentials.revocation import newer, read_list
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.join_token import JoinToken
+from flowedge.cluster.member import fingerprint
+from flowedge.cluster.revocation import newer, read_list
 from flowedge.core.errors import AccessError, BadRequestError
 
 NOW = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.timezone.utc)

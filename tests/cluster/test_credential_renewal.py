@@ -10,8 +10,8 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls import credential_renewal
 from flowedge.cluster.tls.credential_renewal import renewing_credentials

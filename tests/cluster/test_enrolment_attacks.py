@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from flowedge.cluster.authority import RENEWALS, Authority
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.certificates import new_key, pem_of, request_for, requested_key
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.member import CertificateHolder, authority_name
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.certificates import new_key, pem_of, request_for, requested_key
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.join_throttle import JoinThrottle
+from flowedge.cluster.member import CertificateHolder, authority_name
 from flowedge.cluster.member_ledger import MemberLedger, TokenGrant
 from flowedge.core.errors import AccessError
 from flowedge.v1 import cluster_pb2 as pb

@@ -13,7 +13,7 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.core.errors import FlowEdgeError, ProtocolError
 from flowedge.device.disk_cache.digest import digest_of
 from flowedge.weights.manifest import parse_manifest, parse_quantised

@@ -13,8 +13,8 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.errors import AccessError

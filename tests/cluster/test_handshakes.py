@@ -16,9 +16,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge.client import Client
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.enrolment import refresh_revoked
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
 from tests.cluster.clusters import Cluster, enrolment_service, members
 from tests.cluster.floods import HandshakeFlood, attacker_context, count_open, handshake, silent_connections

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from flowedge.cluster import process
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.process import Security
 from flowedge.core.errors import DeviceLostError
 from flowedge.network.deadline import within

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import (
+from flowedge.cluster.certificate_role import (
     CertificateRole,
     Roles,
     may_call,
@@ -24,12 +24,12 @@ from flowedge.cluster.credentials.certificate_role import (
     roles_needed,
     text_of,
 )
-from flowedge.cluster.credentials.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.cluster.credentials.identities import Identities, IdentityKind, store_identity
-from flowedge.cluster.credentials.member import check_name, holder_of
-from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.certificates import key_pem, new_key, read_certificate, request_for
+from flowedge.cluster.credentials import ClusterInfo, Credentials, CredentialStore
+from flowedge.cluster.identities import Identities, IdentityKind, store_identity
+from flowedge.cluster.member import check_name, holder_of
 from flowedge.cluster.process import Security
+from flowedge.cluster.revocation import read_list
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device import private_files

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.certificates import pem_of
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.join_token import JoinToken
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.certificates import pem_of
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.join_token import JoinToken
 from tests.cluster.clusters import Cluster, enrolment_service, now
 from tests.cluster.impostor import impostor, posing_as
 from tests.support.free_ports import free_ports

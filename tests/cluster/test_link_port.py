@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.live.transport import listener as listening
 from flowedge.live.transport.connecting import connect

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.core.log_fields import MAX_TEXT
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, weights_pb2, weights_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.discovery.discovery import discover
 from flowedge_testbed.paced.namespaces import Namespaces, why_not
 from tests.cluster.clusters import Cluster

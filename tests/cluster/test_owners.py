@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.process import Security
 from flowedge.core.errors import AccessError
 from flowedge.device import private_files

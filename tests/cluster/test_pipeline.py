@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from tests.cluster.clusters import Cluster, members
 from tests.support.seams import set_own_security
 

@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2
 from tests.cluster.clusters import Cluster, members
 from tests.cluster.impostor import call_as

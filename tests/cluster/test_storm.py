@@ -12,9 +12,9 @@ import pytest
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.enrolment import refresh_revoked
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.call_limits import CallLimits
 from tests.cluster.clusters import Cluster, enrolment_service, members, now

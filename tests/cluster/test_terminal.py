@@ -17,9 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.certificates import new_key
-from flowedge.cluster.credentials.member import holder_of
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.certificates import new_key
+from flowedge.cluster.member import holder_of
 from flowedge.core.errors import AccessError
 from flowedge.v1 import agent_pb2, agent_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION

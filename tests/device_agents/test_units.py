@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.config.agent_config import DeadlineSettings
+from flowedge.agent.agent_config import DeadlineSettings
 from flowedge.cli.main import EXIT_USAGE
 from flowedge.cluster.tls.renewable_server import MAX_CONNECTIONS
 from flowedge.gateway.config import GatewayDeadlines, GatewayLimits

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
@@ -17,8 +18,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.language_model import LanguageModel

@@ -13,10 +13,9 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import draft_quant
 from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_quant import layer_quant
+from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS
 from flowedge.drafting.drafter_memory import drafter_memory
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from tests.support.breadth import dealt_diagonally

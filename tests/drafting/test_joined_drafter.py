@@ -14,8 +14,7 @@ import torch
 from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
-from flowedge.drafting.joined import JoinedDrafter
-from flowedge.drafting.joined_distribution import copy_share, first_odds, learnt_odds
+from flowedge.drafting.joined import JoinedDrafter, copy_share, first_odds, learnt_odds
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
 from flowedge.models.block import LayerBlock

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, DraftPrefix, Frontier
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from tests.drafting.made_drafters import HIDDEN, NAMES, VOCAB, Make, makers, small
 from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally

@@ -12,17 +12,15 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads import recall
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
 from flowedge.drafting.model_drafter import TrueSpan
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.models.cuda_graphs.recording import CapturingMaker, Piece, PieceFunction
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block

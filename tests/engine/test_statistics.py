@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import StageReport
 from flowedge.core.request import DecodeCounters, Finished

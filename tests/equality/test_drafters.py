@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -24,11 +25,8 @@ from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS, VocabularyLearner
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint

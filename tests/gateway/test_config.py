@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.config.loading import load, load_config
+from flowedge.agent.config_loading import load, load_config
 from flowedge.core.errors import BadRequestError
 from flowedge.gateway.config import GATEWAY_DOCUMENTS, GATEWAY_FORM
 

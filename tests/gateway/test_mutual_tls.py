@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import EXIT_FAILURE, EXIT_USAGE
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from tests.cluster.clusters import Cluster, members
 from tests.gateway.asking import COMPLETIONS, body
 from tests.support.gateways import GatewayProcess, refused_start

@@ -14,11 +14,10 @@ import torch
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS
 from flowedge.drafting.drafter import DraftPrefix
 from flowedge.drafting.heads import head_drafter
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.learner import ENOUGH_TOKENS
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.engine.draw import Draw
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels

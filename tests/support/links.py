@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.core.messages import Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
 from flowedge.live.transport.connecting import connect

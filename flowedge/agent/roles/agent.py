@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo, device_name
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.cluster.process import Security

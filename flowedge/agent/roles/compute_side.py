@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.head_choice import choose_head
 from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.agent_server import agent_server
-from flowedge.agent.config.agent_config import AgentConfig
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.cluster.process import security_for

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress, all_or_none
 from flowedge.cluster.process import current
 from flowedge.core.errors import CheckpointError, DeviceError

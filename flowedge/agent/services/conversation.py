@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.agent.config.agent_config import AgentLimits
+from flowedge.agent.agent_config import AgentLimits
 from flowedge.core.errors import BadRequestError
 from flowedge.text.json_object import is_nested_deeper
 from flowedge.v1 import generation_pb2 as pb

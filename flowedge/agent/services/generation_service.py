@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from flowedge.agent.config.agent_config import AgentLimits
-from flowedge.agent.operations.metrics import AgentMetrics
+from flowedge.agent.agent_config import AgentLimits
+from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.services.decoding_rules import eos_of, rules_of

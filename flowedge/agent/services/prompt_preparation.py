@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flowedge.agent.config.agent_config import AgentLimits
+from flowedge.agent.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
 from flowedge.core.errors import BadRequestError
 from flowedge.text.answer_parser import AnswerParser

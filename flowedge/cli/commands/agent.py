@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from flowedge.agent.config.loading import AGENT_FORM, DEFAULT_FILE, load_config
-from flowedge.agent.config.rendering import effective_toml
-from flowedge.cli.flags.setting_flags import SettingFlags
+from flowedge.agent.config_loading import AGENT_FORM, DEFAULT_FILE, load_config
+from flowedge.agent.config_rendering import effective_toml
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say_text
+from flowedge.cli.setting_flags import SettingFlags
 
 FLAGS = SettingFlags(
     AGENT_FORM,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
     ClusterDir,
     Insecure,
@@ -16,6 +15,7 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import warn
+from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.plain_text import checked_utf8

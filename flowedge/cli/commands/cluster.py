@@ -14,7 +14,7 @@ import typer
 from flowedge.cli.options import AsJson
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
-from flowedge.cluster.credentials.certificate_role import read_roles, text_of
+from flowedge.cluster.certificate_role import read_roles, text_of
 from flowedge.core.errors import BadRequestError
 from flowedge.device.owner import become_owner
 from flowedge.device.sd_notify import READY, Notifier

@@ -25,8 +25,7 @@ def count_tokens(
     They are added to the counts of the model in this device's state directory. A draft node counts what its
     model draws; this command makes a beginning where it has drawn little yet.
     """
-    from flowedge.drafting.vocabulary.counts_file import CountsFile
-    from flowedge.drafting.vocabulary.token_counts import TokenCounts
+    from flowedge.drafting.token_counts import CountsFile, TokenCounts
     from flowedge.models.host.libraries import import_libraries
 
     import_libraries()

@@ -55,7 +55,7 @@ def devices(
 
 
 def _watch(as_json: bool) -> None:
-    from flowedge.agent.config.loading import load_config
+    from flowedge.agent.config_loading import load_config
     from flowedge.cli.screens import device_watch
 
     settings = load_config().config.discovery
@@ -73,7 +73,7 @@ def _find(timeout: float, peers: str | None) -> list[SurveyedAgent]:
 
     if peers is not None:
         return survey([], split_peers(peers))
-    from flowedge.agent.config.loading import load_config
+    from flowedge.agent.config_loading import load_config
     from flowedge.discovery.discovery import discover
 
     settings = load_config().config.discovery

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
     ClusterDir,
     Insecure,
@@ -18,6 +17,7 @@ from flowedge.cli.options import (
     split_peers,
 )
 from flowedge.cli.output import errors_only
+from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.core.errors import BadRequestError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.pipeline_config import PipelineConfig

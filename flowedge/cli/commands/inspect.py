@@ -6,8 +6,8 @@ from typing import Annotated, get_args
 
 import typer
 
-from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import MODEL_HELP, AsJson
+from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import PipelineConfig, Quantisation
 from flowedge.device.compute import AUTO, PREFERENCE, find_compute

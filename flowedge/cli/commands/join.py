@@ -58,9 +58,9 @@ def join(
 
     The token says which of the two. Restart the device's agent afterwards.
     """
-    from flowedge.cluster.credentials import enrolment
-    from flowedge.cluster.credentials.identities import IdentityKind, kind_of
-    from flowedge.cluster.credentials.join_token import JoinToken
+    from flowedge.cluster import enrolment
+    from flowedge.cluster.identities import IdentityKind, kind_of
+    from flowedge.cluster.join_token import JoinToken
 
     parsed = JoinToken.decode(_read_token(token, token_file))
     state = directory or joining_state()
@@ -80,7 +80,7 @@ def join(
 
 def _default_name(*, person: bool) -> str:
     """The host's name for a device, USER-HOST for a person; letters that no name may have become hyphens."""
-    from flowedge.cluster.credentials.member import MAX_NAME
+    from flowedge.cluster.member import MAX_NAME
 
     text = platform.node()
     if person:

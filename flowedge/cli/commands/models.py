@@ -153,7 +153,7 @@ def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeight
 
 def _agents(peers: str | None, timeout: float) -> list[str]:
     """Return the addresses of the agents to ask: those of `peers`, or those that are found."""
-    from flowedge.agent.config.loading import load_config
+    from flowedge.agent.config_loading import load_config
     from flowedge.cluster.process import current
     from flowedge.discovery.discovery import discover
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import (
     ClusterDir,
     Insecure,
@@ -15,6 +14,7 @@ from flowedge.cli.options import (
     local_path,
     split_peers,
 )
+from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.core.pipeline_config import PipelineConfig
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowedge.agent.config.loading import load
-from flowedge.agent.config.rendering import effective_toml
-from flowedge.agent.operations.logs import set_up_logs
-from flowedge.cli.flags.setting_flags import OptionsOf, SettingFlags, Typed, with_setting_options
+from flowedge.agent.config_loading import load
+from flowedge.agent.config_rendering import effective_toml
+from flowedge.agent.logs import set_up_logs
 from flowedge.cli.options import AsJson, Peers, choose_drafting, split_peers
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say, say_json, say_text, warn
+from flowedge.cli.setting_flags import OptionsOf, SettingFlags, Typed, with_setting_options
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Priority
@@ -140,7 +140,7 @@ def serve_pipelines(
 def _serve(
     settings: GatewaySettings, request: PipelineRequest, names: tuple[str, tuple[str, ...]], notice: str
 ) -> int:
-    from flowedge.cli.gateway.entries import open_declared, open_entry
+    from flowedge.cli.gateway_entries import open_declared, open_entry
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
     from flowedge.gateway.process import check_settings, serve

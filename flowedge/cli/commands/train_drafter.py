@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flowedge.cli.flags.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.cli.options import MODEL_HELP, ClusterDir, Insecure, local_path, split_peers
+from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.planning.profile.model import StoredDtype
 from flowedge.training.settings import HeadKind, TrainingSettings

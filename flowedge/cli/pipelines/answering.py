@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError
 from flowedge.client import Client, Device
 from flowedge.client.announced import AnnouncedReply, ask_announced, errors_of_answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.cli.pipelines.answering import ask_all, split_idle
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
 from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
@@ -14,7 +14,7 @@ from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import OnProgress
 from flowedge.client.loop_thread import run
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, BadRequestError, DeviceError, FlowEdgeError
 from flowedge.core.plain_text import counted

@@ -9,13 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.device.files import expand_home
-from flowedge.drafting.choice import BUNDLED_FOLDERS, NGRAM, RECALL, check_recall, unknown_drafter
-from flowedge.drafting.drafter_kind import DrafterKind, check_target, kind_of_checkpoint
+from flowedge.drafting.choice import (
+    BUNDLED_FOLDERS,
+    NGRAM,
+    RECALL,
+    DrafterKind,
+    check_recall,
+    check_target,
+    kind_of_checkpoint,
+    unknown_drafter,
+)
 from flowedge.models.checkpoint.model_header import ModelHeader, read_head_header, read_header
 from flowedge.models.checkpoint.model_source import (
     BUNDLED,

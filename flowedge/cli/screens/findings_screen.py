@@ -6,12 +6,12 @@ from collections.abc import Set
 
 from rich.text import Text
 
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.cli.options import split_peers
 from flowedge.cli.output import wrap_words
 from flowedge.cli.screens.tables import error_console, line, output_console
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.identities import Identities, IdentityKind, kind_of
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.identities import Identities, IdentityKind, kind_of
 from flowedge.cluster.process import current
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination

@@ -14,8 +14,8 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
+from flowedge.cluster.certificates import renewal_time, utc_now
 from flowedge.cluster.command_secret import METADATA_KEY
-from flowedge.cluster.credentials.certificates import renewal_time, utc_now
 from flowedge.cluster.process import Security, security_for
 from flowedge.cluster.tls.peer_verification import VerifiedPeer, refuse_peer, verify_peer
 

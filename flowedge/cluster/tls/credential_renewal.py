@@ -10,9 +10,9 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from flowedge.cluster.credentials.certificates import renewal_time, retry_delay, utc_now
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.enrolment import refresh_revoked, renew
+from flowedge.cluster.certificates import renewal_time, retry_delay, utc_now
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.enrolment import refresh_revoked, renew
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowedge.cluster.credentials.certificate_role import (
+from flowedge.cluster.certificate_role import (
     DEVICES,
     PEOPLE,
     CertificateRole,
@@ -17,9 +17,9 @@ from flowedge.cluster.credentials.certificate_role import (
     roles_needed,
     text_of,
 )
-from flowedge.cluster.credentials.certificates import check_time, read_certificate, utc_now
-from flowedge.cluster.credentials.member import CertificateHolder, Member, holder_of
-from flowedge.cluster.credentials.revocation import RevocationList
+from flowedge.cluster.certificates import check_time, read_certificate, utc_now
+from flowedge.cluster.member import CertificateHolder, Member, holder_of
+from flowedge.cluster.revocation import RevocationList
 from flowedge.cluster.tls.call_admission import Caller, caller_at
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
 from flowedge.core.errors import AccessError

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from flowedge.cluster.credentials.certificate_role import DEVICES
-from flowedge.cluster.credentials.certificates import utc_now, verify
-from flowedge.cluster.credentials.credentials import Credentials, CredentialStore
-from flowedge.cluster.credentials.member import CertificateHolder
+from flowedge.cluster.certificate_role import DEVICES
+from flowedge.cluster.certificates import utc_now, verify
+from flowedge.cluster.credentials import Credentials, CredentialStore
+from flowedge.cluster.member import CertificateHolder
 from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.network.address import split_address
 from flowedge.network.log_rate import LimitedLog

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from flowedge.cluster.credentials.certificates import utc_now
+from flowedge.cluster.certificates import utc_now
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.cluster.tls.connection_limits import ConnectionLimits
 from flowedge.cluster.tls.receiving import SERVER_OPTIONS

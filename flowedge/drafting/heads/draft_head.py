@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowedge.core.arrays import IntArray
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.attention.masked import attend_packed
 from flowedge.models.decoder_configs import LlamaDecoderConfig

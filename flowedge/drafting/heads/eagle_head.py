@@ -16,7 +16,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import read_json_object, reading

@@ -22,7 +22,7 @@ from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceMaker
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import fixed_rope_length

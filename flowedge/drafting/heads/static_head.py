@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.cuda_graphs.recording import Piece, PieceMaker
 from flowedge.models.cuda_graphs.static_decoding import StaticKeys
 from flowedge.models.cuda_graphs.static_keys import StaticMaskedKeys, StaticShape

@@ -13,13 +13,13 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace, drafter_label
 from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
+from flowedge.drafting.draft_vocabulary import VocabularyLearner
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.model_drafter import ModelDrafter
-from flowedge.drafting.vocabulary.counts_file import CountsFile
-from flowedge.drafting.vocabulary.learner import VocabularyLearner
+from flowedge.drafting.token_counts import CountsFile
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec

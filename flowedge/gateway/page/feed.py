@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.client.activity import PipelineActivity, PipelineState
 from flowedge.core.errors import CapacityError, DeadlineError, FlowEdgeError
 from flowedge.core.ids import request_of

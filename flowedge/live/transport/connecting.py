@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from flowedge.cluster.credentials.credentials import CredentialStore
-from flowedge.cluster.credentials.member import CertificateHolder
+from flowedge.cluster.credentials import CredentialStore
+from flowedge.cluster.member import CertificateHolder
 from flowedge.cluster.tls.peer_verification import shown_holder
 from flowedge.core.errors import AccessError
 from flowedge.live.compute_thread import set_once

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.core.errors import AccessError, DeadlineError, DeviceLostError
 from flowedge.live.transport.connecting import (
     TOKEN_BYTES,

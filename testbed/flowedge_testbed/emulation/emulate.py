@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.choice import RECALL
-from flowedge.drafting.drafter_kind import DrafterKind
+from flowedge.drafting.choice import RECALL, DrafterKind
 from flowedge.drafting.loading import drafter_kinds
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import (

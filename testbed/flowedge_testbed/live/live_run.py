@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowedge.client import Client
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
 from flowedge.planning.virtual_pipeline import DRAFT_NODE

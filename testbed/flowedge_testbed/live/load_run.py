@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from flowedge.client.aio import AsyncClient
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.live.timeline import MAX_SESSIONS

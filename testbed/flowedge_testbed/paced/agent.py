@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowedge.agent.config.agent_config import AgentConfig, AgentLimits, DeviceSettings
+from flowedge.agent.agent_config import AgentConfig, AgentLimits, DeviceSettings
 from flowedge.agent.main import serve
 from flowedge.cli.orphan import stop_when_input_closes
 from flowedge.cluster.settings import SecuritySettings

@@ -10,7 +10,7 @@ from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.options import BUNDLED
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.client.chat.transcript import typed_statistics
+from flowedge.client.transcript import typed_statistics
 from flowedge.engine.statistics import RequestStatistics
 from testbed.tools.beside_llamacpp.formats import Format
 

@@ -24,10 +24,10 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.pipeline_config import DraftQuant, drafter_label, drafter_names
 from flowedge.drafting.choice import BUNDLED
 from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.drafting.vocabulary.draft_vocabulary import DraftVocabulary
-from flowedge.drafting.vocabulary.token_counts import TokenCounts
+from flowedge.drafting.token_counts import TokenCounts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.lm_head import LMHead

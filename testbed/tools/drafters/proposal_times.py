@@ -14,7 +14,7 @@ import time
 import torch
 from torch import nn
 
-from flowedge.drafting.vocabulary.proposal_head import ProposalHead
+from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.lm_head import LMHead
 
 TOKENS = (2048, 8192, 32768, 131072)

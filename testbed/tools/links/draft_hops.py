@@ -25,8 +25,8 @@ from flowedge.client.channel import open_stub
 from flowedge.client.loop_thread import run as run_coroutine
 from flowedge.cluster import process
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.credentials import CredentialStore
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.process import Security
 from flowedge.engine.activity import COMPUTING
 from flowedge.live.timeline import decode

@@ -33,18 +33,18 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
+from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.agent_server import agent_server
-from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.main import serve
-from flowedge.agent.operations.metrics import AgentMetrics
+from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.roles.coordinator import meet
 from flowedge.cluster import process
 from flowedge.cluster.authority import Authority
-from flowedge.cluster.credentials.certificate_role import CertificateRole
-from flowedge.cluster.credentials.certificates import key_pem, new_key, read_certificate, request_for
-from flowedge.cluster.credentials.credentials import ClusterInfo, Credentials, CredentialStore
-from flowedge.cluster.credentials.revocation import read_list
+from flowedge.cluster.certificate_role import CertificateRole
+from flowedge.cluster.certificates import key_pem, new_key, read_certificate, request_for
+from flowedge.cluster.credentials import ClusterInfo, Credentials, CredentialStore
 from flowedge.cluster.process import Security
+from flowedge.cluster.revocation import read_list
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.cluster.tls.serving import guard_of
 from flowedge.core.errors import DeviceLostError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage

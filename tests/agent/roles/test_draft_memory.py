@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.compute import find_compute

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from flowedge.agent.config.agent_config import AgentConfig, DeviceSettings
+from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.roles.weight_sharing import find_neighbours, usable
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.settings import DiscoverySettings

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from flowedge.agent.agent_config import AgentConfig, AgentLimits
 from flowedge.agent.agent_server import agent_server
-from flowedge.agent.config.agent_config import AgentConfig, AgentLimits
-from flowedge.agent.config.loading import load_config
+from flowedge.agent.config_loading import load_config
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.core.errors import BadRequestError, CapacityError

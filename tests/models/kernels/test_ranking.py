@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowedge.device.kernel_library import missing_reason
-from flowedge.models.kernels.ranking import likeliest
+from flowedge.drafting.ranking import likeliest
 
 pytestmark = pytest.mark.skipif(bool(missing_reason()), reason=missing_reason() or "there are kernels")
 

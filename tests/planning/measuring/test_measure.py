@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from flowedge.agent.config.agent_config import AgentConfig
+from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.role_holder import RoleHolder

@@ -14,9 +14,9 @@ import flowedge_testbed
 from flowedge.cli.main import run as flowedge
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.client.chat.transcript import typed_statistics
 from flowedge.client.clock_offset import ClockOffset
-from flowedge.cluster.credentials.certificate_role import CertificateRole
+from flowedge.client.transcript import typed_statistics
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.ids import pipeline_label
 from flowedge.live.timeline import TimelineEvent

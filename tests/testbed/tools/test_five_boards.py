@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from flowedge.agent.config.rendering import AGENT_DOCUMENTS
+from flowedge.agent.config_rendering import AGENT_DOCUMENTS
 from flowedge.cli.main import app
 from flowedge.core.errors import BadRequestError
 from testbed.tools.nspawn.guide.document import GATEWAY, Document, with_settings

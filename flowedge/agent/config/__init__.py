@@ -1,1 +1,0 @@
-"""The settings of an agent: declarations, where each value comes from, and the documents made of them."""

@@ -1,1 +1,0 @@
-"""The pipelines and agents of `flowedge serve`."""

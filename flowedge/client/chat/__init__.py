@@ -1,1 +1,0 @@
-"""Conversations as a program writes them, and the transcripts of answers, with their forms on the wire."""

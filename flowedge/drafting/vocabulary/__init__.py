@@ -1,1 +1,0 @@
-"""The tokens that a drafter proposes, and the LM head over them."""

@@ -1,1 +1,0 @@
-"""HTTP below the endpoints: limits of connections and requests, request ids, the log and the metrics."""

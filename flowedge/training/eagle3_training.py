@@ -1,0 +1,158 @@
+"""Training of an EAGLE-3 head, which predicts tokens for several steps on its own output.
+
+The recipe is the published one (EAGLE-3, arXiv 2503.01840).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
+from flowedge.drafting.token_counts import TokenCounts
+from flowedge.models.rotary import Angles
+from flowedge.training.documents import Batch, TrainingText
+from flowedge.training.head_training import HeadTraining, LossSums
+from flowedge.training.target import TrainingTarget
+
+STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the next
+
+
+class Eagle3Training(HeadTraining):
+    """The training of an EAGLE-3 head on rows with its three taps."""
+
+    head: Eagle3Head
+
+    def __init__(self, head: Eagle3Head, target: TrainingTarget, unroll: int, compute: torch.dtype) -> None:
+        """Train each row through `unroll` steps."""
+        super().__init__(head, target, compute)
+        # The target's ids of the draft vocabulary.
+        self._ids = head.d2t + torch.arange(len(head.d2t), device=target.device)
+        self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool, device=target.device)
+        self._proposable[self._ids] = True
+        weights = STEP_DECAY ** torch.arange(unroll)
+        self._weights: list[float] = (weights / weights.sum()).tolist()
+
+    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:  # noqa: ARG002
+        """Leave out rows whose likeliest token the head cannot propose; see HeadTraining.backward."""
+        hidden = self._target.lm_head.hidden_size
+        steps = len(self._weights)
+        rows = batch.rows.shape[1] - 1
+        place, wanted = self._wanted(batch, batch.rows[..., :hidden])
+        embedded = self._target.embed(np.pad(batch.tokens[:, 1:], ((0, 0), (0, steps - 1))))
+        with self.products(batch.rows):
+            states = self.head.fc(batch.rows[:, :-1, hidden:])
+            outputs = list(unrolled(self.head, embedded, states, steps))
+        # Backwards in two parts, so that only a piece's logits are in memory at a time.
+        leaves = [output.detach().requires_grad_() for output in outputs]
+        for step, leaf in enumerate(leaves):
+            # Row t of this step predicts token t + 2 + step.
+            due = F.pad(place[:, 2 + step :], (0, min(1 + step, rows)), value=-1)[:, :rows]
+            chosen = (due >= 0).nonzero(as_tuple=True)
+            for piece in self.pieces(len(chosen[0]), len(self._ids)):
+                texts, at = (each[piece] for each in chosen)
+                share = self._weights[step] / update_rows
+                self._backward_logits(leaf[texts, at], wanted[due[texts, at]], share, sums)
+        found = [
+            (output, leaf.grad) for output, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None
+        ]
+        if found:
+            torch.autograd.backward([output for output, _ in found], [grad for _, grad in found])
+
+    def save(self, directory: Path) -> None:
+        save_eagle3_head(self.head, directory)
+
+    @torch.no_grad()
+    def _wanted(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The target's distributions for the tokens that are learnt.
+
+        Returns:
+            The row of each token's distribution or -1, int64 [texts, length]; and the distributions over the
+            draft vocabulary, float32 [learnt tokens, draft_vocab].
+        """
+        place = torch.full(batch.counted.shape, -1, device=features.device)
+        texts, at = batch.counted[:, 2:].nonzero(as_tuple=True)
+        distributions: list[Tensor] = []
+        learnt: list[Tensor] = []
+        for piece in self.pieces(len(texts), self._target.lm_head.vocab_size):
+            logits = self._target.lm_head.differentiable_logits(features[texts[piece], at[piece] + 1])
+            proposable = self._proposable[logits.argmax(dim=-1)]
+            learnt.append(proposable)
+            distributions.append(logits[proposable][:, self._ids].softmax(dim=-1))
+        chosen = torch.cat(learnt)
+        place[texts[chosen], at[chosen] + 2] = torch.arange(int(chosen.sum()), device=features.device)
+        return place, torch.cat(distributions)
+
+    def _backward_logits(self, states: Tensor, wanted: Tensor, share: float, sums: LossSums) -> None:
+        with self.products(states):
+            logits = self.head.logits(states)
+        loss = F.cross_entropy(logits, wanted, reduction="sum")
+        torch.autograd.backward(share * loss)
+        sums.share += share * len(states)
+        sums.token += share * loss.item()
+        sums.agreed += share * float((logits.argmax(dim=-1) == wanted.argmax(dim=-1)).sum())
+
+
+def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+    """Yield the head's output [texts, rows, hidden] after each of `steps` steps on its own output.
+
+    Row t of step s stands for the draft node of depth s below the true rows up to t. It has RoPE position
+    t + s and embedding t + s, reads the output of row t in the step before, and sees the true rows up to t
+    and the rows t of the steps between.
+
+    Args:
+        embedded: [texts, rows + steps - 1, hidden]; row t is the embedding of token t + 1.
+        states: [texts, rows, hidden], the states of true rows.
+    """
+    rows = states.shape[1]
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    for step in range(steps):
+        rotation = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
+        context = _BranchAttention(rotation, keys, values)
+        states = head.midlayer(embedded[:, step : step + rows], states, context)
+        yield states
+
+
+@dataclass(frozen=True)
+class _BranchAttention:
+    """Attention of all branches: causal over the first step's rows, then over a row's own later steps.
+
+    Attributes:
+        keys, values: by step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
+    """
+
+    rotation: Angles
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        self.keys.append(keys)
+        self.values.append(values)
+        # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
+        scaled = queries * queries.shape[-1] ** -0.5
+        grouped = scaled.unflatten(1, (keys.shape[1], -1))
+        rows = queries.shape[2]
+        causal = torch.ones(rows, rows, dtype=torch.bool, device=queries.device).tril()
+        true = grouped @ self.keys[0][:, :, None].transpose(-1, -2)
+        scores = [true.masked_fill(~causal, -torch.inf)]
+        scores += [(grouped * later[:, :, None]).sum(-1, keepdim=True) for later in self.keys[1:]]
+        weights = torch.cat(scores, dim=-1).float().softmax(dim=-1).to(queries.dtype)
+        attended = weights[..., :rows] @ self.values[0][:, :, None]
+        for index, later in enumerate(self.values[1:]):
+            attended = attended + weights[..., rows + index, None] * later[:, :, None]
+        return attended.flatten(1, 2)
+
+
+def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:
+    """The `size` most frequent tokens in the assistant's texts, of `vocab`; int64, ascending."""
+    counts = TokenCounts(vocab)
+    for document in documents:
+        counts.add(document.tokens[document.counted])
+    return torch.from_numpy(np.sort(counts.most_frequent(size)))

@@ -1,0 +1,91 @@
+"""Training of an EAGLE-1/2 head, which predicts the feature and the token one row ahead.
+
+Losses and noise are those of the published recipe (EAGLE, arXiv 2401.15077).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flowedge.drafting.heads.eagle_head import EagleHead, save_eagle_head
+from flowedge.training.documents import Batch
+from flowedge.training.head_training import HeadTraining, LossSums
+from flowedge.training.target import TrainingTarget
+
+NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Means over rows, scalars: smooth-L1 of features, and the soft cross-entropy of tokens in nats."""
+
+    feature: Tensor
+    token: Tensor
+
+    def total(self, cross_entropy_weight: float) -> Tensor:
+        return self.feature + cross_entropy_weight * self.token
+
+
+def head_losses(predicted: Tensor, wanted: Tensor, logits: Tensor, wanted_logits: Tensor) -> Losses:
+    """The losses of a head against the target, with gradients for `predicted` and `logits`.
+
+    Args:
+        predicted, wanted: features [rows, hidden].
+        logits, wanted_logits: the logits [rows, vocab] of these features by the target's LM head.
+    """
+    feature = F.smooth_l1_loss(predicted, wanted)
+    token = F.cross_entropy(logits, wanted_logits.softmax(dim=-1))
+    return Losses(feature, token)
+
+
+def with_noise(features: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Features [..., hidden] with uniform noise of +-NOISE times `scale`, their standard deviation."""
+    noise = torch.rand(features.shape, dtype=features.dtype, device=features.device, generator=generator)
+    return features + (noise * 2 - 1) * NOISE * scale
+
+
+class EagleTraining(HeadTraining):
+    """The training of an EAGLE-1/2 head."""
+
+    head: EagleHead
+
+    def __init__(
+        self, head: EagleHead, target: TrainingTarget, cross_entropy_weight: float, compute: torch.dtype
+    ) -> None:
+        super().__init__(head, target, compute)
+        self._weight = cross_entropy_weight
+
+    def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
+        features = batch.rows
+        given = with_noise(features[:, :-1], batch.spread, noise)
+        embedded = self._target.embed(batch.tokens[:, 1:])
+        rows = F.pad(batch.counted[:, 2:], (0, 1))
+        with self.products(features):
+            predicted = self.head.forward_causal(embedded, given)[rows].float()
+        wanted = features[:, 1:][rows]
+        # Backwards in two parts, so that only a piece's logits are in memory at a time.
+        leaf = predicted.detach().requires_grad_()
+        for piece in self.pieces(len(leaf), self._target.lm_head.vocab_size):
+            self._backward_logits(leaf[piece], wanted[piece], update_rows, sums)
+        predicted.backward(leaf.grad)  # type: ignore[no-untyped-call]
+
+    def save(self, directory: Path) -> None:
+        save_eagle_head(self.head, directory)
+
+    def _backward_logits(self, predicted: Tensor, wanted: Tensor, update_rows: int, sums: LossSums) -> None:
+        logits = self._target.lm_head.differentiable_logits(predicted)
+        with torch.no_grad():
+            wanted_logits = self._target.lm_head.differentiable_logits(wanted)
+        weight = len(predicted) / update_rows
+        losses = head_losses(predicted, wanted, logits, wanted_logits)
+        torch.autograd.backward(weight * losses.total(self._weight))
+        agreement = (logits.argmax(-1) == wanted_logits.argmax(-1)).float().mean()
+        sums.share += weight
+        sums.feature += weight * losses.feature.item()
+        sums.token += weight * losses.token.item()
+        sums.agreed += weight * agreement.item()

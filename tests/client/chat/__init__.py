@@ -1,1 +1,0 @@
-"""Conversations as a program writes them."""
