@@ -22,7 +22,7 @@ from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.lm_head import LMHead
-from flowedge.v1 import agent_pb2 as pb
+from flowedge.v1 import measure_pb2 as pb
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("PipelineProfile.setDeviceMetricsOverride", metrics)
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def scheme(self, *, dark: bool, motion: bool = False) -> None:
         """Prefer colours, and motion or none: 60 pictures a second take a processor."""
@@ -53,7 +53,7 @@ class Browser:
             "prefers-reduced-motion": "no-preference" if motion else "reduce",
         }
         features = [{"name": name, "value": value} for name, value in wanted.items()]
-        self.driver.execute_cdp_cmd("PipelineProfile.setEmulatedMedia", {"features": features})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def open(self, url: str) -> None:
         self.driver.get(url)

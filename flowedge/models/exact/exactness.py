@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
@@ -17,9 +17,6 @@ from flowedge.models.experts import ExpertLinears
 from flowedge.models.host.copies import to_host
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
-
-ExactOption: TypeAlias = bool | Literal["auto"]
-
 
 _COMPARED_ROWS = (1, 3, 5, 16, 33)  # a layer is tested with, beside the most rows
 _MOST_COMPARED = 64

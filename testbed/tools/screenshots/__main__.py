@@ -60,7 +60,7 @@ class PageCamera:
         self._driver = webdriver.Chrome(options=options, service=Service(_program("chromedriver")))
         self.resize(size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._driver.execute_cdp_cmd("PipelineProfile.setEmulatedMedia", {"features": [scheme]})
+        self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._driver.get(url)
         self._driver.execute_script("localStorage.setItem(...arguments)", *CONVERSATIONS)
         self._driver.refresh()
@@ -75,7 +75,7 @@ class PageCamera:
     def resize(self, size: tuple[int, int]) -> None:
         width, height = size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._driver.execute_cdp_cmd("PipelineProfile.setDeviceMetricsOverride", metrics)
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def ask(self, question: str) -> None:
         self._driver.find_element(By.ID, "question").send_keys(question, Keys.ENTER)
