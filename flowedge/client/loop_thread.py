@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import math
 import os
 import queue
@@ -42,7 +43,7 @@ class _LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._loop.set_exception_handler(_without_closed_loops)
+                self._loop.set_exception_handler(_without_late_events)
                 threading.Thread(target=self._loop.run_forever, name="flowedge-client", daemon=True).start()
                 atexit.register(self._cancel_all)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -66,10 +67,12 @@ class _LoopThread:
             wait([self.start(cancel_all())], _EXIT_S)
 
 
-def _without_closed_loops(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Leave out an error that is none: gRPC has any loop handle the events of all, also of closed loops."""
+def _without_late_events(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Leave out errors that are none: gRPC has a loop handle events of closed loops and of closed queues."""
     error = context.get("exception")
-    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+    of_closed_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    of_closed_queue = isinstance(error, OSError) and error.errno == errno.EBADF
+    if not (of_closed_loop or of_closed_queue):
         loop.default_exception_handler(context)
 
 
