@@ -97,14 +97,14 @@ class PipelineSettings(PipelineConfig):
     def _stages_are_clear(self) -> PipelineSettings:
         if self.stages and self.count:
             raise ValueError("set either pipeline.stages or pipeline.count, not both")
-        wanted = self.stages_wanted
+        wanted = self.stages_required
         if self.split and len(self.split) != wanted:
             asked = counted(wanted, "stage") if wanted else "no number of stages"
             raise ValueError(f"split is for {counted(len(self.split), 'stage')}, but {asked} is configured")
         return self
 
     @property
-    def stages_wanted(self) -> int:
+    def stages_required(self) -> int:
         """How many stages the pipeline must have; 0 for any number."""
         return len(self.stages) or self.count
 

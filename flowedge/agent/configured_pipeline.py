@@ -31,7 +31,7 @@ async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
     if not agent.config.pipeline.model:
         yield
         return
-    task = asyncio.create_task(supervise("the pipeline keeper", PipelineKeeper(agent, lead).run))
+    task = asyncio.create_task(supervise("the pipeline keeper", ConfiguredPipeline(agent, lead).run))
     try:
         yield
     finally:
@@ -39,7 +39,7 @@ async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class PipelineKeeper:
+class ConfiguredPipeline:
     """Has the device take the role of the draft node whenever it is idle."""
 
     def __init__(self, agent: Agent, lead: Lead) -> None:
@@ -62,7 +62,7 @@ class PipelineKeeper:
         try:
             current().check_leads()
             stages = list(wanted.stages) or choose_stages(
-                await self._idle_agents.find(wanted.stages_wanted), wanted.stages_wanted, self._agent.name
+                await self._idle_agents.find(wanted.stages_required), wanted.stages_required, self._agent.name
             )
         except FlowEdgeError as error:
             self._say(f"the pipeline has to wait: {error}")

@@ -71,7 +71,7 @@ class LocalAgent:
     def pid(self) -> int:
         return self.process.pid
 
-    def output_tail(self) -> str:
+    def last_output_line(self) -> str:
         """Return the last line of its output, which tells why it ended."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it wrote nothing"
@@ -212,7 +212,7 @@ def _await_address(agent: LocalAgent, deadline: float, timeout_s: float) -> str:
         if found:
             return found.group(1)
         if ended:
-            raise DeviceError(agent.name, f"its agent ended at its start: {agent.output_tail()}")
+            raise DeviceError(agent.name, f"its agent ended at its start: {agent.last_output_line()}")
         if time.monotonic() > deadline:
             raise DeadlineError(f"the agent {agent.name} did not listen within {timeout_s:g} s")
         time.sleep(_POLL_S)

@@ -22,8 +22,8 @@ from flowedge.core.errors import DrainingError
 from flowedge.core.log_fields import about
 from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.network.grpc_handlers import Context
+from flowedge.network.replies import send_reply
 from flowedge.network.supervision import supervise
-from flowedge.network.unread import send_reply
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Operations:
 
     def ready(self) -> None:
         """Tell the service manager that the agent serves, and begin to watch the agent."""
-        self._notifier.tell(READY)
+        self._notifier.notify(READY)
         # A watch that only fails gives no sign of life, so a watchdog restarts the agent.
         watch = supervise("the watch over the agent", self._watch_state, first_s=LOOK_S, most_s=5.0)
         self._watch = asyncio.create_task(watch)
@@ -140,7 +140,7 @@ class Operations:
         if self._draining:
             return
         self._draining = True
-        self._notifier.tell(STOPPING)
+        self._notifier.notify(STOPPING)
         name, roles = self._agent.name, self._agent.roles
         roles.begin_drain(DrainingError(name, "it is draining and accepts no new work"))
         running = roles.role.load().sessions if roles.role is not None else 0
@@ -184,7 +184,7 @@ class Operations:
         if overdue_s > 0:
             _log.error("a computation is %.1f s beyond its limit; no sign of life is given", overdue_s)
         else:
-            self._notifier.tell(WATCHDOG)
+            self._notifier.notify(WATCHDOG)
 
 
 def _serving(role: PipelineRole | None, *, draining: bool) -> dict[str, bool]:

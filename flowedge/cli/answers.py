@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flowedge.cli.asking import Questioner, Questions
 from flowedge.cli.output import warn, write_answer
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import Verdict
+from flowedge.cli.questions import Questioner, Questions
 from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Device
@@ -66,14 +66,14 @@ def answer_all(
                     if index:
                         write_answer("\n")  # sets the answers apart
                     if concurrency == 1:
-                        asking.on_waiting, asking.on_pause = screen.show_place, screen.show_pause
+                        asking.on_waiting, asking.on_pause = screen.show_queue_position, screen.show_pause
                     screen.announce(index + 1, len(prompts), asking.prompt)
                     _show(questions.texts(index))
                     answer = asking.answer(_judge(asking, checker))
                     report.answers.append(answer)
                     screen.show_answer(answer, several=len(prompts) > 1)
         except BaseException:
-            _write_part(report)
+            _write_finished(report)
             raise
         screen.show_summary(report.answers)  # first: it is all that is left if the file cannot be written
         report.write()
@@ -81,7 +81,7 @@ def answer_all(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _write_part(report: JsonReport) -> None:
+def _write_finished(report: JsonReport) -> None:
     """Write the answers before an error; a failure to write is shown beside that error."""
     try:
         report.write()

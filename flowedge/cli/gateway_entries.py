@@ -12,7 +12,7 @@ from flowedge.cli.output import lines_are_logged
 from flowedge.cli.pipelines.hub_models import download_models
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.preflight import Preflight
-from flowedge.cli.pipelines.request import PipelineRequest, asked_pipeline
+from flowedge.cli.pipelines.request import PipelineRequest, requested_pipeline
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.plain_text import counted
@@ -66,7 +66,7 @@ def _request_of(declared: DeclaredPipeline) -> PipelineRequest | None:
     if declared.draft_node is not None:
         return None
     drafting = choose_drafting(declared.model, declared.drafter, DEFAULT_STRATEGY)
-    return asked_pipeline(
+    return requested_pipeline(
         declared.settings(), drafting, stages=declared.stages, peers=declared.agents or None
     )
 

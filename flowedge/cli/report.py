@@ -15,7 +15,7 @@ from flowedge.client import Device
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.pipeline_config import drafter_label
-from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.engine.statistics import StageUse
 from flowedge.version import VERSION
 
@@ -68,7 +68,7 @@ class JsonReport:
                 **self.request.model_dump(),
                 "drafter": drafter_label(self.request.drafters),
                 "split": split_text(self.request.split) or None,
-                "draft_form": asdict(DraftForm.of(self.request)),
+                "draft_form": asdict(DrafterFormat.of(self.request)),
                 **asdict(self.options),
                 "concurrency": self.concurrency,
                 "dtype": self.request.dtype if device is None else device.dtype,

@@ -74,7 +74,7 @@ def assemble(
     pipeline = new_pipeline_id()
     with ReadAhead(_set_up(spec, pipeline, timeout_s)) as progresses:
         for progress in progresses:
-            _tell(progress, report, on_transfer)
+            _report(progress, report, on_transfer)
     return pipeline
 
 
@@ -88,7 +88,7 @@ async def assemble_async(
     pipeline = new_pipeline_id()
     async with aclosing(_set_up(spec, pipeline, timeout_s)) as progresses:
         async for progress in progresses:
-            _tell(progress, report, on_transfer)
+            _report(progress, report, on_transfer)
     return pipeline
 
 
@@ -118,7 +118,7 @@ async def _set_up(
         raise stream_ended(spec.draft_node, "all devices were ready")
 
 
-def _tell(progress: pb.RoleProgress, report: OnProgress, on_transfer: OnTransfer) -> None:
+def _report(progress: pb.RoleProgress, report: OnProgress, on_transfer: OnTransfer) -> None:
     if progress.message:
         report(progress.device, progress.message)
     if progress.HasField("transfer"):

@@ -131,7 +131,7 @@ def survey(
         limit_s: seconds after which no further agent is asked.
     """
     old = frozenset(stale)
-    not_asked = {device: _not_asked(device, device in old) for device in advertised}
+    not_asked = {device: _not_queried(device, device in old) for device in advertised}
     asked = [device for device, agent in not_asked.items() if agent is None]
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         named = pool.map(lambda peer: _ask_peer(peer, ask), peers)
@@ -170,7 +170,7 @@ def merge(agents: Iterable[SurveyedAgent]) -> list[SurveyedAgent]:
     ]
 
 
-def _not_asked(device: AdvertisedDevice, stale: bool) -> SurveyedAgent | None:
+def _not_queried(device: AdvertisedDevice, stale: bool) -> SurveyedAgent | None:
     """Return an announced agent that is not asked, with the reason; None if it is to be asked."""
     if device.mismatch:
         return SurveyedAgent(device.addresses, device, problem=device.mismatch, stale=stale)

@@ -236,7 +236,7 @@ class StreamedTranscript(Transcript):
             self.finish_reason = CANCELLED
             self.statistics = self._statistics_so_far()
             self._cancel()
-            self._tell_end()
+            self._notify_end()
 
     @abstractmethod
     def _cancel(self) -> None:
@@ -256,10 +256,10 @@ class StreamedTranscript(Transcript):
         if chunk is not None and chunk.token_ids:
             self._token_times.append(time.monotonic())
         if self.finish_reason is not None:
-            self._tell_end()
+            self._notify_end()
         return chunk
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         told, self.on_end = self.on_end, None
         if told is not None:
             told(self)
@@ -273,7 +273,7 @@ class StreamedTranscript(Transcript):
         """Take note that the answer has failed, and end its call; return the error with the request's id."""
         self._error = error.of_request(self.request_id)
         self._cancel()
-        self._tell_end()
+        self._notify_end()
         return self._error
 
     def _statistics_so_far(self) -> AnswerStatistics:

@@ -60,7 +60,7 @@ def join(
     if name:
         check_name(name)
     if not replace:
-        _check_room(state, Member(token.cluster, token.roles, name))
+        _check_no_other_identity(state, Member(token.cluster, token.roles, name))
     return _first(token.addresses, lambda address: _join_at(address, token, name, default_name, state))
 
 
@@ -127,7 +127,7 @@ def refresh_credentials(
     thread.join(REFRESH_S)
 
 
-def _check_room(state: Path, member: Member) -> None:
+def _check_no_other_identity(state: Path, member: Member) -> None:
     """Refuse to join where another identity would have to be replaced."""
     present = Identities.open(state)
     for damaged in present.damaged_of(kind_of(member.roles)):

@@ -62,14 +62,14 @@ class Open:
         keeps_taps: whether stages keep what they tap of draft rows until a prune accepts the rows (see
             Tapped), instead of sending it on with them. The last stage of a session with `drawing` does not:
             it sends on accepted rows only.
-        takes_turns: whether a stage computes the session's segments without rows of other sessions.
+        computed_alone: whether a stage computes the session's segments without rows of other sessions.
     """
 
     session: str
     capacity: int
     drawing: Drawing | None = None
     keeps_taps: bool = False
-    takes_turns: bool = False
+    computed_alone: bool = False
     prefix: Prefix | None = None
 
 

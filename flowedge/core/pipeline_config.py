@@ -190,7 +190,7 @@ DRAFTING_WAITS = 1.5  # a second of verification on the draft node counts so muc
 LINK_BYTES_PER_S = 125e6  # of a gigabit, which the last link is taken for where it was not measured
 
 
-def cheaper_place(draft_node_s: float, last_stage_s: float, saved_link_s: float) -> VerificationPlace:
+def faster_sampler(draft_node_s: float, last_stage_s: float, saved_link_s: float) -> VerificationPlace:
     """Return where a verification costs the least time.
 
     Args:

@@ -34,7 +34,7 @@ class Notifier:
         self.watchdog_s = _watchdog_s(environment) if name else None
         self._shown: str | None = None
 
-    def tell(self, *states: str) -> None:
+    def notify(self, *states: str) -> None:
         """Send states, such as READY, in one datagram; a failure is logged."""
         if not self._address:
             return
@@ -49,7 +49,7 @@ class Notifier:
         """Have `systemctl status` show a line; nothing is sent when it shows that line already."""
         if text != self._shown:
             self._shown = text
-            self.tell(f"STATUS={visible(text)}")
+            self.notify(f"STATUS={visible(text)}")
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:

@@ -108,22 +108,22 @@ class AgentWatcher:
 
     def refreshed(self, name: str, ttl_s: float) -> None:
         """Take in a sign of life of an instance."""
-        self._tell(self._presence.refreshed(name, ttl_s, time.monotonic()))
+        self._publish(self._presence.refreshed(name, ttl_s, time.monotonic()))
 
     def left(self, name: str) -> None:
         """Take in that an instance said goodbye."""
-        self._tell(self._presence.goodbye(name))
+        self._publish(self._presence.goodbye(name))
 
     def _resolved(self, raw: RawAnnouncement, ttl_s: float) -> None:
         device = read_announcement(raw, self._interfaces, self._settings.service_type)
         if isinstance(device, IgnoredAnnouncement):
             self._ignored.add(str(device))
         elif self._presence.accepts(raw.name, device):
-            self._tell(self._presence.heard(raw.name, device, ttl_s, time.monotonic()))
+            self._publish(self._presence.heard(raw.name, device, ttl_s, time.monotonic()))
         else:
             self._ignored.add(f"device {device.name} ({device.address}) is ignored: too many are announced")
 
-    def _tell(self, events: list[PresenceEvent]) -> None:
+    def _publish(self, events: list[PresenceEvent]) -> None:
         if self._on_event is None:
             return
         for event in events:
@@ -144,7 +144,7 @@ class AgentWatcher:
         questions = list(_FIRST_QUESTIONS_S)
         while True:
             now = time.monotonic()
-            self._tell(self._presence.tick(now))
+            self._publish(self._presence.tick(now))
             ttl = self._presence.shortest_ttl()
             is_due = ttl is not None and now - asked >= ttl / _QUERIES_A_TTL
             if is_due or (questions and now - began >= questions[0]):

@@ -56,7 +56,7 @@ class Examination:
 
     settings: DiscoverySettings
     peers: tuple[str, ...] = ()
-    own_address: str | None = None
+    our_address: str | None = None
     discover_s: float = 2.0
     listen_s: float = 2.0
     slow_bits_per_s: float = links.SLOW_BITS_PER_S
@@ -102,7 +102,7 @@ class Examination:
         except DeviceError as error:
             advertised = []
             problems = [Finding(multicast.MULTICAST_BLOCKED, self.device, error.reason)]
-        own = () if self.own_address is None else (self.own_address,)
+        own = () if self.our_address is None else (self.our_address,)
         found = survey(advertised, tuple(dict.fromkeys((*own, *self.peers, *self.settings.peers))))
         interfaces = [*choice.chosen, *(out.interface for out in choice.left_out)]
         return KnownAgents.split(found, interfaces), problems

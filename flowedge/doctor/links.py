@@ -80,7 +80,7 @@ def measure_links(
         if busy is not None:
             links.append(LinkFacts(own.name, other.name, problem=busy))
             continue
-        back = own_address(own, local.get(other.address, ""))
+        back = our_address(own, local.get(other.address, ""))
         for sender, receiver, address in ((own, other, other.address), (other, own, back)):
             try:
                 rate = measure(sender.address, address, receiver.id)
@@ -95,7 +95,7 @@ def measure_links(
     return links, findings
 
 
-def own_address(own: SurveyedAgent, ip: str) -> str:
+def our_address(own: SurveyedAgent, ip: str) -> str:
     """Return our agent's address at an IP address of ours; its usual address if it has none there."""
     address = join_address(ip, split_address(own.address)[1]) if ip else own.address
     return address if address in own.addresses else own.address

@@ -6,12 +6,12 @@ import torch
 
 from flowedge.core.pipeline_config import AUTO
 from flowedge.device.kernel_library import missing_reason
-from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quantize import linear_bytes
 
 
-def layer_quant(form: DraftForm, dtype: torch.dtype, device: torch.device) -> str:
+def layer_quant(form: DrafterFormat, dtype: torch.dtype, device: torch.device) -> str:
     """Return the format of a drafter's layers on a device: what the form says, or with "auto" the fastest.
 
     On a CPU with kernels that is 8 bits for a model in bfloat16. In float32 a drafter stays as it is, as
@@ -37,7 +37,7 @@ def head_quant(quant: str, rows: int, hidden: int, dtype: torch.dtype, most: int
     return "none" if too_large else quant
 
 
-def copy_limit(form: DraftForm, saved: int) -> int | None:
+def copy_limit(form: DrafterFormat, saved: int) -> int | None:
     """Return the most bytes of a quantised copy of the LM head; None for no limit.
 
     `saved` is the number of bytes that the format saves in the drafter's layers.

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from flowedge.drafting.choice import NGRAM, RECALL
-from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, lm_quant
+from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
     CONFIG_NAME,
@@ -50,7 +50,7 @@ def drafter_memory(
     names: Sequence[str],
     target: Checkpoint,
     dtype: torch.dtype,
-    form: DraftForm = DEFAULT_FORM,
+    form: DrafterFormat = DEFAULT_FORMAT,
     device: torch.device | str = "cpu",
     *,
     cuda_graphs: bool = False,
@@ -73,7 +73,7 @@ def drafter_memory(
 class _Claim:
     target: Checkpoint
     dtype: torch.dtype
-    form: DraftForm
+    form: DrafterFormat
     device: torch.device
     recalls: bool
     cuda_graphs: bool

@@ -23,10 +23,10 @@ from flowedge.drafting.choice import (
     kind_of_checkpoint,
     unknown_drafter,
 )
-from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.draft_quant import copy_limit, layer_quant, lm_quant
 from flowedge.drafting.draft_vocabulary import DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
@@ -66,7 +66,7 @@ class TargetModel:
     tokenizer: Any
     dtype: torch.dtype
     cuda_graphs: bool = False
-    form: DraftForm = DEFAULT_FORM
+    form: DrafterFormat = DEFAULT_FORMAT
     vocabulary: DraftVocabulary | None = None
     learner: VocabularyLearner | None = None
 

@@ -151,7 +151,7 @@ def drawn_scores(
     rows = [noises[position] for position in (positions if len(noises) > 1 else noises)]
     drawn = torch.add(logits, torch.stack(rows), alpha=min(noise.temperature, _NOISIEST))
     if noise.top_k or noise.top_p < 1:
-        lacking = (_least_kept(logits, noise) - logits).clamp(min=0)
+        lacking = (_least_ranked(logits, noise) - logits).clamp(min=0)
         best = torch.where(lacking == 0, drawn, -torch.inf).amax(dim=-1, keepdim=True)
         drawn = torch.minimum(drawn, best) - lacking
     return torch.log_softmax(drawn.div_(ERROR_SCALE), dim=-1)
@@ -207,7 +207,7 @@ def best_drawn_of(
     return list(zip(tokens[first].tolist(), scores[first].tolist(), strict=True))
 
 
-def _least_kept(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
+def _least_ranked(logits: torch.Tensor, noise: SamplingParams) -> torch.Tensor:
     """The logit [f, 1] of the least likely token that the filters keep of each row."""
     most = logits.shape[-1]
     if noise.top_k:

@@ -116,13 +116,13 @@ async def run_gateway(
             url = url_of(settings.http, listener)
             fields = about(event="started", address=url, version=VERSION)
             _log.info("the gateway serves", extra=fields)
-            notifier.tell(READY)
+            notifier.notify(READY)
             on_serving(url, gateway)
             watch = supervise("the watch over the gateway", partial(_watch, notifier, gateway, url))
             watching = asyncio.create_task(watch)
             try:
                 await server.until(signals.stop)
-                notifier.tell(STOPPING)
+                notifier.notify(STOPPING)
                 await _drain(gateway, signals)
             finally:
                 watching.cancel()
@@ -275,7 +275,7 @@ async def _watch(notifier: Notifier, gateway: Gateway, url: str) -> None:
     while True:
         notifier.status(f"{url}; {gateway.problem or 'ready'}; {gateway.running} requests")
         if notifier.watchdog_s is not None:
-            notifier.tell(WATCHDOG)
+            notifier.notify(WATCHDOG)
         await asyncio.sleep(pause_s)
 
 

@@ -77,7 +77,7 @@ def _encoded_line(line: str | Mapping[str, Any]) -> bytes:
     return f"{text}\n".encode()
 
 
-class _PieceByPiece(StreamingResponse):
+class _ChunkedBody(StreamingResponse):
     """Sends what an iterator yields, encoded, as it comes."""
 
     comment = b""
@@ -172,9 +172,9 @@ class _PieceByPiece(StreamingResponse):
         return self._encode_error(shown)
 
 
-class _Events(_PieceByPiece, EventSourceResponse):
+class _Events(_ChunkedBody, EventSourceResponse):
     comment = _COMMENT
 
 
-class _EventLines(_PieceByPiece):
+class _EventLines(_ChunkedBody):
     media_type = "application/x-ndjson"

@@ -158,7 +158,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             raise type(self.lost)(self.lost.device, self.lost.reason)
         began = time.monotonic() if arrived is None else arrived
         with self._lock:
-            self._machine.tell_time(time.monotonic())
+            self._machine.advance_clock(time.monotonic())
             try:
                 self._machine.start(session)
             except CapacityError as error:
@@ -182,7 +182,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         if self._running.pop(running.session, None) is not None and not running.concluded:
             self._count_end(running, CANCELLED)
         with self._lock:
-            self._machine.tell_time(time.monotonic())
+            self._machine.advance_clock(time.monotonic())
             self._machine.cancel(running.session)
         self._changed()
 
@@ -238,7 +238,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             self._on_loop(self._on_lost, DeviceLostError(message.device, message.reason))
             return
         self._note_progress(session)
-        self._machine.tell_time(time.monotonic())
+        self._machine.advance_clock(time.monotonic())
         self._guard(session, partial(self._machine.receive, message, route, sender))
 
     def _guard(self, session: str, step: Callable[[], None]) -> None:
@@ -305,7 +305,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             running.progressed = time.monotonic()
 
     def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:
-        self._machine.tell_time(outcome.span.end)
+        self._machine.advance_clock(outcome.span.end)
         for session in sessions_of(job):
             self._note_progress(session)
         for each, result in outcomes_of(job, outcome.result):
@@ -317,7 +317,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             now = time.monotonic()
             if self.load().waiting:
                 with self._lock:
-                    self._machine.tell_time(now)
+                    self._machine.advance_clock(now)
                     self._machine.admit()
                 self._changed()
             for running in list(self._running.values()):

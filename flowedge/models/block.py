@@ -37,7 +37,7 @@ from flowedge.models.session_rows import (
     batches,
     joined_inputs,
 )
-from flowedge.text.json_object import reading
+from flowedge.text.json_object import errors_of_file
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class LayerBlock:
         check_kv(config, dtype, kv, exact)
         architecture = checkpoint.architecture
         loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
-        with reading(checkpoint.place, "the rotary positions of config.json cannot be computed"):
+        with errors_of_file(checkpoint.place, "the rotary positions of config.json cannot be computed"):
             rotary = Rotary(config, range(start, stop), device, partial_rotary=architecture.partial_rotary)
         block = cls(
             config,

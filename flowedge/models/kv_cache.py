@@ -77,7 +77,7 @@ class KVCache:
         """The bytes allocated now, mask buffers included."""
         return self.store.nbytes + self._attention.nbytes
 
-    def check_room(self, cached: int, rows: int) -> None:
+    def check_capacity(self, cached: int, rows: int) -> None:
         """Raise CapacityError when the slots [cached, cached + rows) do not fit."""
         if cached + rows > self.capacity:
             raise CapacityError(
@@ -98,7 +98,7 @@ class KVCache:
             CapacityError: when the session's rows do not fit.
             ProtocolError: when a parent does not come before its child.
         """
-        self.check_room(cached, positions.size)
+        self.check_capacity(cached, positions.size)
         seen = self._attention.seen_keys(context, tail_parents, positions, rows)
         return CachedKeys(self.store, cached, positions.size, seen)
 

@@ -13,7 +13,7 @@ from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.kernel_library import missing_reason
 from flowedge.models.architecture import LM_HEAD_BIAS, Architecture
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.exact.product_self_test import product_counts
+from flowedge.models.exact.self_test_products import product_counts
 from flowedge.models.kernels.linear import (
     KernelLinear,
     fits_kernels,

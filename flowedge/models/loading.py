@@ -25,7 +25,7 @@ from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
 from flowedge.models.row_functions import RmsNorm
-from flowedge.text.json_object import reading
+from flowedge.text.json_object import errors_of_file
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
 
@@ -315,7 +315,7 @@ def _chunks(
 
 def _empty_layer(checkpoint: Checkpoint, index: int, cache_index: int = 0) -> DecoderLayer:
     checkpoint.check_layer(index)
-    with reading(checkpoint.place, "the layers that config.json asks for cannot be made"):
+    with errors_of_file(checkpoint.place, "the layers that config.json asks for cannot be made"):
         return empty_layer(checkpoint.architecture, index, cache_index)
 
 

@@ -96,12 +96,12 @@ def activation_of(name: Activation) -> Activate:
     return _FUNCTIONS[name]
 
 
-def aligned(activation: Activate) -> Activate:
+def whole_vectors(activation: Activate) -> Activate:
     """Return an activation whose result for an element does not depend on the element's place, on CPUs."""
-    return partial(_aligned, activation)
+    return partial(_whole_vectors, activation)
 
 
-def _aligned(activation: Activate, inputs: torch.Tensor) -> torch.Tensor:
+def _whole_vectors(activation: Activate, inputs: torch.Tensor) -> torch.Tensor:
     """Compute the activation of inputs [..., n] in pieces that are whole vectors."""
     width = inputs.shape[-1]
     padded = functional.pad(inputs, (0, -width % _VECTOR))

@@ -112,7 +112,7 @@ class SessionRows:
         """
         check_inputs(self.inputs, vocab_size, width, dtype)
         check_indices(self.positions, self.tail_parents, self.cached, self.context, self.count)
-        self.cache.check_room(self.cached, self.count)
+        self.cache.check_capacity(self.cached, self.count)
 
     def check_paths(self, *, placed: bool) -> None:
         """Raise ProtocolError when a parent does not come before its child.
@@ -181,7 +181,7 @@ class SessionsAttention:
 
 
 @dataclass(frozen=True, eq=False)
-class RowPiece:
+class RowChunk:
     """Rows of one part of a forward; `part` is the part's index."""
 
     part: int
@@ -199,13 +199,13 @@ def joined_inputs(parts: Sequence[SessionRows], device: torch.device) -> torch.T
     return torch.cat([moved(own, device) for own in inputs])
 
 
-def batches(parts: Sequence[SessionRows], counts: RowCounts) -> Iterator[list[RowPiece]]:
+def batches(parts: Sequence[SessionRows], counts: RowCounts) -> Iterator[list[RowChunk]]:
     """Divide the rows of parts, in their order, into batches that are computed one after the other.
 
     A batch has at most `counts.most` rows. Rows of one cache are in it once, so that a second part of a
     session is computed after the first.
     """
-    batch: list[RowPiece] = []
+    batch: list[RowChunk] = []
     rows = 0
     for index, part in enumerate(parts):
         start = 0
@@ -214,7 +214,7 @@ def batches(parts: Sequence[SessionRows], counts: RowCounts) -> Iterator[list[Ro
                 yield batch
                 batch, rows = [], 0
             stop = min(part.count, start + counts.most - rows)
-            batch.append(RowPiece(index, part.cut(start, stop)))
+            batch.append(RowChunk(index, part.cut(start, stop)))
             rows += stop - start
             start = stop
     yield batch

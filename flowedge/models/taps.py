@@ -46,7 +46,7 @@ def taps_within(taps: Sequence[int], start: int, stop: int) -> Taps:
     return tuple(tap for tap in taps if start <= tap < stop)
 
 
-def tapped_place(hidden: int, taps: Sequence[int], start: int, stop: int) -> tuple[int, int]:
+def tapped_values(hidden: int, taps: Sequence[int], start: int, stop: int) -> tuple[int, int]:
     """The place in a whole row of what the layers [start, stop) tap: its first value, and the one behind it.
 
     These are also the widths of the rows that the layers take and hand on.
@@ -54,14 +54,14 @@ def tapped_place(hidden: int, taps: Sequence[int], start: int, stop: int) -> tup
     return row_width(hidden, taps, start), row_width(hidden, taps, stop)
 
 
-def kept_places(
+def retained_values(
     hidden: int, taps: Sequence[int], blocks: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The `tapped_place` of each block that taps anything.
+    """The `tapped_values` of each block that taps anything.
 
     blocks: the first layer of each block and the one behind its last, of stages that keep what they tap.
     """
-    places = [tapped_place(hidden, taps, *block) for block in blocks]
+    places = [tapped_values(hidden, taps, *block) for block in blocks]
     return tuple((first, behind) for first, behind in places if first < behind)
 
 
@@ -78,7 +78,7 @@ def keeping_pays(
     begins anew.
 
     Args:
-        blocks: as in `kept_places`; value_s: seconds that a value takes on the link behind each block.
+        blocks: as in `retained_values`; value_s: seconds that a value takes on the link behind each block.
         round_trip_s: from the draft node to a stage and back.
     """
     carried = [hidden * len(taps_within(taps, 0, stop)) for _, stop in blocks]

@@ -19,7 +19,7 @@ from flowedge.core.errors import (
     ProtocolError,
     error_from_code,
 )
-from flowedge.network.unread import UnreadReplyError
+from flowedge.network.replies import ReplyNotReadError
 
 ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason, and retry_after_s
 MAX_WAIT_S = 7 * 86400.0  # of retry_after_s
@@ -90,7 +90,7 @@ def passed_deadline(error: grpc.aio.AioRpcError | grpc.RpcError) -> bool:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: FlowEdgeError) -> NoReturn:
     """End a call with an error; a caller that has not taken a reply yet gets the error after it."""
-    if isinstance(error, UnreadReplyError):
+    if isinstance(error, ReplyNotReadError):
         await error.sending
     status, details, metadata = to_status(error)
     await context.abort(status, details, metadata)

@@ -7,21 +7,51 @@ from dataclasses import replace
 import numpy as np
 
 from flowedge.core.errors import CapacityError
-from flowedge.core.messages import Segment
+from flowedge.core.messages import CONTEXT, Segment
 from flowedge.core.pipeline_config import (
     DRAFT_NODE,
     LAST_STAGE,
     VerificationChoice,
     VerificationPlace,
-    cheaper_place,
+    faster_sampler,
 )
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.draw import Draw
+from flowedge.engine.jobs import Forward, ForwardBatch
 from flowedge.models.taps import keeping_pays, taps_within
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.sample_jobs import forward_of, states_of
 from flowedge.planning.split import even_split, layers_beside_head
+
+CONTEXT_ROWS = 256  # of a request in the middle of its answer
+
+
+def forward_of(rows: int, cached: int = CONTEXT_ROWS, *, drawn: int = 0) -> ForwardBatch:
+    """Return a forward over rows of one segment, of which a last stage with the LM head may visit `drawn`."""
+    parents = np.full(rows, -1)
+    parents[1:drawn] = 0
+    tokens = np.zeros(rows, dtype=np.int64)
+    forward = Forward(
+        session="sample",
+        gathered_until=cached,
+        slots=np.zeros(0, dtype=np.int64),
+        context=cached,
+        cached=cached,
+        tail_parents=np.full(rows, CONTEXT),
+        positions=np.full(rows, cached),
+        payload=np.zeros(rows, dtype=np.int32),
+        draw=Draw(SamplingParams(), True, 0, tokens, parents) if drawn else None,
+    )
+    return ForwardBatch((forward,))
+
+
+def states_of(rows: int, cached: int = CONTEXT_ROWS) -> Segment:
+    """Return a segment of hidden states."""
+    positions = np.full(rows, cached)
+    return Segment("sample", 0, 0, False, cached, positions, positions, np.zeros((rows, 1)))
+
 
 SEGMENT_ROWS = 16  # of the segment that places are compared by
 ACCEPTED_ROWS = 2  # of them
@@ -53,7 +83,7 @@ def cheaper_verification(pipeline: PipelineProfile) -> VerificationPlace:
     last = pipeline.num_stages - 1
     states = states_of(SEGMENT_ROWS)
     saved = here.transfer(last, states) - there.transfer(last, _accepted(states, pipeline.needs_features))
-    return cheaper_place(here.verify(SEGMENT_ROWS), there.verify(SEGMENT_ROWS), saved)
+    return faster_sampler(here.verify(SEGMENT_ROWS), there.verify(SEGMENT_ROWS), saved)
 
 
 def _at_last_stage(pipeline: PipelineProfile, *, even: bool) -> PipelineProfile:
@@ -83,7 +113,7 @@ def _accepted(states: Segment, features: bool) -> Segment:
     return replace(states, drawn=drawn, payload=kept if features else kept[:, :0])
 
 
-def with_kept_taps(pipeline: PipelineProfile, wanted: bool | None) -> PipelineProfile:
+def with_retained_taps(pipeline: PipelineProfile, wanted: bool | None) -> PipelineProfile:
     """Return the pipeline whose stages keep what they tap, if they tap anything.
 
     wanted: None for what saves time: less than a round trip to the stages for the drafter to wait.

@@ -49,7 +49,7 @@ class Placement:
     fits: bool
 
 
-def place(demand: Demand, devices: int, memory: int) -> Placement | None:
+def placement_of(demand: Demand, devices: int, memory: int) -> Placement | None:
     """Split a model evenly over one draft node and devices - 1 stages of `memory` bytes each.
 
     Returns None when there is no stage, or a stage would have no layer.
@@ -65,7 +65,7 @@ def place(demand: Demand, devices: int, memory: int) -> Placement | None:
 def least_devices(demand: Demand, memory: int) -> int | None:
     """Return how many devices are needed, the draft node included; None when no number is enough."""
     for devices in range(2, len(demand.layers) + 2):
-        placement = place(demand, devices, memory)
+        placement = placement_of(demand, devices, memory)
         if placement is not None and placement.fits:
             return devices
     return None

@@ -26,7 +26,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import payload_dtype
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead
-from flowedge.models.taps import kept_places
+from flowedge.models.taps import retained_values
 from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
@@ -93,7 +93,7 @@ def virtual_pipeline(
         taps,
         payload_dtype(loaded[0].dtype),
         verification=verification,
-        kept_taps=kept_places(loaded[0].hidden_size, taps, kept) if keeps_taps else (),
+        kept_taps=retained_values(loaded[0].hidden_size, taps, kept) if keeps_taps else (),
         prefill_rows=prefill_rows,
         num_stages=len(executors),
         num_routes=1 + len(side_executors),

@@ -151,11 +151,11 @@ class ProfileCosts:
         def attention(seen: int) -> float:
             return attention_s(device, self._layer, 1, seen)
 
-        def reading(cached: int) -> float:
+        def kv_bytes(cached: int) -> float:
             return cached * self._layer.kv_bytes_per_row / device.bytes_per_s
 
         before = [(job.num_rows, job.cached) for job in forwards]
-        return measured_layer_s(measured, before, roofline, attention, reading)
+        return measured_layer_s(measured, before, roofline, attention, kv_bytes)
 
     def draft_job(self, job: DraftJob) -> float:
         """Return the time of a job of the draft node.

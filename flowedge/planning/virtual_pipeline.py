@@ -33,7 +33,7 @@ from flowedge.strategies.events import TARGET
 DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
 
 
-def place_of(route: int) -> int:
+def device_of(route: int) -> int:
     """Return the place of the one device on a route beside the target's."""
     return DRAFT_NODE - route
 
@@ -136,7 +136,7 @@ class VirtualPipeline:
         self.now = 0.0
         self.outputs: list[TimedOutput] = []
         self._draft_executor = draft_executor
-        side_places = [place_of(route) for route in range(1, 1 + len(side_stages))]
+        side_places = [device_of(route) for route in range(1, 1 + len(side_stages))]
         self._machines = dict(enumerate(self.stages)) | dict(zip(side_places, side_stages, strict=True))
         self._stage_executors = dict(enumerate(stage_executors)) | dict(
             zip(side_places, side_executors, strict=True)
@@ -168,7 +168,7 @@ class VirtualPipeline:
             return False
         self.now, _, place, action = heapq.heappop(self._heap)
         if place == DRAFT_NODE:
-            self.draft_node.tell_time(self.now)
+            self.draft_node.advance_clock(self.now)
         action()
         if place == DRAFT_NODE:
             self._pump_draft_node()
@@ -219,7 +219,7 @@ class VirtualPipeline:
                     cost = self._costs.draft_job(job)
                     self._occupy(DRAFT_NODE, job, cost, partial(self._finish_draft, job))
                 case SendExpress(message, route):
-                    for place in range(len(self.stages)) if route == TARGET else [place_of(route)]:
+                    for place in range(len(self.stages)) if route == TARGET else [device_of(route)]:
                         self._send_express(place, message)
                 case SendInBand(message, route):
                     self._send(DRAFT_NODE, message, route)
@@ -301,7 +301,7 @@ class VirtualPipeline:
 
     def _receiver(self, sender: int, route: int) -> int:
         if sender == DRAFT_NODE and route != TARGET:
-            return place_of(route)
+            return device_of(route)
         return sender + 1 if DRAFT_NODE <= sender < len(self.stages) - 1 else DRAFT_NODE
 
     def _send_express(self, place: int, message: Message) -> None:

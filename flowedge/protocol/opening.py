@@ -18,7 +18,7 @@ def open_to_pb(message: Open) -> pb.Open:
         capacity=message.capacity,
         drawing=None if drawing is None else _drawing_to_pb(drawing),
         keeps_taps=message.keeps_taps,
-        takes_turns=message.takes_turns,
+        computed_alone=message.computed_alone,
         prefix=None if prefix is None else pb.Prefix(source=prefix.session, rows=prefix.rows),
     )
 
@@ -34,7 +34,7 @@ def open_from_pb(message: pb.Open) -> Open:
             )
         prefix = Prefix(message.prefix.source, index(message.prefix.rows))
     capacity = index(message.capacity)
-    return Open(message.session, capacity, drawing, message.keeps_taps, message.takes_turns, prefix)
+    return Open(message.session, capacity, drawing, message.keeps_taps, message.computed_alone, prefix)
 
 
 def _drawing_to_pb(drawing: Drawing) -> pb.Drawing:

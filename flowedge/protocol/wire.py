@@ -69,7 +69,7 @@ def encode(message: Message) -> Frame:
     Raises:
         ValueError: when the payload has a dtype that frames do not carry.
     """
-    return to_frame(to_head(message), tail_of(message))
+    return to_frame(to_head(message), payload_of(message))
 
 
 def to_frame(frame: pb.Frame, tail: memoryview | bytes) -> Frame:
@@ -258,13 +258,13 @@ def _close_from_pb(close: pb.Close) -> Close:
     return Close(close.session, tuple(map(_report_from_pb, close.reports)), index(close.kept))
 
 
-def tail_of(message: Message) -> memoryview | bytes:
+def payload_of(message: Message) -> memoryview | bytes:
     """Return the tail of a message's frame, which is not copied from the message where it is one tensor."""
     match message:
         case Segment():
             return data_of(message.payload)
         case SegmentBatch():
-            return b"".join(tail_of(segment) for segment in message.segments)
+            return b"".join(payload_of(segment) for segment in message.segments)
         case Tapped():
             return data_of(message.rows)
         case _:

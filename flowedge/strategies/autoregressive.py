@@ -15,7 +15,7 @@ class Autoregressive(Strategy):
 
     name: ClassVar[str] = "autoregressive"
     needs_drafter: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
+    computed_alone: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__(max_draft_rows=0)

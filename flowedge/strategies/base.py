@@ -20,7 +20,7 @@ class Strategy(ABC):
     """A way of decoding, for one session.
 
     Attributes:
-        takes_turns: whether segments of the session are computed apart from those of other sessions, as in
+        computed_alone: whether segments of the session are computed apart from those of other sessions, as in
             the papers, which serve one request at a time.
         max_draft_rows: most draft rows that the strategy ever has sent and neither accepted nor pruned.
         now: time of the present event, of whatever session, in seconds of the driver's steady clock. The
@@ -29,7 +29,7 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     needs_drafter: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = True
+    computed_alone: ClassVar[bool] = True
 
     def __init__(self, max_draft_rows: int) -> None:
         """Raise BadRequestError if a strategy may not draft so many rows."""

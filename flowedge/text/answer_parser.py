@@ -100,7 +100,7 @@ class AnswerParser:
         """Return what a parser that has failed could read, and the rest as text; what follows is text too."""
         part = self._read(parser.events)
         self._parser = None
-        rest = parser.unread(from_region=self._holds_text)
+        rest = parser.rest_of_text(from_region=self._holds_text)
         content = self._texts[_CONTENT]
         text = content.push_untrimmed(rest) if self._holds_text else content.push(rest)
         return AnswerDelta(part.text + text, part.reasoning, part.calls)

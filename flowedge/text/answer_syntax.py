@@ -97,7 +97,7 @@ def answer_syntax(template: str, own: Any, calls: ToolCallFormat | None, place: 
         CheckpointError: when the tokenizer's own response template is malformed.
     """
     if own:
-        return _own_form(json.dumps(own, sort_keys=True), place)
+        return _syntax_of_checkpoint(json.dumps(own, sort_keys=True), place)
     fields: dict[str, Any] = {}
     if THOUGHT[1] in template:
         fields["reasoning"] = REASONING
@@ -114,7 +114,7 @@ def _compiled(text: str) -> AnswerSyntax:
 
 
 @functools.lru_cache(maxsize=8)
-def _own_form(text: str, place: str) -> AnswerSyntax:
+def _syntax_of_checkpoint(text: str, place: str) -> AnswerSyntax:
     spec = json.loads(text)
     try:
         return AnswerSyntax(spec, needs_prompt=True, parsed=with_time_limit(_load(spec)))

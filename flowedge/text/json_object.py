@@ -37,7 +37,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def reading(place: Path | str, problem: str) -> Iterator[None]:
+def errors_of_file(place: Path | str, problem: str) -> Iterator[None]:
     """Turn any error of a library that reads a model's files into a CheckpointError.
 
     The libraries were written for valid files: on others they fail with errors of any type.

@@ -21,7 +21,7 @@ class LocatedParser(ResponseParser):
         super().__init__(*args, **options)
         self._answer_at = len(self._buffer)
 
-    def unread(self, *, from_region: bool) -> str:
+    def rest_of_text(self, *, from_region: bool) -> str:
         """Return the answer's text that no event has told of.
 
         from_region: whether all of the open region is returned.

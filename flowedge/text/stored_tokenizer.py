@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.json_object import errors_of_file, read_json_object
 
 TOKENIZER = "tokenizer.json"
 _CONFIG, _TEMPLATE, _OLD_TEMPLATE = "tokenizer_config.json", "chat_template.jinja", "chat_template.json"
@@ -61,7 +61,7 @@ class StoredTokenizer:
     def chat_template(self) -> str:
         """The chat template that transformers takes; "" without one."""
         if (path := self._directory / _TEMPLATE).is_file():
-            with reading(path, "is no text"):
+            with errors_of_file(path, "is no text"):
                 return path.read_text(encoding="utf-8")
         found: Any = self._config.get("chat_template")
         if (path := self._directory / _OLD_TEMPLATE).is_file():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.text.json_object import reading
+from flowedge.text.json_object import errors_of_file
 from flowedge.text.template_renderer import RENDERER
 
 UNUSABLE = "no usable tokenizer"
@@ -81,7 +81,7 @@ def render_messages(
     template, place = chat_template(tokenizer), directory_of(tokenizer)
     if not template:
         return "\n".join(message["content"] for message in messages)
-    with reading(place, UNUSABLE):
+    with errors_of_file(place, UNUSABLE):
         special_tokens = dict(tokenizer.special_tokens_map)
     return RENDERER.render(
         template,
@@ -103,7 +103,7 @@ def encode_text(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
     Raises:
         BadRequestError: when the text has no tokens.
     """
-    with reading(directory_of(tokenizer), UNUSABLE):
+    with errors_of_file(directory_of(tokenizer), UNUSABLE):
         ids = tokenizer(text, add_special_tokens=not (chat and chat_template(tokenizer)))["input_ids"]
     if not ids:
         raise BadRequestError("the prompt has no tokens")

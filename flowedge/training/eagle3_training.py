@@ -44,7 +44,7 @@ class Eagle3Training(HeadTraining):
         hidden = self._target.lm_head.hidden_size
         steps = len(self._weights)
         rows = batch.rows.shape[1] - 1
-        place, wanted = self._wanted(batch, batch.rows[..., :hidden])
+        place, wanted = self._target_distributions(batch, batch.rows[..., :hidden])
         embedded = self._target.embed(np.pad(batch.tokens[:, 1:], ((0, 0), (0, steps - 1))))
         with self.products(batch.rows):
             states = self.head.fc(batch.rows[:, :-1, hidden:])
@@ -69,7 +69,7 @@ class Eagle3Training(HeadTraining):
         save_eagle3_head(self.head, directory)
 
     @torch.no_grad()
-    def _wanted(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _target_distributions(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
         """The target's distributions for the tokens that are learnt.
 
         Returns:

@@ -78,12 +78,12 @@ class LocalTarget(TrainingTarget):
                     yield timed.output.counters
 
     def _answer(self, question: Question) -> list[int]:
-        room = self.room(question)
+        answer_budget = self.answer_budget(question)
         sampler = TokenSampler(question.sampling, self._block.vocab_size)
-        cache = self._block.new_cache(len(question.prompt) + room)
+        cache = self._block.new_cache(len(question.prompt) + answer_budget)
         pending, cached = torch.tensor(question.prompt, dtype=torch.int64), 0
         answer: list[int] = []
-        while len(answer) < room and not (answer and answer[-1] in self.eos):
+        while len(answer) < answer_budget and not (answer and answer[-1] in self.eos):
             for chunk in self._forward(pending, cache, cached):
                 last = chunk[-1:]
             cached += len(pending)

@@ -106,19 +106,21 @@ class TrainingTarget(ABC):
             embedded: Tensor = self.embedding(ids)
         return embedded.float()
 
-    def room(self, question: Question) -> int:
+    def answer_budget(self, question: Question) -> int:
         """The most tokens that an answer may have."""
-        room = min(question.max_new_tokens, self.context - len(question.prompt))
-        if room < 1:
+        answer_budget = min(question.max_new_tokens, self.context - len(question.prompt))
+        if answer_budget < 1:
             raise CapacityError(
                 f"a prompt of {len(question.prompt)} tokens leaves no room in a context of {self.context}"
             )
-        return room
+        return answer_budget
 
     def request(self, question: Question, strategy: str) -> Request:
-        """The request of a question; its id is new. Errors as in `room`."""
-        prompt, room = tuple(question.prompt), self.room(question)
-        return Request(next(self._names), prompt, question.sampling, room, self.eos, strategy=strategy)
+        """The request of a question; its id is new. Errors as in `answer_budget`."""
+        prompt, answer_budget = tuple(question.prompt), self.answer_budget(question)
+        return Request(
+            next(self._names), prompt, question.sampling, answer_budget, self.eos, strategy=strategy
+        )
 
     def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
         """Load a saved head as a drafter; `lm_head` is on the CPU. Errors as in load_drafter."""

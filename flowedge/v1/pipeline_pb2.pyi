@@ -68,20 +68,20 @@ class Frame(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., prune: _Optional[_Union[Prune, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., tapped: _Optional[_Union[Tapped, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., departed: _Optional[float] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "capacity", "drawing", "keeps_taps", "takes_turns", "prefix")
+    __slots__ = ("session", "capacity", "drawing", "keeps_taps", "computed_alone", "prefix")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     DRAWING_FIELD_NUMBER: _ClassVar[int]
     KEEPS_TAPS_FIELD_NUMBER: _ClassVar[int]
-    TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_ALONE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     session: str
     capacity: int
     drawing: Drawing
     keeps_taps: bool
-    takes_turns: bool
+    computed_alone: bool
     prefix: Prefix
-    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., takes_turns: _Optional[bool] = ..., prefix: _Optional[_Union[Prefix, _Mapping]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., computed_alone: _Optional[bool] = ..., prefix: _Optional[_Union[Prefix, _Mapping]] = ...) -> None: ...
 
 class Prefix(_message.Message):
     __slots__ = ("source", "rows")

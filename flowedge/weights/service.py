@@ -12,7 +12,7 @@ from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, Fl
 from flowedge.device.disk_cache.digest import DIGEST_BYTES
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.grpc_status import abort
-from flowedge.network.unread import send_reply
+from flowedge.network.replies import send_reply
 from flowedge.v1 import weights_pb2 as pb
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights

@@ -13,9 +13,9 @@ import torch
 from flowedge.agent.roles.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import PipelineConfig, drafter_label
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -132,7 +132,7 @@ class ModelSet:
             self.head,
             self.tokenizer,
             torch.float32,
-            form=DraftForm(share.quant),
+            form=DrafterFormat(share.quant),
             vocabulary=vocabulary,
         )
         drafter = load_drafter(self.drafter_names, target)

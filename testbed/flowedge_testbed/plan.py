@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
-from flowedge.planning.choices import with_kept_taps, with_verification
+from flowedge.planning.choices import with_retained_taps, with_verification
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
@@ -166,13 +166,13 @@ def _case(scenario: Scenario, name: str | None, place: Place, point: Point, besi
     )
     kept_taps = place.emulated.kept_taps
     if scenario.clock == "replay":
-        emulation = with_kept_taps(emulation, kept_taps)
+        emulation = with_retained_taps(emulation, kept_taps)
     elif kept_taps:
         raise BadRequestError(
             f"kept_taps is for --clock replay: on the {scenario.clock} clock other layers are tapped than in "
             "the emulated model"
         )
-    profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.draft_form_name}"
+    profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.drafter_format_name}"
     return Case(profile, point, emulation, _point_options(point))
 
 

@@ -11,7 +11,7 @@ from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Finished, Request, StageReport, Tokens
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.planning.profile.device import Watts
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, place_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, device_of
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
 
@@ -177,7 +177,7 @@ def _devices(
         *(device.report for device in (*statistics.stages, *statistics.middles)),
     ]
     ring = range(DRAFT_NODE, len(statistics.stages))
-    every = [*ring, *(place_of(route) for route in range(1, 1 + len(watts) - len(ring)))]
+    every = [*ring, *(device_of(route) for route in range(1, 1 + len(watts) - len(ring)))]
     power = dict(zip(every, watts, strict=True))
     # A hierarchy of fewer models leaves the first of the middle models out.
     places = [*ring, *every[len(every) - len(statistics.middles) :]]

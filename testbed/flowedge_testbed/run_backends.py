@@ -15,7 +15,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.models.taps import kept_places, tapped_place
+from flowedge.models.taps import retained_values, tapped_values
 from flowedge.planning.in_process import machine_pipeline, virtual_pipeline
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.split import even_split
@@ -200,7 +200,7 @@ class ReplayBackend:
         """Return the pipeline of a run; `make_stage` makes a stage that taps so many values of a row."""
         vocab_size, emulation = self._models.head.vocab_size, run.emulation
         taps = emulation.taps if emulation.keeps_taps else ()
-        widths = [tapped_place(WIDTH, taps, *block) for block in emulation.blocks]
+        widths = [tapped_values(WIDTH, taps, *block) for block in emulation.blocks]
         specs = [
             StageSpec(
                 is_first=index == 0,
@@ -218,7 +218,7 @@ class ReplayBackend:
         middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
         spec = DraftNodeSpec(
             width=widths[-1][1],
-            kept_taps=kept_places(WIDTH, taps, emulation.keeping_blocks),
+            kept_taps=retained_values(WIDTH, taps, emulation.keeping_blocks),
             max_positions=self._models.max_positions,
             prefill_rows=run.prefill_rows,
             num_stages=len(stages),

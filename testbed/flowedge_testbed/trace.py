@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.core.messages import Message, Prune, session_messages
 from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, place_of, route_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, device_of, route_of
 
 NO_SESSION = -1  # the session of what was done for no single request
 
@@ -24,7 +24,7 @@ def place_name(place: int) -> str:
 def place_at(name: str) -> int:
     """Return the place of the device with this name."""
     number = int(name[1:])
-    return {"d": DRAFT_NODE, "v": number - 1, "m": place_of(number)}[name[0]]
+    return {"d": DRAFT_NODE, "v": number - 1, "m": device_of(number)}[name[0]]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from flowedge.agent import configured_pipeline
 from flowedge.agent.agent_config import AgentConfig, PipelineSettings
-from flowedge.agent.configured_pipeline import PipelineKeeper, choose_stages, keep_pipeline
+from flowedge.agent.configured_pipeline import ConfiguredPipeline, choose_stages, keep_pipeline
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.pipeline_config import PipelineConfig
@@ -91,7 +91,7 @@ def keep(device: Device) -> None:
     config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, split=(3, 5)))
     info = SimpleNamespace(name="d0", id="0")
     agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
-    keeper = PipelineKeeper(agent, device.lead)
+    keeper = ConfiguredPipeline(agent, device.lead)
     with pytest.raises(_EnoughError):
         asyncio.run(keeper.run())
 

@@ -41,7 +41,7 @@ class CallOf:
 
 async def end_of_call(guard: Guard, caller: CredentialStore, begun: asyncio.Event) -> None:
     context = cast("grpc.aio.ServicerContext[Any, Any]", CallOf(caller))
-    async with guard.watching("/flowedge.v1.Measure/Ping", context):
+    async with guard.ends_when_revoked("/flowedge.v1.Measure/Ping", context):
         begun.set()
         await asyncio.Event().wait()
 

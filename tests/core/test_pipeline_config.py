@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, MAX_PATH, PipelineConfig, cheaper_place
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, MAX_PATH, PipelineConfig, faster_sampler
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_what_is_left_open_fits_any_choice(asked: dict[str, Any], there: bool) -
 
 
 def test_the_place_with_the_least_time_is_taken() -> None:
-    assert cheaper_place(0.1, 0.02, 0.0) == LAST_STAGE
-    assert cheaper_place(0.02, 0.1, 0.0) == DRAFT_NODE
-    assert cheaper_place(0.02, 0.02, 0.0) == LAST_STAGE, "drafting waits for a draft node that verifies"
-    assert cheaper_place(0.02, 0.035, 0.0) == DRAFT_NODE
-    assert cheaper_place(0.02, 0.035, 0.01) == LAST_STAGE, "the link is spared"
+    assert faster_sampler(0.1, 0.02, 0.0) == LAST_STAGE
+    assert faster_sampler(0.02, 0.1, 0.0) == DRAFT_NODE
+    assert faster_sampler(0.02, 0.02, 0.0) == LAST_STAGE, "drafting waits for a draft node that verifies"
+    assert faster_sampler(0.02, 0.035, 0.0) == DRAFT_NODE
+    assert faster_sampler(0.02, 0.035, 0.01) == LAST_STAGE, "the link is spared"

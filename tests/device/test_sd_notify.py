@@ -108,5 +108,5 @@ def test_a_lane_beyond_its_limit_is_known() -> None:
 def test_without_a_service_manager_nothing_is_asked_and_nothing_fails(environment: dict[str, str]) -> None:
     notifier = Notifier(environment)
     assert notifier.watchdog_s is None
-    notifier.tell(READY)
+    notifier.notify(READY)
     notifier.status("idle")

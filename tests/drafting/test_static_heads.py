@@ -21,7 +21,7 @@ from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capt
 from flowedge.drafting.model_drafter import TrueSpan
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
-from flowedge.models.cuda_graphs.recording import CapturingMaker, Piece, PieceFunction
+from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceFunction, Recording
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.taps import eagle3_taps
@@ -198,7 +198,7 @@ def test_memory_is_accounted_for() -> None:
 
 
 class RefusingMaker:
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         raise RuntimeError("operation not permitted when stream is capturing\nin detail")
 
 

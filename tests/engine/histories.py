@@ -361,5 +361,5 @@ def checked_strategy(request: Request, middles: list[ExactMiddle], measured: Mea
     else:
         settings = HierarchySettings.from_options(request.strategy_options)
         strategy = CheckedPipeSpec(settings, request.prompt, middles)
-    strategy.takes_turns = sum(request.prompt) % 4 == 0  # type: ignore[misc]
+    strategy.computed_alone = sum(request.prompt) % 4 == 0  # type: ignore[misc]
     return strategy

@@ -79,7 +79,7 @@ def session_frames(session: str, width: int | None) -> list[SeedFrame]:
 def _beside_another(session: str, payload: Callable[[int], np.ndarray]) -> Iterable[core.Message]:
     """Return messages of a session and another one, which begins with its rows and outlives it."""
     other, prompt = f"{session}-2", np.arange(3, dtype=np.int64)
-    yield Open(session, 64, takes_turns=True)
+    yield Open(session, 64, computed_alone=True)
     yield Segment(session, 0, 0, True, 0, prompt, prompt - 1, payload(3))
     yield Open(other, 64, prefix=Prefix(session, 2))
     rows = np.array([3]), np.array([2])

@@ -35,7 +35,7 @@ from flowedge.live.transport.server import StreamOwner
 from flowedge.live.work_timing import RealTime
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.taps import Taps, kept_places
+from flowedge.models.taps import Taps, retained_values
 from flowedge.network.link_settings import LinkSettings
 from flowedge.planning.split import even_split, layer_ranges
 from flowedge.protocol.link_kind import LinkKind
@@ -59,7 +59,7 @@ class Models:
         self.blocks = [LayerBlock.load(checkpoint, start, stop) for start, stop in self.ranges]
         assert self.draft.executor.drafter is not None
         self.taps = self.draft.executor.drafter.taps
-        self.kept_places = kept_places(checkpoint.config.hidden_size, self.taps, self.ranges)
+        self.retained_values = retained_values(checkpoint.config.hidden_size, self.taps, self.ranges)
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +210,10 @@ def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models
 def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
     async def test() -> None:
         models = Models("bundled-eagle3")
-        assert len(models.kept_places) > 1
+        assert len(models.retained_values) > 1
         async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
             expected, with_rows = await result_of(node, request("with-rows", "naive_pp"))
-            node.configure(replace(node.spec, kept_taps=models.kept_places), AdmissionLimits())
+            node.configure(replace(node.spec, kept_taps=models.retained_values), AdmissionLimits())
             tokens, kept = await result_of(node, request("kept", "naive_pp"))
             assert tokens == expected
             accepted = with_rows.counters.accepted_per_round

@@ -13,9 +13,9 @@ import torch
 
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS
 from flowedge.drafting.drafter import DraftPrefix
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.heads import head_drafter
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.engine.draw import Draw
@@ -244,7 +244,7 @@ def run_draft_node(
             "bfloat16",
             CUDA,
             cuda_graphs=cuda_graphs,
-            form=DraftForm("none", 140),
+            form=DrafterFormat("none", 140),
             state=state,
         )
     if drafters[0] in ("bundled", "bundled-small"):

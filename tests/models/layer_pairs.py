@@ -16,7 +16,7 @@ from flowedge.models.architecture import FAMILIES, Architecture, Family
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
-from flowedge.models.exact.attention_self_test import attention_sizes
+from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.rotary import Rotary

@@ -53,7 +53,7 @@ def test_gather_refuses_other_lists(slots: list[int]) -> None:
 
 def test_rows_beyond_the_capacity_are_refused() -> None:
     cache = filled()
-    cache.check_room(39, 1)
+    cache.check_capacity(39, 1)
     with pytest.raises(CapacityError, match=r"\[39, 41\) do not fit .* 40 rows"):
         cache.seen_keys(39, 39, np.array([-1, 39]), np.array([39, 40]), 2)
     with pytest.raises(CapacityError):

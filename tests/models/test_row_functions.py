@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from flowedge.models.row_functions import Activate, RmsNorm, aligned, norm_call
+from flowedge.models.row_functions import Activate, RmsNorm, norm_call, whole_vectors
 
 
 @pytest.fixture(params=[1, 3])
@@ -24,7 +24,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("activation", [functional.silu, functional.gelu])
 def test_rows_do_not_depend_on_where_they_are(threads: int, activation: Activate) -> None:
     for width in (24, 64, 1000, 11008):
-        activate = aligned(activation)
+        activate = whole_vectors(activation)
         rows = torch.randn((40, width), generator=torch.Generator().manual_seed(1))
         expected = activate(rows)
         torch.testing.assert_close(expected, activation(rows))

@@ -11,12 +11,11 @@ from flowedge.core.messages import Tapped
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import Verify
-from flowedge.planning.choices import cheaper_verification, with_kept_taps, with_verification
+from flowedge.planning.choices import cheaper_verification, forward_of, with_retained_taps, with_verification
 from flowedge.planning.memory_fit import draft_node_parts, stage_parts
 from flowedge.planning.profile.model import EagleSize, SmallModelSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts
-from flowedge.planning.sample_jobs import forward_of
 from tests.planning.test_profile_costs import DEVICE, LINK, MODEL, eight_layers, emulation, segment
 from tests.support.session_jobs import batch_of
 
@@ -85,9 +84,9 @@ def test_layers_make_room_for_the_head() -> None:
 
 
 @pytest.mark.parametrize("place", [DRAFT_NODE, LAST_STAGE])
-def test_drafters_without_features_need_no_hidden_states(place: str) -> None:
-    assert emulation(verification=place).needs_features
-    assert not emulation(verification=place, drafter=SMALL).needs_features
+def test_drafters_without_features_need_no_hidden_states(placement_of: str) -> None:
+    assert emulation(verification=placement_of).needs_features
+    assert not emulation(verification=placement_of, drafter=SMALL).needs_features
 
 
 VALUES = 4 * 2  # bytes of a hidden state: four values of two bytes
@@ -119,14 +118,14 @@ def test_a_round_trip_is_held_against_what_a_segment_would_take(
     changes: dict[str, object], carried: int
 ) -> None:
     saved_ms = 16 * carried * VALUES  # at a byte a millisecond
-    assert with_kept_taps(linked(saved_ms / 2 - 1, **changes), None).keeps_taps
-    assert not with_kept_taps(linked(saved_ms / 2 + 1, **changes), None).keeps_taps
-    assert not with_kept_taps(linked(saved_ms / 2 - 1, jitter_ms=3, **changes), None).keeps_taps
+    assert with_retained_taps(linked(saved_ms / 2 - 1, **changes), None).keeps_taps
+    assert not with_retained_taps(linked(saved_ms / 2 + 1, **changes), None).keeps_taps
+    assert not with_retained_taps(linked(saved_ms / 2 - 1, jitter_ms=3, **changes), None).keeps_taps
 
 
 def test_a_scenario_may_say_it() -> None:
-    assert with_kept_taps(linked(1e6), True).keeps_taps
-    assert not with_kept_taps(linked(0), False).keeps_taps
-    assert not with_kept_taps(linked(0, drafter=EagleSize(kind="eagle")), True).keeps_taps, (
+    assert with_retained_taps(linked(1e6), True).keeps_taps
+    assert not with_retained_taps(linked(0), False).keeps_taps
+    assert not with_retained_taps(linked(0, drafter=EagleSize(kind="eagle")), True).keeps_taps, (
         "nothing is tapped"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.planning.fit import Demand, least_devices, most_layers, place
+from flowedge.planning.fit import Demand, least_devices, most_layers, placement_of
 
 EIGHT = Demand([10] * 8, first=5, last=1, head=5)
 
@@ -15,13 +15,13 @@ def test_a_stage_holds_its_layers_and_what_is_at_its_end() -> None:
 
 
 def test_placing_over_a_draft_node_and_stages() -> None:
-    placement = place(EIGHT, 4, 30)
+    placement = placement_of(EIGHT, 4, 30)
     assert placement is not None
     assert placement.split == (3, 3, 2) and placement.stage_bytes == (35, 30, 21) and not placement.fits
-    fitting = place(EIGHT, 4, 35)
+    fitting = placement_of(EIGHT, 4, 35)
     assert fitting is not None and fitting.fits
-    assert place(EIGHT, 1, 1000) is None
-    assert place(EIGHT, 10, 1000) is None
+    assert placement_of(EIGHT, 1, 1000) is None
+    assert placement_of(EIGHT, 10, 1000) is None
 
 
 def test_the_least_number_of_devices() -> None:

@@ -11,7 +11,7 @@ from flowedge.core.request import Finished, Output, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.strategies.registry import STRATEGIES, make_strategy
 
-TOGETHER = tuple(name for name in STRATEGIES if not make_strategy(name, {}).takes_turns)
+TOGETHER = tuple(name for name in STRATEGIES if not make_strategy(name, {}).computed_alone)
 PROMPT_LENGTHS = (1, 2, 9, 30, 40, 64, 129)
 LONG_PROMPT = 400
 

@@ -29,7 +29,7 @@ from flowedge.device.compute import DeviceCompute, negotiate_dtype
 from flowedge.device.memory import gib, read_memory_of
 from flowedge.device.process import release_freed_memory
 from flowedge.device.state_dir import state_dir
-from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
@@ -224,7 +224,7 @@ class ComputeSide:
         graphs = self._config.agent.records_on(device)
         title = f"the LM head of {config.model} with the drafter {drafter_label(drafters)}"
 
-        def admitted(form: DraftForm) -> int:
+        def admitted(form: DrafterFormat) -> int:
             """Return the bytes of the weights in this form; raise CapacityError when they do not fit."""
             weights, row_bytes = required_memory(
                 checkpoint, drafters, dtype, device, cuda_graphs=graphs, form=form
@@ -240,7 +240,7 @@ class ComputeSide:
             )
             return weights
 
-        form, weights = first_that_fits(DraftForm.of(config), admitted)
+        form, weights = first_that_fits(DrafterFormat.of(config), admitted)
         models = within_memory(
             f"{title}, with {gib(weights)} of weights, does not fit on device {self._device}",
             device,
@@ -286,7 +286,9 @@ class ComputeSide:
         return QuantCache.configured(self._config.cache.dir, self._config.cache.gib, given)
 
 
-def first_that_fits(wanted: DraftForm, admitted: Callable[[DraftForm], int]) -> tuple[DraftForm, int]:
+def first_that_fits(
+    wanted: DrafterFormat, admitted: Callable[[DrafterFormat], int]
+) -> tuple[DrafterFormat, int]:
     """Return the wanted form of the drafters, or the largest smaller form that fits, and its bytes.
 
     `admitted` returns the bytes of the weights in a form, and raises CapacityError when they do not fit.

@@ -20,7 +20,7 @@ from flowedge.agent.roles.coordinator import (
     release_stages,
 )
 from flowedge.agent.roles.pipeline_role import PipelineRole
-from flowedge.agent.roles.tap_choice import choose_kept_taps
+from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.log_fields import about
@@ -38,7 +38,7 @@ from flowedge.core.request import Request
 from flowedge.device.compute import ComputeChoice
 from flowedge.device.memory import read_memory_of
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
-from flowedge.live.activity.watched_draft_node import WatchedDraftNode
+from flowedge.live.activity.observed_draft_node import ObservedDraftNode
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
@@ -64,7 +64,7 @@ SHORT_SESSION = 256  # rows; a drafter takes more bytes a row for sessions that 
 class DraftNodeRole(PipelineRole):
     """Has the other devices take their roles, loads the LM head and the drafter, and serves requests."""
 
-    _live: WatchedDraftNode | None
+    _live: ObservedDraftNode | None
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class DraftNodeRole(PipelineRole):
             raise
         self._loaded = True
 
-    def serving(self) -> tuple[WatchedDraftNode, DraftModels]:
+    def serving(self) -> tuple[ObservedDraftNode, DraftModels]:
         """Return what serves requests. Raises DeviceError while the pipeline is being set up."""
         if self._live is None or self._models is None or not self._loaded:
             raise DeviceError(self._agent.name, "its pipeline is still being set up")
@@ -236,7 +236,7 @@ class DraftNodeRole(PipelineRole):
         _log.info("the place that draws tokens is known", extra=fields)
         kept: tuple[tuple[int, int], ...] = ()
         if self._taps:
-            kept = await choose_kept_taps(
+            kept = await choose_retained_taps(
                 target,
                 self._taps,
                 np.dtype(models.dtype).itemsize,
@@ -282,10 +282,10 @@ class DraftNodeRole(PipelineRole):
         stages = [stage for route in self._routes for stage in route.stages]
         await release_stages(stages, self.pipeline, self._members)
 
-    def _make_live(self, models: DraftModels) -> WatchedDraftNode:
+    def _make_live(self, models: DraftModels) -> ObservedDraftNode:
         self._check_not_stopped()
         agent = self._agent
-        return WatchedDraftNode(
+        return ObservedDraftNode(
             models.make_machine(
                 agent.name,
                 len(self._routes[TARGET].stages),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
-from flowedge.core.pipeline_config import LAST_STAGE, LINK_BYTES_PER_S, cheaper_place
+from flowedge.core.pipeline_config import LAST_STAGE, LINK_BYTES_PER_S, faster_sampler
 from flowedge.device.memory import MemorySettings, read_memory_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.out_of_memory import within_memory
@@ -54,7 +54,7 @@ def choose_head(
         return f"the draft node verifies: {error}"
     here_s = draw_seconds(head)
     row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
-    place = cheaper_place(draft_node_s, here_s, SAVED_ROWS * row_bytes / LINK_BYTES_PER_S)
+    place = faster_sampler(draft_node_s, here_s, SAVED_ROWS * row_bytes / LINK_BYTES_PER_S)
     if place == LAST_STAGE:
         executor.head = head
     return (

@@ -79,7 +79,7 @@ class RoleHolder:
             await _stop(old, "the device was given another role")
 
     @contextmanager
-    def kept_idle(self, purpose: str) -> Iterator[None]:
+    def refuse_roles(self, purpose: str) -> Iterator[None]:
         """Refuse roles as long as the context is open.
 
         Args:

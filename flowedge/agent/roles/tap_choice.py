@@ -10,7 +10,7 @@ import grpc.aio
 from flowedge.agent.roles.coordinator import PlannedRoute, all_or_none
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.pipeline_config import LINK_BYTES_PER_S
-from flowedge.models.taps import Taps, keeping_pays, kept_places, taps_within
+from flowedge.models.taps import Taps, keeping_pays, retained_values, taps_within
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
 from flowedge.v1 import agent_pb2 as pb
@@ -19,7 +19,7 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 _EXCHANGES = 5  # with each stage, of which the quickest counts
 
 
-async def choose_kept_taps(
+async def choose_retained_taps(
     route: PlannedRoute,
     taps: Taps,
     value_bytes: int,
@@ -44,7 +44,7 @@ async def choose_kept_taps(
     keeping = route.stages[: len(route.stages) - int(draws)]
     blocks = [(stage.content.start, stage.content.stop) for stage in keeping]
     hidden = int(route.checkpoint.config.hidden_size)
-    places = kept_places(hidden, taps, blocks)
+    places = retained_values(hidden, taps, blocks)
     if not places:
         return ()
     tapping = [

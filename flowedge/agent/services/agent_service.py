@@ -24,7 +24,7 @@ from flowedge.core.ids import pipeline_label
 from flowedge.core.log_fields import Fields, about
 from flowedge.live import timeline
 from flowedge.network.grpc_handlers import Context
-from flowedge.network.unread import send_reply
+from flowedge.network.replies import send_reply
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION

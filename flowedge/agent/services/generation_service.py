@@ -43,7 +43,7 @@ from flowedge.engine.statistics import RequestClock
 from flowedge.live.running_request import RunningRequest
 from flowedge.network.grpc_status import abort
 from flowedge.network.log_rate import LogRate, more
-from flowedge.network.unread import send_reply
+from flowedge.network.replies import send_reply
 from flowedge.strategies.choice import AUTOREGRESSIVE
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc

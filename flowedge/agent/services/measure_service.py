@@ -17,7 +17,7 @@ from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError
 from flowedge.drafting.choice import drafters_of
 from flowedge.network.deadline import within
 from flowedge.network.grpc_handlers import Context
-from flowedge.network.unread import send_reply
+from flowedge.network.replies import send_reply
 from flowedge.planning.measuring.link_sender import ACCEPTED_KEY, LinkLimits, LinkSender
 from flowedge.planning.measuring.measure import measure_here
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
@@ -41,7 +41,7 @@ class MeasureProgress:
         self._stopped = threading.Event()
         self._text: str | None = None
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Set the latest text; called by the work between two timings.
 
         Raises:
@@ -58,7 +58,7 @@ class MeasureProgress:
         return text
 
     def stop(self) -> None:
-        """Have the work end at its next call of `tell`."""
+        """Have the work end at its next call of `report`."""
         self._stopped.set()
 
 
@@ -108,7 +108,7 @@ class MeasureService(rpc.MeasureServicer):
     async def _alone(self, purpose: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work while no role may be taken."""
         try:
-            with self._agent.roles.kept_idle(purpose):
+            with self._agent.roles.refuse_roles(purpose):
                 return await work()
         except FlowEdgeError as error:
             _log.warning("%s was refused or failed: %s", purpose, error)
@@ -135,7 +135,7 @@ class MeasureService(rpc.MeasureServicer):
         progress = MeasureProgress(MEASURE_S)
         work = asyncio.ensure_future(
             self._agent.compute.run(
-                lambda: measure_here(options, info.name, progress.tell, info.kind),
+                lambda: measure_here(options, info.name, progress.report, info.kind),
                 MEASURE_S + load_s,  # only at the end of a timing is the deadline seen
             )
         )

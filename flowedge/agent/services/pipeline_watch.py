@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.errors import CapacityError, DeviceError
 from flowedge.live.activity.notes import ActivityNotes
+from flowedge.live.activity.observed_draft_node import ObservedDraftNode
 from flowedge.live.activity.reader import ActivityReader, TextOf
-from flowedge.live.activity.watched_draft_node import WatchedDraftNode
 from flowedge.network.grpc_handlers import Context
-from flowedge.network.unread import send_reply
+from flowedge.network.replies import send_reply
 from flowedge.v1 import generation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PipelineWatch:
         problem: why the watch has failed; "" if it has not.
     """
 
-    def __init__(self, device: str, role: DraftNodeRole, live: WatchedDraftNode, text_of: TextOf) -> None:
+    def __init__(self, device: str, role: DraftNodeRole, live: ObservedDraftNode, text_of: TextOf) -> None:
         self.role = role
         self.watchers: set[Watcher] = set()
         self.problem = ""
@@ -92,7 +92,7 @@ class PipelineWatch:
     async def _run(self) -> None:
         self._live.begin_notes(self._notes)
         try:
-            await self._tell()
+            await self._send_activity()
         except Exception as error:  # noqa: BLE001 (the pipeline goes on; watchers are told of the bug)
             _log.exception("the watch of a pipeline failed")
             self.problem = f"internal error: {type(error).__name__}: {error}"
@@ -102,7 +102,7 @@ class PipelineWatch:
             for watcher in self.watchers:
                 watcher.end()
 
-    async def _tell(self) -> None:
+    async def _send_activity(self) -> None:
         """Tell watchers until there are none, or the pipeline has ended."""
         told, stated = 0.0, 0.0
         while self.watchers and self._live.alive and self.role.in_use:

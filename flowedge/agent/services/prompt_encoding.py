@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from flowedge.cluster.tls.receiving import Turns
+from flowedge.cluster.tls.receiving import CallerOrder
 from flowedge.device.process import release_freed_memory
 from flowedge.network.deadline import within
 
@@ -25,7 +25,7 @@ class PromptEncoder:
     def __init__(self, at_once: int, wait_s: float) -> None:
         """wait_s: seconds that a prompt may take, the wait for its turn included."""
         self._threads = ThreadPoolExecutor(at_once, "prompts")
-        self._turns = Turns(1)
+        self._order = CallerOrder(1)
         self._wait_s = wait_s
 
     async def run(self, caller: str, encode: Callable[[], T], size: int) -> T:
@@ -45,7 +45,7 @@ class PromptEncoder:
                     release_freed_memory()
 
         async def encode_in_order() -> T:
-            async with self._turns.of(caller):
+            async with self._order.of(caller):
                 encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode_here)
                 try:
                     return await asyncio.shield(encoding)

@@ -32,7 +32,7 @@ def lines() -> Iterator[str]:
 
 def edited() -> Iterator[str]:
     """Yield what is entered in a terminal, with history and line editing, until Ctrl-D."""
-    with _keys_kept(sys.stdin.fileno()):
+    with _keys_restored(sys.stdin.fileno()):
         session = _session()
         while True:
             try:
@@ -44,7 +44,7 @@ def edited() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _keys_kept(terminal: int) -> Iterator[None]:
+def _keys_restored(terminal: int) -> Iterator[None]:
     """Keep keys that are pressed during an answer, unseen, for the next prompt; Ctrl-C stays a signal.
 
     A terminal that makes lines of its input would echo them into the answer, and lose a Ctrl-D.

@@ -49,7 +49,7 @@ class Talk:
         begun = _Begun()
         try:
             self.live.show("thinking")
-            answer = self.conversation.ask(message, on_waiting=self._show_place)
+            answer = self.conversation.ask(message, on_waiting=self._show_queue_position)
             if self.live.shown:
                 with BusyIndicator(self.client).running() as busy:
                     self._write(answer, begun, busy)
@@ -82,7 +82,7 @@ class Talk:
     def _write(self, answer: Generation, begun: _Begun, busy: BusyIndicator | None = None) -> None:
         for chunk in answer:
             if chunk.text or chunk.reasoning:
-                self._make_place(begun)
+                self._make_line(begun)
             if chunk.reasoning and self.live.shown:  # a program that reads the answers wants them alone
                 write_answer_dim(chunk.reasoning)
                 begun.reasoning = begun.any = True
@@ -96,7 +96,7 @@ class Talk:
             if busy is not None:
                 self.live.show(self._figures(answer, begun.steps, *busy.figures()))
 
-    def _make_place(self, begun: _Begun) -> None:
+    def _make_line(self, begun: _Begun) -> None:
         """Clear the place of the next text; answers are set apart where nothing else stands between them."""
         self.live.clear()
         if self._answers and not begun.any and not self.live.shown:
@@ -114,11 +114,11 @@ class Talk:
         each = f"{per_segment:.1f} a segment" if per_segment else f"{tokens / max(steps, 1):.1f} a step"
         return "   ".join(filter(None, (f"{tokens} tokens{rate}, {each}", devices, "Ctrl-C stops")))
 
-    def _show_place(self, position: int, expected_s: float) -> None:
+    def _show_queue_position(self, position: int, expected_s: float) -> None:
         if self.live.shown:
             self.live.show(f"waiting for room: place {position}, about {expected_s:.0f} s")
         else:
-            self.screen.show_place(position, expected_s)
+            self.screen.show_queue_position(position, expected_s)
 
 
 @dataclass

@@ -66,7 +66,7 @@ def chat(
     from flowedge.cli.pipelines.hub_models import download_models
     from flowedge.cli.pipelines.opening import open_or_start
     from flowedge.cli.pipelines.preflight import Preflight
-    from flowedge.cli.pipelines.request import asked_pipeline
+    from flowedge.cli.pipelines.request import requested_pipeline
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
     from flowedge.client import Client, GenerateOptions
@@ -78,7 +78,7 @@ def chat(
     system = options.pop("system")
     chosen = GenerateOptions(strategy=drafting.strategy, fit_context=True, **options)
     agents = None if peers is None else tuple(split_peers(peers))
-    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents)
+    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents)
     screen = AnswerScreen(quiet=quiet)
     Preflight(request, chosen, (), check=False).run()
     if load is not None:

@@ -83,7 +83,7 @@ def serve(
         stop_when_input_closes()
     log_to_stderr(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     authority = _open(directory)
-    serve_authority(authority, host_ip(host), lambda: Notifier().tell(READY))
+    serve_authority(authority, host_ip(host), lambda: Notifier().notify(READY))
 
 
 @cluster.command()
@@ -150,15 +150,15 @@ def list_members(
     as_json: AsJson = False,
 ) -> None:
     """List the members: name, roles, serial number of the certificate, expiry, whether it is revoked."""
-    from flowedge.cli.screens.tables import Column, Form, print_table
+    from flowedge.cli.screens.tables import Column, ColumnKind, print_table
 
     certificates = _open(directory).certificates()
     rows = [_row(issued) for issued in (certificates if everything else _latest(certificates))]
     if as_json:
         say_json(rows)
         return
-    serial = Column("serial", Form.WHOLE, drop=1)
-    expires, state = Column("expires", Form.WHOLE), Column("state", Form.PROSE)
+    serial = Column("serial", ColumnKind.WHOLE, drop=1)
+    expires, state = Column("expires", ColumnKind.WHOLE), Column("state", ColumnKind.PROSE)
     print_table(("name", "roles", serial, expires, state), [list(row.values()) for row in rows])
 
 

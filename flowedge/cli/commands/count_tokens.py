@@ -10,7 +10,7 @@ import typer
 from flowedge.cli.options import MODEL_HELP, local_path
 from flowedge.cli.output import say
 from flowedge.device.state_dir import state_dir
-from flowedge.drafting.draft_form import AUTO_TOKENS
+from flowedge.drafting.drafter_format import AUTO_TOKENS
 
 
 def count_tokens(

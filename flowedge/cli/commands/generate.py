@@ -103,7 +103,7 @@ def generate(
     from flowedge.cli.answers import answer_all
     from flowedge.cli.pipelines.hub_models import download_models
     from flowedge.cli.pipelines.preflight import Preflight
-    from flowedge.cli.pipelines.request import asked_pipeline
+    from flowedge.cli.pipelines.request import requested_pipeline
     from flowedge.cli.prompts import PromptSources
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
@@ -122,7 +122,7 @@ def generate(
     asked = GenerateOptions(**(options | checked))
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     agents = None if peers is None else tuple(split_peers(peers))
-    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents, middles=middles)
+    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, middles=middles)
     screen = AnswerScreen(quiet=quiet)
     preflight = Preflight(request, asked, questions, check=check, json_file=json_file)
     preflight.run()

@@ -170,16 +170,16 @@ def _agents(peers: str | None, timeout: float) -> list[str]:
 
 
 def _print(held: list[HeldModel]) -> None:
-    from flowedge.cli.screens.tables import Column, Form, print_table
+    from flowedge.cli.screens.tables import Column, ColumnKind, print_table
 
     columns = (
-        Column("model", Form.WHOLE),
+        Column("model", ColumnKind.WHOLE),
         Column("name"),
-        Column("stored in", Form.WHOLE, drop=1),
+        Column("stored in", ColumnKind.WHOLE, drop=1),
         Column("on"),
-        Column("cached", Form.WHOLE, right=True),
-        Column("whole model", Form.WHOLE, right=True, drop=2),
-        Column("", Form.WHOLE, drop=3),
+        Column("cached", ColumnKind.WHOLE, right=True),
+        Column("whole model", ColumnKind.WHOLE, right=True, drop=2),
+        Column("", ColumnKind.WHOLE, drop=3),
     )
     rows = []
     for model in held:

@@ -112,7 +112,7 @@ def serve_pipelines(
     Flags take precedence over environment variables (FLOWEDGE_SERVE_HTTP__LISTEN), and those over the
     configuration file.
     """
-    from flowedge.cli.pipelines.request import asked_pipeline
+    from flowedge.cli.pipelines.request import requested_pipeline
 
     if context.invoked_subcommand is not None:
         return
@@ -130,7 +130,7 @@ def serve_pipelines(
         log_lines()
     drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
     agents = None if peers is None else tuple(split_peers(peers))
-    request = asked_pipeline(pipeline, drafting, stages=stages, peers=agents)
+    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents)
     if settings.pipelines.file is not None and (stages is not None or peers is not None):
         raise BadRequestError("give --stages or --peers, or the file of --pipelines, which names its agents")
     names = (name or "", tuple(alias or ()))
@@ -199,7 +199,7 @@ def add(
 @keys.command("list")
 def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
     """List the keys: name, when it was made, limits. The keys themselves are known to nobody."""
-    from flowedge.cli.screens.tables import Column, Form, print_table
+    from flowedge.cli.screens.tables import Column, ColumnKind, print_table
 
     rows = [
         {
@@ -217,9 +217,9 @@ def list_keys(keys_file: KeysFile = None, as_json: AsJson = False) -> None:
         say_json(rows)
         return
     numbers = ("requests/min", "concurrent", "tokens/min", "tokens/day")
-    limits = [Column(title, Form.WHOLE, right=True) for title in numbers]
+    limits = [Column(title, ColumnKind.WHOLE, right=True) for title in numbers]
     print_table(
-        ("name", Column("created", Form.WHOLE, drop=1), "priority", *limits),
+        ("name", Column("created", ColumnKind.WHOLE, drop=1), "priority", *limits),
         [["-" if cell is None else str(cell) for cell in row.values()] for row in rows],
     )
 

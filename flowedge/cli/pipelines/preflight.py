@@ -76,7 +76,7 @@ class Preflight:
         tokenizer = self._tokenizer(target, needed=agents_here or self.check)
         if header is not None:
             self._check_layers(header.layers)
-            check_room(header, 1, self._needed_tokens)
+            check_capacity(header, 1, self._needed_tokens)
         if tokenizer is not None and tokenizer.is_readable:
             self._check_prompts(header, tokenizer)
         if agents_here:
@@ -144,10 +144,10 @@ class Preflight:
         for number, prompt in enumerate(self.prompts, 1):
             messages = self.options.messages(prompt)
             least = tokenizer.least_tokens(messages, header.positions - new)
-            check_room(header, least, new, f"prompt {number}: " if len(self.prompts) > 1 else "")
+            check_capacity(header, least, new, f"prompt {number}: " if len(self.prompts) > 1 else "")
 
 
-def check_room(header: ModelHeader, prompt_tokens: int, new: int, prefix: str = "") -> None:
+def check_capacity(header: ModelHeader, prompt_tokens: int, new: int, prefix: str = "") -> None:
     """Check that a prompt and its answer fit the model's positions.
 
     Args:

@@ -98,7 +98,9 @@ def check_split_count(split: Sequence[int], stages: int | None) -> None:
         )
 
 
-def asked_pipeline(settings: Mapping[str, Any], drafting: DraftingChoice, **where: Any) -> PipelineRequest:
+def requested_pipeline(
+    settings: Mapping[str, Any], drafting: DraftingChoice, **where: Any
+) -> PipelineRequest:
     """Return the request for a pipeline of these settings; paths of this machine are made absolute.
 
     Args:

@@ -38,14 +38,14 @@ class StagesRequest:
     def __post_init__(self) -> None:
         if (self.stages is not None) + (self.peers is not None) + self.discovered > 1:
             raise BadRequestError("give one of --stages, --peers and --devices")
-        if self.split and not self.any_asked:
+        if self.split and not self.any_given:
             raise BadRequestError("--split is for the stages of --stages, --peers or --devices")
         check_split_count(self.split, self.stages if self.peers is None else len(self.peers))
         if self.peers is not None and len(set(self.peers)) < len(self.peers):
             raise BadRequestError("an agent is named twice in --peers; each holds one run of layers")
 
     @property
-    def any_asked(self) -> bool:
+    def any_given(self) -> bool:
         """Whether the layers are to be on agents at all."""
         return self.stages is not None or self.peers is not None or self.discovered
 

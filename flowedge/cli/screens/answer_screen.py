@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from flowedge.cli.output import warn
 from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
-from flowedge.cli.screens.tables import Column, Form, PlainTable, error_console, line, plain_table
+from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
@@ -49,7 +49,7 @@ class AnswerScreen:
         place = f"[{number}/{count}] " if count > 1 else ""
         self._print(f"{place}> {shown}", "bold")
 
-    def show_place(self, position: int, expected_s: float) -> None:
+    def show_queue_position(self, position: int, expected_s: float) -> None:
         """Show the place of a request among those that wait for room."""
         self._print(f"waiting for room: place {position}, about {expected_s:.0f} s", "dim")
 
@@ -111,7 +111,7 @@ def _medians(answers: Sequence[PromptAnswer]) -> str:
 def _devices_table(answers: Sequence[PromptAnswer], seconds: float) -> PlainTable:
     """Return the work of each device for answers that took so many seconds together."""
     table = plain_table(
-        "device", *(Column(title, Form.WHOLE, right=True, drop=drop) for title, drop in _WORK)
+        "device", *(Column(title, ColumnKind.WHOLE, right=True, drop=drop) for title, drop in _WORK)
     )
     for index, device in enumerate(_devices(answers[-1].statistics)):
         name = device.report.device

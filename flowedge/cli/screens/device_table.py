@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowedge.cli.screens.tables import Column, Form, PlainTable, plain_table
+from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, plain_table
 from flowedge.client.survey import SurveyedAgent, duplicates
 from flowedge.core.plain_text import counted
 from flowedge.discovery.advertised_device import AdvertisedDevice
@@ -18,17 +18,17 @@ Row = dict[str, Any]
 _COLUMNS = (
     Column("name"),
     Column("kind", drop=4),
-    Column("address", Form.WHOLE),
-    Column("compute", Form.WHOLE, drop=3),
-    Column("memory free", Form.WHOLE, drop=1),
-    Column("role", Form.WHOLE),
+    Column("address", ColumnKind.WHOLE),
+    Column("compute", ColumnKind.WHOLE, drop=3),
+    Column("memory free", ColumnKind.WHOLE, drop=1),
+    Column("role", ColumnKind.WHOLE),
     Column("block"),
-    Column("version", Form.WHOLE, drop=5),
-    Column("round trip", Form.WHOLE, drop=2),
+    Column("version", ColumnKind.WHOLE, drop=5),
+    Column("round trip", ColumnKind.WHOLE, drop=2),
 )
-_CERTIFICATE = Column("certificate", Form.WHOLE, drop=6)
-_LINK = Column("link", Form.PROSE)
-_REMARKS = Column("", Form.PROSE)
+_CERTIFICATE = Column("certificate", ColumnKind.WHOLE, drop=6)
+_LINK = Column("link", ColumnKind.PROSE)
+_REMARKS = Column("", ColumnKind.PROSE)
 
 
 def device_rows(agents: Sequence[SurveyedAgent], rates: Mapping[str, LinkRate] | None = None) -> list[Row]:

@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 from flowedge.cli.output import say_json
-from flowedge.cli.screens.tables import Column, Form, PlainTable, line, output_console, plain_table
-from flowedge.drafting.draft_form import DEFAULT_FORM
+from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, line, output_console, plain_table
+from flowedge.drafting.drafter_format import DEFAULT_FORMAT
 from flowedge.models.check.inspection import ModelSizes, inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.quant.quantize import linear_bytes
-from flowedge.planning.fit import Demand, least_devices, most_layers, place
+from flowedge.planning.fit import Demand, least_devices, most_layers, placement_of
 
 
 def show_model(
@@ -33,7 +33,7 @@ def show_model(
     draft_head = _draft_head(sizes)
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
-        proposed = {"tokens": DEFAULT_FORM.tokens(sizes.vocab_size), "bytes": draft_head}
+        proposed = {"tokens": DEFAULT_FORMAT.tokens(sizes.vocab_size), "bytes": draft_head}
         say_json({**content, "draft_head": proposed, "kv": kv, "memory_gib": memory, "fits": fits})
     else:
         _print(model, sizes, draft_head, context, memory, fits)
@@ -41,7 +41,7 @@ def show_model(
 
 def _draft_head(sizes: ModelSizes) -> dict[str, int]:
     """Return the bytes of the LM head that a drafter proposes with, by format; "none" is in the dtype."""
-    rows, dtype = DEFAULT_FORM.tokens(sizes.vocab_size), torch_dtype(sizes.dtype)
+    rows, dtype = DEFAULT_FORMAT.tokens(sizes.vocab_size), torch_dtype(sizes.dtype)
     return {quant: linear_bytes(rows, sizes.hidden_size, quant, dtype) for quant in ("none", "int8", "int4")}
 
 
@@ -61,7 +61,7 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
             "least_devices": least_devices(demand, memory),
         }
         if devices is not None:
-            placement = place(demand, devices, memory)
+            placement = placement_of(demand, devices, memory)
             row |= {"devices": devices, "split": None, "stage_bytes": None, "fits": False}
             row |= {} if placement is None else dataclasses.asdict(placement)
         rows.append(row)
@@ -93,7 +93,7 @@ def _print(
     )
     copies = (f"{_size(size)} in {_format(quant, sizes.dtype)}" for quant, size in draft_head.items())
     console.print(
-        f"LM head of the {DEFAULT_FORM.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
+        f"LM head of the {DEFAULT_FORMAT.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
         f"{', '.join(copies)}\n"
     )
     console.print(_layer_table(sizes))
@@ -130,15 +130,15 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
 
 def _fit_table(fits: list[dict[str, Any]], dtype: str) -> PlainTable:
     columns = [
-        Column("layers a device", Form.WHOLE, right=True, drop=1),
-        Column("devices needed", Form.WHOLE, right=True),
+        Column("layers a device", ColumnKind.WHOLE, right=True, drop=1),
+        Column("devices needed", ColumnKind.WHOLE, right=True),
     ]
     asked = fits[0].get("devices") if fits else None
     if asked is not None:
         columns += [
-            Column(f"split over {asked} devices", Form.WHOLE),
-            Column("largest stage", Form.WHOLE, right=True, drop=2),
-            Column("fits", Form.WHOLE),
+            Column(f"split over {asked} devices", ColumnKind.WHOLE),
+            Column("largest stage", ColumnKind.WHOLE, right=True, drop=2),
+            Column("fits", ColumnKind.WHOLE),
         ]
     table = plain_table("layers in", *columns)
     for row in fits:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from flowedge.cli.output import say
 from flowedge.cli.screens.tables import (
     Column,
-    Form,
+    ColumnKind,
     PlainTable,
     error_console,
     line,
@@ -112,7 +112,7 @@ def _quantised_table(measured: MeasuredQuantisations) -> PlainTable:
 
 def _rows_column(rows: int) -> Column:
     title = str(rows) if rows > 1 else "1 row"
-    return Column(title, Form.WHOLE, right=True, drop=0 if rows in _SHOWN_ROWS else rows)
+    return Column(title, ColumnKind.WHOLE, right=True, drop=0 if rows in _SHOWN_ROWS else rows)
 
 
 def _links_table(links: tuple[LinkProfile, ...]) -> PlainTable:

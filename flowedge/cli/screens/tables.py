@@ -27,7 +27,7 @@ _GOOD_NAME = 20  # width to which names are shortened before columns are left ou
 _LEAST_NAME = 16  # width to which names are shortened before the table becomes a list
 
 
-class Form(Enum):
+class ColumnKind(Enum):
     """How the cells of a column may be changed when the table does not fit."""
 
     WHOLE = "whole"  # an address or a number: never changed
@@ -45,7 +45,7 @@ class Column:
     """
 
     title: str
-    form: Form = Form.NAME
+    form: ColumnKind = ColumnKind.NAME
     right: bool = False
     drop: int = 0
 
@@ -81,7 +81,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
         left_out = [index for index in range(len(columns)) if index not in shown]
         floors = (_GOOD_NAME,) if any(columns[index].drop for index in shown) else (_GOOD_NAME, _LEAST_NAME)
         for floor in floors:
-            lines = _grid([columns[index] for index in shown], _part(rows, shown), width, floor)
+            lines = _grid([columns[index] for index in shown], _shown_columns(rows, shown), width, floor)
             if lines is not None:
                 return LaidTable(lines, _titles(columns, rows, left_out))
         droppable = [index for index in shown if columns[index].drop]
@@ -113,7 +113,7 @@ def shorten_middle(text: str, width: int) -> str:
     return f"{head}{ELLIPSIS}{tail}"
 
 
-def _part(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[list[str]]:
+def _shown_columns(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[list[str]]:
     return [[row[index] for index in shown] for row in rows]
 
 
@@ -131,9 +131,9 @@ def _grid(
     Columns of prose go below their rows if they do not fit beside the others.
     """
     everything = list(range(len(columns)))
-    beside = [index for index in everything if columns[index].form is not Form.PROSE]
+    beside = [index for index in everything if columns[index].form is not ColumnKind.PROSE]
     for shown in (everything, beside):
-        widths = _widths([columns[index] for index in shown], _part(rows, shown), width, floor)
+        widths = _widths([columns[index] for index in shown], _shown_columns(rows, shown), width, floor)
         if widths is None:
             continue
         chosen = [columns[index] for index in shown]
@@ -155,7 +155,7 @@ def _widths(
     widths = [max(map(cell_len, column)) for column in cells]
     excess = sum(widths) + GAP * (len(columns) - 1) - width
     least = [
-        _least_width(texts, floor) if column.form is Form.NAME else natural
+        _least_width(texts, floor) if column.form is ColumnKind.NAME else natural
         for column, texts, natural in zip(columns, cells, widths, strict=True)
     ]
     while excess > 0:
@@ -204,7 +204,7 @@ def _entry(column: Column, text: str, width: int) -> list[str]:
     title = f"  {column.title}: " if column.title else "  "
     if cell_len(title) + cell_len(text) <= width:
         return [title + text]
-    if column.form is Form.PROSE:
+    if column.form is ColumnKind.PROSE:
         return wrap_words(title + text, width, "    ", first="")
     heading = wrap_words(f"{column.title}:", width, "    ", first="  ") if column.title else []
     value = _shortened(column, text, width - 4)
@@ -212,7 +212,7 @@ def _entry(column: Column, text: str, width: int) -> list[str]:
 
 
 def _shortened(column: Column, text: str, width: int) -> str:
-    return shorten_middle(text, width) if column.form is Form.NAME else text
+    return shorten_middle(text, width) if column.form is ColumnKind.NAME else text
 
 
 class TerminalConsole(Console):
@@ -277,7 +277,9 @@ def line(text: str, style: str = "") -> Text:
 def plain_table(*columns: str | Column, right: Sequence[str] = ()) -> PlainTable:
     """Return a table of names in `columns` and, to the right of these, of numbers in the columns `right`."""
     left = [column if isinstance(column, Column) else Column(visible_field(column)) for column in columns]
-    return PlainTable([*left, *(Column(visible_field(title), Form.WHOLE, right=True) for title in right)])
+    return PlainTable(
+        [*left, *(Column(visible_field(title), ColumnKind.WHOLE, right=True) for title in right)]
+    )
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:

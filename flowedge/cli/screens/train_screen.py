@@ -206,7 +206,7 @@ def _open_target(agents: StagesRequest, device_name: str, report: OnProgress) ->
 
     @contextmanager
     def opener(source: str, quant: str, dtype: torch.dtype, taps: Taps) -> Iterator[TrainingTarget]:
-        if not agents.any_asked:
+        if not agents.any_given:
             with open_local_target(source, quant, dtype, taps, device) as target:
                 yield target
             return

@@ -58,7 +58,7 @@ class CallerCheck(Protocol):
     def check(self, method: str, context: Context) -> None:
         """Raise AccessError if the caller may not call a method now."""
 
-    def watching(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+    def ends_when_revoked(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
         """Return the context in which the call is served; the check may end the call meanwhile."""
 
 
@@ -71,7 +71,7 @@ class AnyCaller:
     def check(self, method: str, context: Context) -> None:
         """See CallerCheck."""
 
-    def watching(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+    def ends_when_revoked(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
 
@@ -223,7 +223,7 @@ class CallAdmission(grpc.aio.ServerInterceptor):
         except FlowEdgeError as error:
             await self._refuse(method, caller, error, context)
         try:
-            async with self._check.watching(method, context):
+            async with self._check.ends_when_revoked(method, context):
                 yield stream if streaming else await self._request(call, parse, context)
         except FlowEdgeError as error:  # of the request, of a check that ends the call, or of the service
             await self._refuse(method, caller, error, context)

@@ -77,7 +77,7 @@ class Guard:
             raise _not_allowed(method, holder.member)
 
     @asynccontextmanager
-    async def watching(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
+    async def ends_when_revoked(self, method: str, context: Context) -> AsyncIterator[None]:  # noqa: ARG002
         """End the call with an AccessError when its certificate is revoked or expires in the context."""
         call = _OpenCall(caller_of(context), str(context.peer()))
         self._open.add(call)

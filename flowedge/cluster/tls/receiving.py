@@ -48,7 +48,7 @@ LIMITS: Mapping[str, int | None] = {
 }
 
 
-class Turns:
+class CallerOrder:
     """Lets each caller do a number of things at the same time; a caller that waits delays no other caller."""
 
     def __init__(self, at_once: int) -> None:
@@ -66,7 +66,7 @@ class RequestReceiver:
     def __init__(self, receive_s: float) -> None:
         """receive_s: seconds within which a request has to be whole, waiting included."""
         self._receive_s = receive_s
-        self._turns = Turns(AT_ONCE)
+        self._turns = CallerOrder(AT_ONCE)
 
     async def receive(self, method: str, context: Context, limit: int, caller: str) -> bytes:
         """Return the request of a call.

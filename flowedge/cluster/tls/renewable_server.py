@@ -121,8 +121,8 @@ class RenewableServer:
         self._server.add_generic_rpc_handlers(tuple(self._handlers))
         await self._server.start()
         if self._connections is not None:
-            watching = functools.partial(self._connections.run, self._port)
-            self._watch = asyncio.create_task(supervise("the watch over connections", watching))
+            ends_when_revoked = functools.partial(self._connections.run, self._port)
+            self._watch = asyncio.create_task(supervise("the watch over connections", ends_when_revoked))
 
     async def renew(self) -> None:
         """Serve new connections with the present identity; the calls that are running go on.

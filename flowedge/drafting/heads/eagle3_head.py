@@ -23,7 +23,7 @@ from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.copies import to_host
 from flowedge.models.row_functions import RmsNorm
-from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.json_object import errors_of_file, read_json_object
 
 KIND = "EAGLE-3"
 TAPPED_STATES = 3
@@ -114,7 +114,10 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device |
     mask = tensors.pop(MASK_KEY, None)
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
-    with reading(directory / CONFIG_NAME, "the head that it asks for cannot be made"), torch.device("meta"):
+    with (
+        errors_of_file(directory / CONFIG_NAME, "the head that it asks for cannot be made"),
+        torch.device("meta"),
+    ):
         head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding=EMBEDDING_KEY in tensors)
     offsets = tensors.get(OFFSETS_KEY)
     fill_head(head, tensors, dtype, directory, KIND, device)

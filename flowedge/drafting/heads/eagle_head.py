@@ -19,7 +19,7 @@ from flowedge.drafting.heads.head_files import (
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.row_functions import RmsNorm
-from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.json_object import errors_of_file, read_json_object
 
 KIND = "EAGLE-1/2"
 
@@ -74,7 +74,10 @@ def load_eagle_head(directory: Path, dtype: torch.dtype, device: torch.device | 
     settings = read_json_object(directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     tensors = read_tensors(directory)
-    with reading(directory / CONFIG_NAME, "the head that it asks for cannot be made"), torch.device("meta"):
+    with (
+        errors_of_file(directory / CONFIG_NAME, "the head that it asks for cannot be made"),
+        torch.device("meta"),
+    ):
         head = EagleHead(config, bool(settings.get("bias", True)), own_embedding=EMBEDDING_KEY in tensors)
     fill_head(head, tensors, dtype, directory, KIND, device)
     return head

@@ -12,18 +12,18 @@ from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules, StaticExtension, StaticGrowth, StaticHead
 from flowedge.models.cuda_graphs.held_forwards import HeldForwards, StorePool
-from flowedge.models.cuda_graphs.recording import PieceMaker
+from flowedge.models.cuda_graphs.recording import RecordingMaker
 from flowedge.models.cuda_graphs.static_keys import StaticShape, choose_shape, static_rows
 
 S = TypeVar("S", bound=StaticHead[Any])
-MakeStatic = Callable[[HeadModules, HeadStore, StaticShape, PieceMaker], S]
+MakeStatic = Callable[[HeadModules, HeadStore, StaticShape, RecordingMaker], S]
 
 
 class HeadDecoding:
     """Computes the forwards of at most 64 rows over stores of its own."""
 
     def __init__(
-        self, modules: HeadModules, sizes: HeadSizes, maker: PieceMaker, *, uncaptured: int = 1
+        self, modules: HeadModules, sizes: HeadSizes, maker: RecordingMaker, *, uncaptured: int = 1
     ) -> None:
         """Decode for a head; `uncaptured` as for HeldForwards."""
         self._modules = modules

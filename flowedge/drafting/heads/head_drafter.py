@@ -23,7 +23,7 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.static_head import HeadModules
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceMaker
+from flowedge.models.cuda_graphs.recording import CapturingMaker, RecordingMaker
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.host.copies import to_device, to_host
@@ -121,7 +121,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         self._decoding: HeadDecoding | None = None
         self._forward = HeadForward(head, embedding, self._sizes)
 
-    def decode_statically(self, maker: PieceMaker, *, uncaptured: int = 1) -> None:
+    def decode_statically(self, maker: RecordingMaker, *, uncaptured: int = 1) -> None:
         """Compute small forwards of later sessions over static tensors; `uncaptured` as in HeldForwards."""
         own = None if self._columns is None else len(self._columns)
         modules = HeadModules(self.head, self._proposals, self._embedding, own)
@@ -215,7 +215,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if not self._begins(state, request):
             return None
         rows = state.grown_rows(frontier)
-        self._make_room(state, rows.stop)
+        self._free_rows(state, rows.stop)
         logits = decoding.grow(state.store, rows)
         if logits is None:
             return None
@@ -252,7 +252,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
                 true_rows.append((state, rows))
         grown_rows = [(state, frontier, state.grown_rows(frontier)) for state, frontier in grown]
         for state, _, below in grown_rows:
-            self._make_room(state, below.stop)
+            self._free_rows(state, below.stop)
         parts = [StoredRows(state.store, rows) for state, rows in true_rows]
         parts += [StoredRows(state.store, rows) for state, _, rows in grown_rows]
         self._compute_parts(parts)
@@ -270,7 +270,7 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         if parts:
             self._forward.compute(parts)
 
-    def _make_room(self, state: _HeadSession, stop: int) -> None:
+    def _free_rows(self, state: _HeadSession, stop: int) -> None:
         """Enlarge the store for a growth of more than SCRATCH_ROWS nodes."""
         if stop < state.store.rows:  # the last row is scratch
             return

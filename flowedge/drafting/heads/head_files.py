@@ -20,7 +20,7 @@ from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
 from flowedge.models.files.weight_file import open_weights
 from flowedge.models.rotary import RotaryAngles
-from flowedge.text.json_object import reading
+from flowedge.text.json_object import errors_of_file
 
 CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"
@@ -38,7 +38,7 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaD
     known = {name: value for name, value in settings.items() if name not in UNUSED_SETTINGS}
     path = directory / CONFIG_NAME
     check_values(settings, path)
-    with reading(path, "is not a usable Llama config"):
+    with errors_of_file(path, "is not a usable Llama config"):
         config = LlamaDecoderConfig(**known)
         check_config(family_of("llama"), config)
         Architecture.of(family_of("llama"), config)
@@ -86,7 +86,7 @@ def fill_head(
         placed[name] = tensors.pop(name).to(device=device, dtype=wanted)
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
-    with reading(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
+    with errors_of_file(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
         head.rotary_emb = RotaryAngles(head.config).to(device)
     head.requires_grad_(False).eval()
 

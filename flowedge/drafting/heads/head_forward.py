@@ -28,7 +28,7 @@ class StoredRows:
 
 
 @dataclass(frozen=True, eq=False)
-class SessionsAttention:
+class HeadAttention:
     """The AttentionContext of rows of several sessions, each of which sees the cache of its own session.
 
     Attributes:
@@ -109,14 +109,14 @@ class HeadForward:
         like: torch.Tensor,
         positions: torch.Tensor,
         seen: Sequence[torch.Tensor | None],
-    ) -> SessionsAttention:
+    ) -> HeadAttention:
         """The attention of all rows; `seen` as in GrownRows, None for true rows."""
         rotation = self._head.rotation(like, positions)
         own = [
             CachedAttention(rotation, _cache(part), mask)
             for part, mask in zip(parts, self._masks(parts, positions, seen), strict=True)
         ]
-        return SessionsAttention(rotation, own, _bounds(parts))
+        return HeadAttention(rotation, own, _bounds(parts))
 
     def _masks(
         self,

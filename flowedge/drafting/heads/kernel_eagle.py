@@ -86,7 +86,7 @@ class KernelEagle:
                 if stop + part.stop - part.start > first + MOST_ROWS:
                     self._compute(hidden[first:stop], together)
                     first, together = stop, []
-                together.append(KernelRows(_part_of(paths, part), rows.first + start, self._caches(store)))
+                together.append(KernelRows(_rows_of(paths, part), rows.first + start, self._caches(store)))
                 stop += part.stop - part.start
         self._compute(hidden[first:stop], together)
         return hidden
@@ -132,5 +132,5 @@ def _kernel_linear(linear: Any) -> KernelLinear:
     return linear if isinstance(linear, KernelLinear) else float_linear(linear)
 
 
-def _part_of(paths: RowPaths, part: slice) -> RowPaths:
+def _rows_of(paths: RowPaths, part: slice) -> RowPaths:
     return RowPaths(paths.positions[part], paths.linear[part], paths.offsets[part], paths.slots)

@@ -15,7 +15,7 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.cuda_graphs.recording import Piece, PieceMaker
+from flowedge.models.cuda_graphs.recording import Recording, RecordingMaker
 from flowedge.models.cuda_graphs.static_decoding import StaticKeys
 from flowedge.models.cuda_graphs.static_keys import StaticMaskedKeys, StaticShape
 from flowedge.models.host.copies import HostArray, to_device
@@ -60,14 +60,16 @@ R = TypeVar("R", bound=HeadRows)
 class StaticHead(ABC, Generic[R]):
     """Computes forwards of at most `shape.rows` rows over a store, by a piece that is made at the first."""
 
-    def __init__(self, modules: HeadModules, store: HeadStore, shape: StaticShape, maker: PieceMaker) -> None:
+    def __init__(
+        self, modules: HeadModules, store: HeadStore, shape: StaticShape, maker: RecordingMaker
+    ) -> None:
         self._modules = modules
         self._store = store
         self._shape = shape
         self._maker = maker
         self._keys = StaticMaskedKeys(store, [None], shape, store.kv.dtype)
         self._inputs: list[Tensor] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[Recording] = []
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +135,9 @@ class StaticHead(ABC, Generic[R]):
 class StaticGrowth(StaticHead[GrownRows]):
     """Computes rows of a draft tree, and their logits."""
 
-    def __init__(self, modules: HeadModules, store: HeadStore, shape: StaticShape, maker: PieceMaker) -> None:
+    def __init__(
+        self, modules: HeadModules, store: HeadStore, shape: StaticShape, maker: RecordingMaker
+    ) -> None:
         super().__init__(modules, store, shape, maker)
         self._logits = torch.zeros((shape.rows, modules.columns), device=store.kv.device)
 

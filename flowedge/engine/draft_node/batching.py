@@ -44,8 +44,8 @@ def _jobs_together(
 ) -> list[JobT]:
     jobs: list[JobT] = []
     for name, session in list(sessions.items()):
-        takes_turns = session.strategy.takes_turns
-        if jobs and takes_turns:
+        computed_alone = session.strategy.computed_alone
+        if jobs and computed_alone:
             continue
         try:
             job = take(session)
@@ -56,7 +56,7 @@ def _jobs_together(
             continue
         sessions[name] = sessions.pop(name)
         jobs.append(job)
-        if takes_turns:
+        if computed_alone:
             break
     return jobs
 
@@ -67,7 +67,7 @@ def _joining_layers(
     """Return the layers that sessions without a job have drafted in the forward of these jobs."""
     served = {job.session for job in jobs}
     nodes = sum(len(job.nodes) for job in jobs if isinstance(job, GrowDraft))
-    if not nodes or any(sessions[name].strategy.takes_turns for name in served):
+    if not nodes or any(sessions[name].strategy.computed_alone for name in served):
         return []
     joining: list[ExtendDraft | GrowDraft] = []
     for name, session in sessions.items():

@@ -123,7 +123,7 @@ class DraftNode:
         self._outputs.extend(self.admission.take_outputs())
 
     def _open(self, session: DraftSession) -> None:
-        session.tell_time(self._now)
+        session.advance_clock(self._now)
         session.strategy.opened()
         self._sessions[session.name] = session
         self.target.forget_oldest(self.admission.rows_over(self.target.retained_rows))
@@ -132,11 +132,11 @@ class DraftNode:
             self._outgoing[route].put(session.opening(route))
             self._send_prompt(session, route)
 
-    def tell_time(self, now: float) -> None:
+    def advance_clock(self, now: float) -> None:
         """Set the time, in seconds of a steady clock, of the calls that follow."""
         self._now = now
         for session in self._sessions.values():
-            session.tell_time(now)
+            session.advance_clock(now)
 
     def cancel(self, name: str) -> None:
         """End a session without a result, unless it has ended."""

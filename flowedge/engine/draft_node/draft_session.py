@@ -141,7 +141,7 @@ class DraftSession:
 
     def opening(self, route: int) -> Open:
         """Return the message that opens the session on a route."""
-        opening = Open(self.name, self.capacity, takes_turns=self.strategy.takes_turns)
+        opening = Open(self.name, self.capacity, computed_alone=self.strategy.computed_alone)
         if route != TARGET:
             return opening
         kept = bool(self._kept_taps)
@@ -167,7 +167,7 @@ class DraftSession:
             return 0
         return self.ledger(route).take_grants()
 
-    def tell_time(self, now: float) -> None:
+    def advance_clock(self, now: float) -> None:
         """Set the time, in seconds, of the events that follow."""
         self._now = self._ledger.now = self.strategy.now = now
 

@@ -35,7 +35,7 @@ from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler
 from flowedge.models.sampling.tree_draws import tree_draws
 from flowedge.models.session_rows import SessionRows
-from flowedge.models.taps import Taps, tapped_place, taps_within
+from flowedge.models.taps import Taps, tapped_values, taps_within
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class BlockExecutor:
         self.block = block
         self.model = model
         self.head = head
-        self.row_width, handed_on = tapped_place(block.hidden_size, taps, block.start, block.stop)
+        self.row_width, handed_on = tapped_values(block.hidden_size, taps, block.start, block.stop)
         self.added_width = handed_on - self.row_width
         self._taps = taps_within(taps, block.start, block.stop)
         self._caches: dict[str, KVCache] = {}

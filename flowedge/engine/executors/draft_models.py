@@ -12,9 +12,9 @@ import torch
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace, drafter_label
-from flowedge.drafting.draft_form import DEFAULT_FORM, DraftForm
 from flowedge.drafting.draft_vocabulary import VocabularyLearner
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -72,7 +72,7 @@ class DraftModels:
         device: torch.device | str = "cpu",
         *,
         cuda_graphs: bool = False,
-        form: DraftForm = DEFAULT_FORM,
+        form: DrafterFormat = DEFAULT_FORMAT,
         state: Path | None = None,
     ) -> DraftModels:
         """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
@@ -192,7 +192,7 @@ class DraftModels:
 
 
 def _learner(
-    checkpoint: Checkpoint, head: LMHead, form: DraftForm, state: Path | None
+    checkpoint: Checkpoint, head: LMHead, form: DrafterFormat, state: Path | None
 ) -> VocabularyLearner | None:
     """Return the learner of the tokens to propose; None where all are proposed."""
     size = form.tokens(head.vocab_size, head.device.type)
@@ -239,7 +239,7 @@ def required_memory(
     device: torch.device | str = "cpu",
     *,
     cuda_graphs: bool = False,
-    form: DraftForm = DEFAULT_FORM,
+    form: DrafterFormat = DEFAULT_FORMAT,
 ) -> tuple[int, int]:
     """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
 

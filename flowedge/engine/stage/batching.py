@@ -38,18 +38,18 @@ class StageBatching:
         self.waiting.put(segment)
 
     def next_job(
-        self, takes_turns: Callable[[str], bool], start: Callable[[Segment], None]
+        self, computed_alone: Callable[[str], bool], start: Callable[[Segment], None]
     ) -> StageJob | None:
         """Return the next job, once the job before it is finished; None if there is nothing to do.
 
         Args:
-            takes_turns: whether a session is computed alone.
+            computed_alone: whether a session is computed alone.
             start: adds a segment to the next job, by `computing.add`, or drops it.
         """
         if self._cache_jobs:
             return self._cache_jobs.popleft()
         while self.waiting and self.computing.idle:
-            for segment in self.waiting.take(takes_turns, self._times.worth):
+            for segment in self.waiting.take(computed_alone, self._times.worth):
                 start(segment)
             if (job := self.computing.begin()) is not None:
                 return job

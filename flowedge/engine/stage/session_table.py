@@ -38,9 +38,9 @@ class SessionTable:
             raise ProtocolError(f"session {name} is not open here")
         return self.open[name]
 
-    def takes_turns(self, name: str) -> bool:
+    def computed_alone(self, name: str) -> bool:
         """Return whether a session is computed alone; one that is not open is, so that it fails alone."""
-        return name not in self.open or self.open[name].takes_turns
+        return name not in self.open or self.open[name].computed_alone
 
     def refusal(self, opened: Open) -> FlowEdgeError | None:
         """Return the reason for which a session cannot be opened; None if it can."""

@@ -124,7 +124,7 @@ class Stage:
             ready: whether the in-band link takes a message; at most one is returned.
         """
         commands: list[StageCommand] = []
-        if idle and (job := self._batching.next_job(self._table.takes_turns, self._take_up)) is not None:
+        if idle and (job := self._batching.next_job(self._table.computed_alone, self._take_up)) is not None:
             commands.append(Compute(job))
         commands += self._outgoing.take(ready=ready)
         if self._counts:

@@ -57,7 +57,7 @@ class StageSession:
         tail: the rows that are cached or being computed.
         epoch: number of the last prune that was applied; the session's rows are in its numbering.
         fence: number of the last prune that came in-band.
-        drawing, takes_turns: as the session was opened with.
+        drawing, computed_alone: as the session was opened with.
         path: what this stage has drawn for the session; None where it does not draw.
         taps: what this stage has tapped of draft rows; None where nothing is kept.
         maps: the applied prunes beyond the fence, by number; held: prunes that come later in number order.
@@ -67,7 +67,7 @@ class StageSession:
         """work: the sums over all sessions of the stage, by field of StageReport."""
         self.capacity = opened.capacity
         self.drawing: Drawing | None = opened.drawing
-        self.takes_turns = opened.takes_turns
+        self.computed_alone = opened.computed_alone
         self.path = DrawnPath(opened.drawing) if spec.draws and opened.drawing is not None else None
         self._spec = spec
         self._draft_width = spec.width - spec.tapped_before if opened.keeps_taps else spec.width

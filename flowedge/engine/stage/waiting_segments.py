@@ -72,22 +72,22 @@ class WaitingSegments:
         self._segments = deque(segment for segment in self._segments if segment.session != session)
 
     def take(
-        self, takes_turns: Callable[[str], bool], worth: Callable[[Sequence[int]], int]
+        self, computed_alone: Callable[[str], bool], worth: Callable[[Sequence[int]], int]
     ) -> list[Segment]:
         """Remove and return the segments of the next forward, of each session at most one.
 
         A segment without rows is returned alone. Segments of a session keep their order.
 
         Args:
-            takes_turns: whether the segments of a session are computed alone.
+            computed_alone: whether the segments of a session are computed alone.
             worth: how many of the first segments are to be computed together, given the rows of each.
         """
         if not self._segments:
             return []
         first = self._segments[0]
-        if len(self._segments) == 1 or not first.num_rows or takes_turns(first.session):
+        if len(self._segments) == 1 or not first.num_rows or computed_alone(first.session):
             return [self._segments.popleft()]
-        together = self._first_of_each_session(takes_turns)
+        together = self._first_of_each_session(computed_alone)
         taken = together[: worth([segment.num_rows for segment in together])]
         numbers = {(segment.session, segment.number) for segment in taken}
         self._segments = deque(
@@ -95,7 +95,7 @@ class WaitingSegments:
         )
         return taken
 
-    def _first_of_each_session(self, takes_turns: Callable[[str], bool]) -> list[Segment]:
+    def _first_of_each_session(self, computed_alone: Callable[[str], bool]) -> list[Segment]:
         """Return the segments that may be computed together with the first."""
         found: list[Segment] = []
         sessions: set[str] = set()
@@ -105,7 +105,7 @@ class WaitingSegments:
                 continue
             sessions.add(segment.session)
             fits = rows + segment.num_rows <= self._most_rows or not found
-            if segment.num_rows and fits and not takes_turns(segment.session):
+            if segment.num_rows and fits and not computed_alone(segment.session):
                 found.append(segment)
                 rows += segment.num_rows
                 if len(found) == BATCH_SEGMENTS:

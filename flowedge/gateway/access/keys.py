@@ -97,7 +97,7 @@ class KeyFile:
         Raises:
             BadRequestError: when a key has the name already, or a value is wrong.
         """
-        self._own()
+        self._make_directory()
         keys = self.read()
         if any(key.name == name for key in keys):
             raise BadRequestError(f"there is a key {name!r}; remove it first, or choose another name")
@@ -111,7 +111,7 @@ class KeyFile:
         Raises:
             BadRequestError: when there is no key of the name.
         """
-        self._own()
+        self._make_directory()
         keys = self.read()
         kept = tuple(key for key in keys if key.name != name)
         if len(kept) == len(keys):
@@ -119,7 +119,7 @@ class KeyFile:
             raise BadRequestError(f"there is no key {name!r}; there are: {names}")
         self._write(kept)
 
-    def _own(self) -> None:
+    def _make_directory(self) -> None:
         """Make the file's directory, and take the rights of its owner."""
         if not self.path.parent.is_dir():
             private_files.make_directory(self.path.parent)

@@ -14,7 +14,7 @@ from flowedge.gateway.errors import ApiError
 TEXT_PARTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 
 
-class ContentPart(BodyObject, extra="allow"):
+class ContentItem(BodyObject, extra="allow"):
     """A part of a message's content; parts of other types than text are refused by `text_of`."""
 
     type: str
@@ -42,7 +42,7 @@ class MessageBody(BodyObject, extra="ignore"):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: CheckedList[ContentPart] = Field(default_factory=list)
+    content: CheckedList[ContentItem] = Field(default_factory=list)
     name: str = ""
     reasoning_content: str = ""
     reasoning: str = ""
@@ -86,7 +86,7 @@ def _chat_message(message: MessageBody, where: str) -> ChatMessage:
     )
 
 
-def text_of(parts: list[ContentPart], where: str) -> str:
+def text_of(parts: list[ContentItem], where: str) -> str:
     """Return the text of a content; `where` is the content's place in the body.
 
     Raises:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from flowedge.client import ChatMessage, ToolCall
 from flowedge.gateway.answers.body import BodyObject, CheckedList, not_supported, refused_value
 from flowedge.gateway.answers.planned import with_tool_names
-from flowedge.gateway.openai.messages import ContentPart, text_of
+from flowedge.gateway.openai.messages import ContentItem, text_of
 
 
 class InputItem(BodyObject, extra="ignore"):
@@ -21,11 +21,11 @@ class InputItem(BodyObject, extra="ignore"):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: CheckedList[ContentPart] = Field(default_factory=list)
+    content: CheckedList[ContentItem] = Field(default_factory=list)
     call_id: str = ""
     name: str = ""
     arguments: str = ""
-    output: CheckedList[ContentPart] = Field(default_factory=list)
+    output: CheckedList[ContentItem] = Field(default_factory=list)
 
     @field_validator("content", "output", mode="before")
     @classmethod
@@ -33,7 +33,7 @@ class InputItem(BodyObject, extra="ignore"):
         return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class _Turn:
+class _AssistantMessage:
     """The items of the assistant's message that is being read."""
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ def input_messages(instructions: str, items: Sequence[InputItem]) -> list[ChatMe
         ApiError: when an item has a type or content that is not supported, or a field is missing.
     """
     messages = [ChatMessage("system", instructions)] if instructions else []
-    turn = _Turn()
+    turn = _AssistantMessage()
     for place, item in enumerate(items):
         where = f"input[{place}]"
         if item.type == "reasoning" or (item.type == "message" and item.role == "assistant"):
             if turn.text or turn.calls:
                 messages += turn.message()
-                turn = _Turn()
+                turn = _AssistantMessage()
             if item.type == "reasoning":
                 turn.reasoning += text_of(item.content, f"{where}.content")
             else:
@@ -69,7 +69,7 @@ def input_messages(instructions: str, items: Sequence[InputItem]) -> list[ChatMe
             turn.calls.append(_call_of(item, where))
         else:
             messages += [*turn.message(), _message_of(item, where)]
-            turn = _Turn()
+            turn = _AssistantMessage()
     return with_tool_names([*messages, *turn.message()])
 
 

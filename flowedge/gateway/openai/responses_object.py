@@ -31,7 +31,7 @@ class ResponseDocument:
             "status": "in_progress",
             "error": None,
             "incomplete_details": None,
-            **_asked(body),
+            **_request_fields(body),
         }
 
     @property
@@ -68,7 +68,7 @@ class ResponseDocument:
         return self.state_event("failed")
 
 
-def _asked(body: ResponseBody) -> dict[str, Any]:
+def _request_fields(body: ResponseBody) -> dict[str, Any]:
     """Return the fields that repeat what was asked for."""
     form = body.text.format.model_dump(by_alias=True, exclude_none=True)
     choice = body.tool_choice

@@ -138,7 +138,7 @@ class PageFeed:
         finally:
             self._browsers.discard(browser)
 
-    def _tell(self, event: _Event) -> None:
+    def _publish(self, event: _Event) -> None:
         for browser in self._browsers:
             browser.offer(event)
 
@@ -151,8 +151,8 @@ class PageFeed:
     async def _look(self) -> None:
         """Ask and watch until no browser has looked for a while."""
         members = self._gateway.pipelines.members
-        tasks = [asyncio.create_task(self._keep_asking()), asyncio.create_task(self._search())]
-        tasks += [asyncio.create_task(self._keep_watching(member)) for member in members]
+        tasks = [asyncio.create_task(self._describe_regularly()), asyncio.create_task(self._search())]
+        tasks += [asyncio.create_task(self._follow_activity(member)) for member in members]
         looked = time.monotonic()
         try:
             while time.monotonic() - looked < END_S and not self._gateway.draining.is_set():
@@ -166,7 +166,7 @@ class PageFeed:
             self._states.clear()
             await self._survey.close()
 
-    async def _keep_asking(self) -> None:
+    async def _describe_regularly(self) -> None:
         """Ask the devices regularly, and tell browsers of changes."""
         told = ""
         while True:
@@ -175,7 +175,7 @@ class PageFeed:
             event = self._cluster_event()
             if event.data(None) != told:
                 told = event.data(None)
-                self._tell(event)
+                self._publish(event)
             await asyncio.sleep(ASK_S)
 
     def _cluster_event(self) -> _Event:
@@ -210,12 +210,12 @@ class PageFeed:
         finally:
             self._watcher = None
 
-    async def _keep_watching(self, member: PoolMember) -> None:
+    async def _follow_activity(self, member: PoolMember) -> None:
         """Tell browsers of the activity of a pipeline; begin again when it has come back."""
         while True:
             try:
                 async for told in member.client.watch():
-                    self._tell(self._activity(member.label, told))
+                    self._publish(self._activity(member.label, told))
             except (CapacityError, FlowEdgeError) as error:
                 _log.debug("pipeline %s is not watched: %s", member.label, error)
             self._states.pop(member.label, None)

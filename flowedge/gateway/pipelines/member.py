@@ -105,7 +105,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         return (self.device.context_tokens or None) if self.device is not None else None
 
     @property
-    def asked_in_s(self) -> float:
+    def next_query_s(self) -> float:
         """Seconds after which the pipeline is asked again."""
         return max(0.0, self._next_at - time.monotonic())
 
@@ -117,7 +117,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         others = self.device.sessions + self.device.waiting - self._leases_when_asked
         return self.leases + max(others, 0)
 
-    def reading(self) -> dict[str, float]:
+    def gauges(self) -> dict[str, float]:
         """Return its gauges."""
         known = {"ready": float(self.ready), "running": self.leases}
         if self.device is None or not self.ready:
@@ -132,7 +132,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     async def __aenter__(self) -> PoolMember:
         """Ask for the first time; that it does not answer is no error."""
         await self._ask()
-        self._watch = asyncio.create_task(self._keep_asking())
+        self._watch = asyncio.create_task(self._describe_regularly())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -141,7 +141,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.client.close()
 
-    async def _keep_asking(self) -> None:
+    async def _describe_regularly(self) -> None:
         while True:
             self._wait_s = (
                 self._settings.ask_s if self.ready else min(self._wait_s * 2, self._settings.most_ask_s)

@@ -189,7 +189,7 @@ class PipelinePool:
     def readings(self) -> Iterator[PipelineReading]:
         """Yield the gauges of each pipeline."""
         for member in self._members:
-            yield member.model, member.label, member.reading()
+            yield member.model, member.label, member.gauges()
 
     async def _take(
         self,
@@ -237,7 +237,7 @@ class PipelinePool:
                 f"no pipeline of {model.name} can answer now: {reasons}",
                 kind=SERVER,
                 code="no_pipeline",
-                retry_after_s=min(member.asked_in_s for member in members),
+                retry_after_s=min(member.next_query_s for member in members),
             )
         return ready
 

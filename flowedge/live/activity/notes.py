@@ -104,7 +104,7 @@ class SegmentBack:
 
 
 @dataclass(frozen=True)
-class OwnWork:
+class DraftNodeWork:
     """A job of the draft node itself; `kind` is a word of engine/activity.py."""
 
     session: str
@@ -130,7 +130,7 @@ Note: TypeAlias = (
     | SegmentLeft
     | RowsPruned
     | SegmentBack
-    | OwnWork
+    | DraftNodeWork
     | BytesLeft
 )
 
@@ -164,7 +164,7 @@ class ActivityNotes:
     def worked(self, job: DraftJob, start: float, end: float) -> None:
         kind, rows = job_activity(job)
         if kind != CACHE:
-            self._add(OwnWork(sessions_of(job)[0], kind, start, end, rows))
+            self._add(DraftNodeWork(sessions_of(job)[0], kind, start, end, rows))
 
     def leaves(self, message: Message, now: float) -> None:
         """Note an in-band message to the first stage."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from flowedge.engine.activity import FORWARD
 from flowedge.live.activity.notes import (
     BytesLeft,
+    DraftNodeWork,
     LayerGrown,
     Note,
-    OwnWork,
     RowsPruned,
     SegmentBack,
     SegmentLeft,
@@ -20,8 +20,8 @@ from flowedge.live.activity.notes import (
     SessionEnded,
     TokensOut,
 )
+from flowedge.live.activity.observed_tree import ObservedTree, ReportedChange, ReportedNode
 from flowedge.live.activity.stage_schedule import StageSchedule
-from flowedge.live.activity.watched_tree import ToldChange, ToldNode, WatchedTree
 from flowedge.v1 import generation_pb2 as pb
 
 WINDOW_S = 3.0  # over which speeds are counted
@@ -35,7 +35,7 @@ TextOf = Callable[[int], str]
 
 @dataclass
 class _Session:
-    tree: WatchedTree = field(default_factory=WatchedTree)
+    tree: ObservedTree = field(default_factory=ObservedTree)
     left: dict[int, float] = field(default_factory=dict)  # when the segments in flight left, by number
     begun: bool = False  # whether tokens have been put out
 
@@ -126,7 +126,7 @@ class ActivityReader:
         match note:
             case BytesLeft():
                 self._sent[0].add(note.at, note.num_bytes)
-            case OwnWork():
+            case DraftNodeWork():
                 kind = _KINDS.get(note.kind, note.kind)
                 message.computed.add(
                     session=note.session,
@@ -151,13 +151,13 @@ class ActivityReader:
                 kind, told = self._changed(self._session(note.session), note)
                 for word, nodes in (("grown", told.above), (kind, told.nodes)):
                     if nodes:
-                        self._tell(message.trees.add(session=note.session, at=note.at), word, nodes)
+                        self._report(message.trees.add(session=note.session, at=note.at), word, nodes)
                 return len(told.above) + len(told.nodes)
         return 0
 
     def _changed(
         self, session: _Session, note: TokensOut | LayerGrown | SegmentLeft
-    ) -> tuple[str, ToldChange]:
+    ) -> tuple[str, ReportedChange]:
         """Change a session's tree; return the kind of the change and the nodes to tell of."""
         match note:
             case TokensOut():
@@ -190,7 +190,7 @@ class ActivityReader:
         kind = "verify"
         if note.committed:
             kind = "decode" if session.begun else "prefill"
-        for work in self._schedule.place(note.session, left, note.at, note.stage_times):
+        for work in self._schedule.schedule(note.session, left, note.at, note.stage_times):
             name = self._stages[work.stage]
             message.computed.add(
                 session=note.session, device=name, kind=kind, start=work.start, end=work.end, rows=work.rows
@@ -199,7 +199,7 @@ class ActivityReader:
                 self._sent[work.stage + 1].add(work.end, work.rows * self._row_bytes)
         self._sent[-1].add(note.at, note.num_bytes)
 
-    def _tell(self, change: pb.TreeChange, kind: str, nodes: Sequence[ToldNode]) -> None:
+    def _report(self, change: pb.TreeChange, kind: str, nodes: Sequence[ReportedNode]) -> None:
         told: pb.TreeNodes = getattr(change, kind)
         for node in nodes:
             told.nodes.append(node.number)

@@ -57,7 +57,7 @@ class StageSchedule:
         """The estimated seconds from device to device; 0 while nothing is known."""
         return min(self._hops, default=0.0)
 
-    def place(
+    def schedule(
         self, session: str, left: float | None, returned: float, times: Sequence[StageTime]
     ) -> list[StageWork]:
         """Return the computations of a segment, without those that a segment before it shared.

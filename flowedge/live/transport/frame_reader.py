@@ -30,7 +30,7 @@ class FrameReader:
         self._skipping = 0  # bytes of a frame that is too large, still to come
 
     @property
-    def in_part(self) -> bool:
+    def in_chunks(self) -> bool:
         """Whether a part of a frame is being received that is larger than the buffer."""
         return bool(self._parts) or self._skipping > 0
 

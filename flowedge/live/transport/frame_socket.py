@@ -20,7 +20,7 @@ from flowedge.live.transport.frame_reader import FrameReader
 from flowedge.protocol.wire import Frame
 
 
-class WatchedSocket(Protocol):
+class MonitoredSocket(Protocol):
     """A connection that the link thread watches; it calls these methods."""
 
     def handle(self, *, readable: bool, writable: bool) -> bool:
@@ -35,11 +35,11 @@ class LinkThread:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._sockets: dict[int, WatchedSocket] = {}
+        self._sockets: dict[int, MonitoredSocket] = {}
         # A daemon, so that a process that is told to stop does not wait for it.
         threading.Thread(target=self._run, name="links", daemon=True).start()
 
-    def add(self, descriptor: int, watched: WatchedSocket) -> None:
+    def add(self, descriptor: int, watched: MonitoredSocket) -> None:
         """Watch a connection until its `handle` returns False; the thread disposes of the connection then."""
         self._sockets[descriptor] = watched
         self._epoll.register(descriptor, select.EPOLLIN)
@@ -273,7 +273,7 @@ class FrameSocket:
             if self._closed:
                 return ""
             try:
-                count, more = self._receive(reader.space(), reader.in_part)
+                count, more = self._receive(reader.space(), reader.in_chunks)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
                 return ""
             if not count:
@@ -281,7 +281,7 @@ class FrameSocket:
             self._heard = time.monotonic()
             for head, tail in reader.filled(count, events.on_too_large):
                 events.on_frame(head, tail)
-            if not more and not (reader.in_part and turn < TURNS):
+            if not more and not (reader.in_chunks and turn < TURNS):
                 return ""  # what is still in the kernel is told again
         return ""
 

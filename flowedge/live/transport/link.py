@@ -134,12 +134,12 @@ class OutLink(FrameLink):
         await self._channel.close()
 
     def _on_closed(self, reason: str) -> None:
-        def tell() -> None:
+        def report() -> None:
             self._broken_reason = reason
             self._broken.set()
 
         with contextlib.suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(report)
 
     async def _await_end(self) -> None:
         """Wait for the end of the call or of the connection, and tell the owner why it has ended."""

@@ -248,12 +248,12 @@ class _Serving:
             )
 
     def _on_closed(self, reason: str) -> None:
-        def tell() -> None:
+        def report() -> None:
             if not self._closed.done():
                 self._closed.set_result(reason)
 
         with contextlib.suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(report)
 
     async def _watch(self) -> str:
         """Send heartbeats until the peer is silent, or this side ends the stream; return the reason."""

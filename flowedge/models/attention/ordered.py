@@ -257,7 +257,7 @@ class _Scorer:
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if mask is not None:
-            _own(scores, mask.added, group).add_(mask.added[..., None, :, :])
+            _without_padding(scores, mask.added, group).add_(mask.added[..., None, :, :])
         return scores
 
     def _padded(self, queries: torch.Tensor) -> torch.Tensor:
@@ -265,7 +265,7 @@ class _Scorer:
         return pad(queries, (0, 0, 0, missing)) if missing > 0 else queries
 
 
-def _own(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
+def _without_padding(scores: torch.Tensor, mask: torch.Tensor, group: int) -> torch.Tensor:
     """A view of scores [batch, queries, keys] without padding: [.., groups or none, group, rows, keys]."""
     *groups, rows, keys = mask.shape
     return scores[:, : group * rows].view(-1, *groups, group, rows, keys)
@@ -275,7 +275,7 @@ def _weights(scores: torch.Tensor, mask: _Mask | None, group: int) -> torch.Tens
     """The weights of scores [batch, queries, keys] below the largest score; exactly 0 for hidden keys."""
     weights = scores.clamp_(min=LEAST_SCORE).exp_()
     if mask is not None:
-        _own(weights, mask.factor, group).mul_(mask.factor[..., None, :, :])
+        _without_padding(weights, mask.factor, group).mul_(mask.factor[..., None, :, :])
     return weights
 
 

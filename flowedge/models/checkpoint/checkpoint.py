@@ -175,12 +175,12 @@ class Checkpoint:
 
     def stored_encoding(self, name: str) -> str:
         """How the values of a tensor follow from its stored bytes; "" where the bytes are the values."""
-        return f"{self.block_type(name)} {self._tensor(name).form}".strip()
+        return f"{self.block_type(name)} {self._tensor(name).encoding}".strip()
 
     def is_read_unchanged(self, name: str) -> bool:
         """Return whether `tensor` reads the file's bytes straight into the memory of the result."""
         stored = self._tensor(name)
-        return not stored.form and isinstance(self._files.handle(stored.name), WeightSlice)
+        return not stored.encoding and isinstance(self._files.handle(stored.name), WeightSlice)
 
     def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""

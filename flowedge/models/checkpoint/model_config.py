@@ -16,7 +16,7 @@ from flowedge.models.files.config_support import check_config
 from flowedge.models.files.quantiser_settings import quantiser_settings
 from flowedge.models.quant.packed_integers import IntegerFormat
 from flowedge.models.quant.stored_settings import integer_format
-from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.json_object import errors_of_file, read_json_object
 
 CONFIG_NAME = "config.json"
 
@@ -66,7 +66,7 @@ class ModelConfig:
             # A multimodal config.json has the setting at its top; transformers reads that of the decoder.
             config.quantization_config = quantiser
         try:
-            with reading(CONFIG_NAME, "its values do not fit together"):
+            with errors_of_file(CONFIG_NAME, "its values do not fit together"):
                 check_config(family, config)
                 architecture = Architecture.of(family, config)
         except CheckpointError as error:
@@ -84,7 +84,7 @@ def _integer_format(settings: dict[str, Any] | None, directory: Path) -> Integer
 def _load_config(directory: Path, place: Path, raw: Mapping[str, Any], family: Family) -> Any:
     if family.multimodal and not isinstance(raw.get("text_config"), dict):
         raise CheckpointError(f"{place}: the config has no text_config, the decoder's part")
-    with reading(place, "config.json is not valid"):
+    with errors_of_file(place, "config.json is not valid"):
         return family.config.from_pretrained(directory, local_files_only=True)
 
 

@@ -9,7 +9,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import TOKENIZER_FILES
 from flowedge.models.files.config_numbers import check_token_ids
-from flowedge.text.json_object import read_json_object, reading
+from flowedge.text.json_object import errors_of_file, read_json_object
 from flowedge.text.template_renderer import RENDERER
 from flowedge.text.tokenizer import UNUSABLE, chat_template
 
@@ -26,7 +26,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     from transformers import AutoTokenizer  # noqa: PLC0415 (a stage needs no tokenizer)
 
     directory = checkpoint.tokenizer_directory()
-    with reading(directory, UNUSABLE):
+    with errors_of_file(directory, UNUSABLE):
         _check_files(directory)
         tokenizer = AutoTokenizer.from_pretrained(
             directory, config=_config_of(checkpoint), local_files_only=True, trust_remote_code=False

@@ -13,16 +13,16 @@ import torch
 PieceFunction = Callable[[], None]  # reads and writes static tensors alone
 
 
-class Piece(Protocol):
+class Recording(Protocol):
     """A part of a forward, between two questions whether the forward is to be aborted."""
 
     def run(self) -> None: ...
 
 
-class PieceMaker(Protocol):
+class RecordingMaker(Protocol):
     """Makes the pieces of a forward from its functions, whose static tensors hold a forward's inputs."""
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         """Return a piece for each function.
 
         Raises:
@@ -30,7 +30,7 @@ class PieceMaker(Protocol):
         """
 
 
-class CalledPiece:
+class CalledRecording:
     """Calls its function."""
 
     def __init__(self, function: PieceFunction) -> None:
@@ -43,11 +43,11 @@ class CalledPiece:
 class CallingMaker:
     """Makes pieces that call their functions, for devices without graphs."""
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
-        return [CalledPiece(function) for function in functions]
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
+        return [CalledRecording(function) for function in functions]
 
 
-class CapturedPiece:
+class CapturedRecording:
     """Replays a CUDA graph, on the current stream."""
 
     def __init__(self, graph: Any) -> None:
@@ -68,9 +68,9 @@ class CapturingMaker:
         self._device = device
         self._pool: Any = None
         self._side: Any = None  # a stream
-        self._made: weakref.WeakSet[CapturedPiece] = weakref.WeakSet()
+        self._made: weakref.WeakSet[CapturedRecording] = weakref.WeakSet()
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         with torch.cuda.device(self._device):
             self._warm_up(functions)
             if not self._made:  # torch frees a pool together with its last graph
@@ -95,7 +95,7 @@ class CapturingMaker:
         side.synchronize()
         torch.cuda.empty_cache()  # memory of the side stream, which no other stream would use
 
-    def _captured(self, function: PieceFunction) -> CapturedPiece:
+    def _captured(self, function: PieceFunction) -> CapturedRecording:
         graph: Any = torch.cuda.CUDAGraph()
         # Other threads of the agent may allocate on the device meanwhile.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -103,7 +103,7 @@ class CapturingMaker:
             function()
         finally:
             _end_capture(graph, self._pool)
-        piece = CapturedPiece(graph)
+        piece = CapturedRecording(graph)
         self._made.add(piece)
         return piece
 

@@ -20,7 +20,7 @@ from flowedge.models.attention.ordered_plan import CachedPaths
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.held_forwards import HeldForwards, StorePool
-from flowedge.models.cuda_graphs.recording import CapturingMaker, Piece, PieceFunction, PieceMaker
+from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceFunction, Recording, RecordingMaker
 from flowedge.models.cuda_graphs.static_keys import (
     StaticKeyPlan,
     StaticMaskedKeys,
@@ -204,7 +204,7 @@ class StaticForward:
         shape: StaticShape,
         taps: Sequence[int],
         keys: StaticKeyPlan,
-        maker: PieceMaker,
+        maker: RecordingMaker,
     ) -> None:
         self._modules = modules
         self._store = store
@@ -214,7 +214,7 @@ class StaticForward:
         self._maker = maker
         self._inputs: StaticInputs | None = None
         self._layers: StaticLayers | None = None
-        self._pieces: list[Piece] = []
+        self._pieces: list[Recording] = []
 
     @property
     def nbytes(self) -> int:
@@ -275,7 +275,7 @@ _log = logging.getLogger(__name__)
 class BlockDecoding:
     """The StaticDecoding of a block."""
 
-    def __init__(self, block: LayerBlock, maker: PieceMaker, *, uncaptured: int = 1) -> None:
+    def __init__(self, block: LayerBlock, maker: RecordingMaker, *, uncaptured: int = 1) -> None:
         """Decode for a block; `uncaptured` as for HeldForwards."""
         self._maker = maker
         self._modules = BlockModules.of(block)

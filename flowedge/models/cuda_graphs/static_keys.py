@@ -139,11 +139,11 @@ def _fixed_chunks(plan: KeyPlan, shape: StaticShape, window: int | None) -> list
     if any(chunk.slots is not None for chunk in head.chunks):
         return None
     if window is None or window + 2 * CHUNK >= shape.columns:
-        return _in_place(plan.rows, head, shape)
+        return _same_buffer(plan.rows, head, shape)
     return _indexed(plan.rows, head, window // CHUNK + 2)
 
 
-def _in_place(rows: int, head: OldKeys, shape: StaticShape) -> list[OldChunk] | None:
+def _same_buffer(rows: int, head: OldKeys, shape: StaticShape) -> list[OldChunk] | None:
     """Every chunk of the columns."""
     by_start = {chunk.start: chunk for chunk in head.chunks}
     starts = range(0, shape.columns, CHUNK)

@@ -11,8 +11,8 @@ import torch
 from flowedge.models.architecture import head_size
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
-from flowedge.models.exact.attention_self_test import attention_sizes
-from flowedge.models.exact.product_self_test import product_counts
+from flowedge.models.exact.self_test_attention import attention_sizes
+from flowedge.models.exact.self_test_products import product_counts
 from flowedge.models.experts import ExpertLinears
 from flowedge.models.host.copies import to_host
 from flowedge.models.rotary import Rotary
@@ -35,7 +35,7 @@ class Exactness:
 
 
 @dataclass(frozen=True)
-class ExactTrial:
+class ExactProbe:
     """The result of a block's self-test.
 
     Attributes:
@@ -50,7 +50,7 @@ class ExactTrial:
 @torch.inference_mode()
 def try_exactness(
     layers: Sequence[DecoderLayer], config: Any, rotary: Rotary, dtype: torch.dtype, device: torch.device
-) -> ExactTrial:
+) -> ExactProbe:
     """Test on their device whether layers can compute exact rows; takes milliseconds to a few seconds.
 
     Experts are left with the numbers of rows that were found.
@@ -58,10 +58,10 @@ def try_exactness(
     heads, kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
     sizes = attention_sizes(device, kv_heads, heads // kv_heads, head_size(config))
     if sizes is None:
-        return ExactTrial(None, f"float32 products on {device} add up in an order that depends on the rows")
+        return ExactProbe(None, f"float32 products on {device} add up in an order that depends on the rows")
     counts = product_counts((module for layer in layers for module in layer.modules()), dtype, device)
     if counts is None:
-        return ExactTrial(None, f"products of {dtype} on {device} depend on the number of rows")
+        return ExactProbe(None, f"products of {dtype} on {device} depend on the number of rows")
     for index, layer in enumerate(layers):
         _configure(layer, counts)
         if (index == 0 or _signature(layer) != _signature(layers[index - 1])) and not _rows_are_equal(
@@ -69,8 +69,8 @@ def try_exactness(
         ):
             for changed in layers:
                 _configure(changed, ANY_COUNT)
-            return ExactTrial(None, f"a layer's rows on {device} depend on their number or place")
-    return ExactTrial(Exactness(counts, sizes))
+            return ExactProbe(None, f"a layer's rows on {device} depend on their number or place")
+    return ExactProbe(Exactness(counts, sizes))
 
 
 def _configure(layer: DecoderLayer, counts: RowCounts) -> None:

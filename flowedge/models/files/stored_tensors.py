@@ -60,7 +60,7 @@ class StoredTensor:
         return ordered[rows.start - first * size : rows.stop - first * size]
 
     @property
-    def form(self) -> str:
+    def encoding(self) -> str:
         """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
         paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
         return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "")))
@@ -68,7 +68,7 @@ class StoredTensor:
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""
         if self.expert is None:
-            return f"{self.name} {self.form}".strip()
+            return f"{self.name} {self.encoding}".strip()
         return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
 
 

@@ -20,7 +20,7 @@ from flowedge.models.files.safetensors_header import (
     check_length,
     read_safetensors_header,
 )
-from flowedge.text.json_object import reading
+from flowedge.text.json_object import errors_of_file
 
 DTYPES = {
     "F64": torch.float64,
@@ -285,7 +285,7 @@ def _load_bin(path: Path) -> dict[str, torch.Tensor]:
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     try:
-        with reading(path, "cannot be read"):
+        with errors_of_file(path, "cannot be read"):
             state = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError as error:
         if isinstance(error.__cause__, pickle.UnpicklingError):

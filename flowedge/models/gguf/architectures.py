@@ -49,7 +49,7 @@ _FOUR_NORMS = {
 
 
 @dataclass(frozen=True)
-class Architecture:
+class GGUFArchitecture:
     """How files of one `general.architecture` store a model.
 
     Attributes:
@@ -67,15 +67,15 @@ class Architecture:
 ARCHITECTURES = {
     entry.name: entry
     for entry in (
-        Architecture("llama", _DENSE | _ROUTER, paired=True),
-        Architecture("granite", paired=True),
-        Architecture("smollm3", paired=True),
-        Architecture("qwen2"),
-        Architecture("qwen3", _DENSE | _HEAD_NORMS),
-        Architecture("qwen3moe", _DENSE | _HEAD_NORMS | _ROUTER),
-        Architecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
-        Architecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
-        Architecture(
+        GGUFArchitecture("llama", _DENSE | _ROUTER, paired=True),
+        GGUFArchitecture("granite", paired=True),
+        GGUFArchitecture("smollm3", paired=True),
+        GGUFArchitecture("qwen2"),
+        GGUFArchitecture("qwen3", _DENSE | _HEAD_NORMS),
+        GGUFArchitecture("qwen3moe", _DENSE | _HEAD_NORMS | _ROUTER),
+        GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
+        GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
+        GGUFArchitecture(
             "phi3",
             {
                 "attn_norm": "input_layernorm",
@@ -90,7 +90,7 @@ ARCHITECTURES = {
 }
 
 
-def architecture_of(name: object) -> Architecture:
+def architecture_of(name: object) -> GGUFArchitecture:
     """The architecture of a name.
 
     Raises:
@@ -106,7 +106,7 @@ def architecture_of(name: object) -> Architecture:
 
 
 def module_tensors(
-    architecture: Architecture, shapes: Mapping[str, tuple[int, ...]], heads: int, kv_heads: int
+    architecture: GGUFArchitecture, shapes: Mapping[str, tuple[int, ...]], heads: int, kv_heads: int
 ) -> dict[str, StoredTensor]:
     """The places of a model's tensors, by the names that transformers' modules have for them.
 
@@ -129,7 +129,7 @@ def module_tensors(
 
 
 def _places(
-    architecture: Architecture, stored: str, shape: tuple[int, ...], heads: int, kv_heads: int
+    architecture: GGUFArchitecture, stored: str, shape: tuple[int, ...], heads: int, kv_heads: int
 ) -> dict[str, StoredTensor]:
     added = architecture.norm_offset if stored.endswith("_norm.weight") else 0.0
     if stored in _MODEL:
@@ -170,7 +170,7 @@ def _experts(
     }
 
 
-def _unknown(architecture: Architecture, stored: str) -> CheckpointError:
+def _unknown(architecture: GGUFArchitecture, stored: str) -> CheckpointError:
     return CheckpointError(
         f"tensor {stored} is no part of the architecture {architecture.name} as FlowEdge knows it, so the "
         "model would be another one without it"

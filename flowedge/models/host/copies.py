@@ -76,7 +76,7 @@ def plain_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def _packed(arrays: Sequence[HostArray]) -> npt.NDArray[np.uint8]:
     """The bytes of arrays, each at a multiple of the alignment."""
-    staged = np.zeros(sum(_aligned(array.nbytes) for array in arrays), dtype=np.uint8)
+    staged = np.zeros(sum(_rounded_up(array.nbytes) for array in arrays), dtype=np.uint8)
     for array, offset in zip(arrays, _offsets(arrays), strict=True):
         staged[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return staged
@@ -93,7 +93,7 @@ def _tensors_in(packed: torch.Tensor, arrays: Sequence[HostArray]) -> list[torch
 def padded_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor, with zeros up to a multiple of the alignment."""
     content = tensor.reshape(-1).view(torch.uint8)
-    return torch.nn.functional.pad(content, (0, _aligned(len(content)) - len(content)))
+    return torch.nn.functional.pad(content, (0, _rounded_up(len(content)) - len(content)))
 
 
 def arrays_in(packed: HostArray, tensors: Sequence[torch.Tensor]) -> list[HostArray]:
@@ -108,10 +108,10 @@ def arrays_in(packed: HostArray, tensors: Sequence[torch.Tensor]) -> list[HostAr
 
 def _offsets(parts: Sequence[HostArray] | Sequence[torch.Tensor]) -> list[int]:
     """The first byte of each part of a copy."""
-    return [0, *accumulate(_aligned(part.nbytes) for part in parts)][:-1]
+    return [0, *accumulate(_rounded_up(part.nbytes) for part in parts)][:-1]
 
 
-def _aligned(size: int) -> int:
+def _rounded_up(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

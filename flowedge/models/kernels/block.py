@@ -18,7 +18,7 @@ from flowedge.models.kernels.rotation_table import Rotations, RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
 from flowedge.models.kernels.structures import FORMATS, INT8, CacheFields, LayerFields
-from flowedge.models.row_functions import RmsNorm, aligned
+from flowedge.models.row_functions import RmsNorm, whole_vectors
 
 
 class KernelMixture:
@@ -42,7 +42,7 @@ class KernelMixture:
                 if not fits_kernels(linear.weight):
                     raise NoKernelError(f"there are no kernels for experts of {linear.weight.dtype}")
                 mixture.set_submodule(path, float_linear(linear))
-        mixture.experts.activation = aligned(mixture.experts.activation)
+        mixture.experts.activation = whole_vectors(mixture.experts.activation)
         weight = self._gate.weight
         if not fits_kernels(weight):
             raise NoKernelError(f"there are no kernels for a router of {weight.dtype}")

@@ -148,7 +148,7 @@ class QuantCache:
         """The file of a key's weight, whether it exists or not."""
         return self.directory / f"{key.digest}.safetensors"
 
-    def _take_room(self, size: int) -> bool:
+    def _free_for_file(self, size: int) -> bool:
         """Make room for a file; the directory is read once for many files, as its reading takes long."""
         with self._guard:
             if size > self._room:
@@ -167,7 +167,7 @@ class QuantCache:
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{WRITING}")
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not self._take_room(size):
+            if not self._free_for_file(size):
                 return
             write(partial)
             partial.replace(path)

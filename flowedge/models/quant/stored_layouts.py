@@ -59,12 +59,12 @@ class AWQ:
         packed = tensors.raw(f"{layer}qweight")
         zeros = unpack(tensors.raw(f"{layer}qzeros"), _AWQ_BITS, _AWQ_NIBBLES)
 
-        def levels(start: int, stop: int) -> torch.Tensor:
+        def unpacked(start: int, stop: int) -> torch.Tensor:
             first = start // _AWQ_PACKED
             columns = unpack(packed[:, first : -(-stop // _AWQ_PACKED)], _AWQ_BITS, _AWQ_NIBBLES)
             return columns[:, start - first * _AWQ_PACKED : stop - first * _AWQ_PACKED].t()
 
-        return IntegerWeight(shape, levels, tensors.raw(f"{layer}scales").t(), zeros.t())
+        return IntegerWeight(shape, unpacked, tensors.raw(f"{layer}scales").t(), zeros.t())
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class GPTQ:
         stored = unpack(tensors.raw(f"{layer}qzeros"), self.bits)[:, : shape.out_features]
         zeros = stored + self.zero_offset & (1 << self.bits) - 1
 
-        def levels(start: int, stop: int) -> torch.Tensor:
+        def unpacked(start: int, stop: int) -> torch.Tensor:
             rows = unpack(packed[:, start:stop].t(), self.bits)
             return rows if order is None else rows[:, order]
 
-        return IntegerWeight(shape, levels, tensors.raw(f"{layer}scales").t(), zeros.t(), order)
+        return IntegerWeight(shape, unpacked, tensors.raw(f"{layer}scales").t(), zeros.t(), order)
 
 
 @dataclass(frozen=True)
@@ -166,28 +166,28 @@ class CompressedTensors:
         self._check_stored_shape(layer, shape, tensors)
         order = read_order(f"{layer}weight_g_idx", tensors, shape)
 
-        def levels(start: int, stop: int) -> torch.Tensor:
-            rows = self._levels(layer, tensors, slice(start, stop))[:, : shape.in_features]
+        def unpacked(start: int, stop: int) -> torch.Tensor:
+            rows = self._unpacked(layer, tensors, slice(start, stop))[:, : shape.in_features]
             return rows if order is None else rows[:, order]
 
         scales = tensors.raw(f"{layer}weight_scale")
-        return IntegerWeight(shape, levels, scales, self._zeros(layer, shape, tensors), order)
+        return IntegerWeight(shape, unpacked, scales, self._zeros(layer, shape, tensors), order)
 
     @property
     def _middle(self) -> int:
         return 1 << self.bits - 1
 
-    def _levels(self, layer: str, tensors: RawTensors, rows: slice) -> torch.Tensor:
+    def _unpacked(self, layer: str, tensors: RawTensors, rows: slice) -> torch.Tensor:
         if self.packed:
             return unpack(tensors.raw(f"{layer}weight_packed", rows), self.bits)
         return self._shifted(f"{layer}weight", tensors.raw(f"{layer}weight", rows))
 
     def _shifted(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Levels from 0 on, for signed values."""
-        levels = values.short() + self._middle
-        if int(levels.min()) < 0 or int(levels.max()) >= 2 * self._middle:
+        unpacked = values.short() + self._middle
+        if int(unpacked.min()) < 0 or int(unpacked.max()) >= 2 * self._middle:
             raise CheckpointError(f"tensor {name} has a value that {self.bits} bits cannot hold")
-        return levels.to(torch.uint8)
+        return unpacked.to(torch.uint8)
 
     def _zeros(self, layer: str, shape: IntegerShape, tensors: RawTensors) -> torch.Tensor:
         """uint8 [out_features, groups]. Zeros of packed weights are packed along the output features."""

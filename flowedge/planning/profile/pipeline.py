@@ -185,7 +185,7 @@ class PipelineProfile:
         return SHORT_DTYPES[self.model.dtype] if self.quant == "none" else self.quant
 
     @property
-    def draft_form_name(self) -> str:
+    def drafter_format_name(self) -> str:
         """The form of the drafter for names of pipelines, such as "-32000-tokens-int4"; empty if whole."""
         tokens = "" if self.draft_tokens is None else f"-{self.draft_tokens}-tokens"
         return tokens if self.draft_quant == "none" else f"{tokens}-{self.draft_quant}"

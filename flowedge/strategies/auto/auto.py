@@ -63,7 +63,7 @@ class Auto(Strategy):
     """The tree of candidates, the segments in flight, and the estimates of times and probabilities."""
 
     name: ClassVar[str] = "auto"
-    takes_turns: ClassVar[bool] = False
+    computed_alone: ClassVar[bool] = False
 
     # Known when the prompt has passed the pipeline.
     _stages: int
@@ -144,11 +144,11 @@ class Auto(Strategy):
 
     @property
     def may_send_segment(self) -> bool:
-        return self._has_place and not self._waits() and bool(self._choose())
+        return self._may_send_another and not self._waits() and bool(self._choose())
 
     @property
     def awaits_layer(self) -> bool:
-        return self._has_place and self._drafting is not None and not self._choose()
+        return self._may_send_another and self._drafting is not None and not self._choose()
 
     def send_step(self) -> Sequence[Send]:
         return [self._send(self._choose())] if self._steps.joins_step(self) else []
@@ -337,7 +337,7 @@ class Auto(Strategy):
         return self._drafting
 
     @property
-    def _has_place(self) -> bool:
+    def _may_send_another(self) -> bool:
         """Whether another segment may be in flight."""
         plain = self._mode is Mode.PLAIN
         return not plain and self._credits > 0 and len(self._in_flight) < self._most_in_flight

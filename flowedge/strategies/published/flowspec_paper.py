@@ -62,7 +62,7 @@ class FlowSpecPaper(PrunedPP):
             return commands
         if self._moved:
             commands.append(self._context_aware())
-        elif self.gate.open and self.all_sent and self.room and not self.growth.exhausted:
+        elif self.gate.open and self.all_sent and self.rows_left and not self.growth.exhausted:
             commands.append(self._score_aware())
         return commands
 

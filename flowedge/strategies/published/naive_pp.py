@@ -25,7 +25,7 @@ class NaivePP(Strategy):
     """
 
     name: ClassVar[str] = "naive_pp"
-    takes_turns: ClassVar[bool] = False
+    computed_alone: ClassVar[bool] = False
 
     def __init__(self, settings: TreeSettings) -> None:
         super().__init__(max_draft_rows=settings.tree_nodes)

@@ -101,22 +101,22 @@ class PipeInfer(Strategy):
         grown: list[int] = []
         forks = max(self._settings.sequences - len(tips), 0)
         for node in sorted(tips, key=lambda tip: -float(self._drafts.tree.scores[tip])):
-            room = self._settings.batch_rows - len(self._batch) - len(grown)
-            children = self._children(node, room, forks)
+            rows_left = self._settings.batch_rows - len(self._batch) - len(grown)
+            children = self._children(node, rows_left, forks)
             forks -= max(len(children) - 1, 0)
             grown += children
         self._batch += [int(self._drafts.names[node]) for node in grown]
         if tips and (not grown or len(self._batch) >= self._settings.batch_rows):
             self._end_batch()
 
-    def _children(self, node: int, room: int, forks: int) -> list[int]:
+    def _children(self, node: int, rows_left: int, forks: int) -> list[int]:
         """Add the best proposal below a node, and further proposals as forks if they are likely enough."""
         tokens, log_probs = self._drafts.proposals(node)
         confidence = np.exp(log_probs)
         if not len(confidence) or confidence[0] < self.cutoff:
             return []
         count = 1 + int(np.count_nonzero(confidence[1 : 1 + forks] > self._settings.split))
-        count = min(count, room)
+        count = min(count, rows_left)
         return self._drafts.add([node] * count, tokens[:count].tolist(), log_probs[:count].tolist())
 
     def _end_batch(self) -> None:
@@ -139,9 +139,9 @@ class PipeInfer(Strategy):
             if run:
                 self._credits -= 1
                 commands.append(send_nodes(self._drafts.tree, run))
-        room = self._settings.max_draft_rows - len(self._drafts.tree) + len(self._batch)
+        rows_left = self._settings.max_draft_rows - len(self._drafts.tree) + len(self._batch)
         tips = self._tips()
-        if tips and not self._drafting and room >= self._settings.batch_rows:
+        if tips and not self._drafting and rows_left >= self._settings.batch_rows:
             self._drafting = True
             commands.append(self._drafts.grow(tips))
         return commands

@@ -88,7 +88,7 @@ class PrunedPP(Strategy):
         """Send segments while turns are free."""
         commands: list[Command] = []
         while self.segment_rows and self.gate.may_send:
-            nodes = self.choose(min(self.segment_rows, self.room))
+            nodes = self.choose(min(self.segment_rows, self.rows_left))
             if not nodes:
                 break
             self.gate.send()
@@ -96,7 +96,7 @@ class PrunedPP(Strategy):
         return commands
 
     @property
-    def room(self) -> int:
+    def rows_left(self) -> int:
         """Number of rows that may still be sent."""
         return self.settings.max_draft_rows - self.tree.num_sent
 

@@ -41,7 +41,7 @@ class SpecPipeDB(LevelByLevel):
     """
 
     name: ClassVar[str] = "specpipe_db"
-    takes_turns: ClassVar[bool] = False
+    computed_alone: ClassVar[bool] = False
 
     def __init__(self, settings: LevelSettings, steps: PipelineSteps | None = None) -> None:
         """steps: of the pipeline; None where the session is alone."""

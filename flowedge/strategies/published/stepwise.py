@@ -96,8 +96,8 @@ class LevelByLevel(Strategy):
     def _send_level(self) -> Send | None:
         """Return the command that sends the next level, if its nodes are known and there is room for it."""
         drafts = self._drafts
-        room = self._settings.max_draft_rows - drafts.tree.num_sent
-        level = (drafts.unsent() or self._append_level())[: max(room, 0)]
+        rows_left = self._settings.max_draft_rows - drafts.tree.num_sent
+        level = (drafts.unsent() or self._append_level())[: max(rows_left, 0)]
         if not level:
             return None
         self._gate.send()

@@ -9,10 +9,10 @@ import numpy as np
 
 from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.engine.jobs import DraftBatch, GrowDraft
+from flowedge.planning.choices import forward_of, states_of
 from flowedge.planning.measured_costs import TimeOfRows
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.sample_jobs import forward_of, states_of
 from flowedge_testbed.profiles.documents import HitRates
 
 

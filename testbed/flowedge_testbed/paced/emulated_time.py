@@ -158,7 +158,7 @@ def emulated_frame(message: Message, departed: float, row_bytes: int) -> wire.Fr
             heads = zip(head.batch.segments, message.segments, strict=True)
             tail = b"".join(_padded(each, segment, row_bytes) for each, segment in heads)
         case _:
-            tail = bytes(wire.tail_of(message))
+            tail = bytes(wire.payload_of(message))
     return wire.to_frame(head, tail)
 
 
@@ -167,7 +167,7 @@ def _padded(head: pb.Segment, segment: Segment, row_bytes: int) -> bytes:
     states = segment.payload
     if states.ndim > 1 and states.size:
         head.padding = max(row_bytes * len(states) - states.nbytes, 0)
-    return bytes(wire.tail_of(segment)) + bytes(head.padding)
+    return bytes(wire.payload_of(segment)) + bytes(head.padding)
 
 
 @dataclass(eq=False)

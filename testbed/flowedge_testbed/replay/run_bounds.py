@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flowedge.core.pipeline_config import LAST_STAGE
+from flowedge.planning.choices import forward_of, states_of
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.sample_jobs import forward_of, states_of
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.registry import make_strategy

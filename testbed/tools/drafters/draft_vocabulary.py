@@ -23,9 +23,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 from flowedge.core.arrays import IntArray
 from flowedge.core.pipeline_config import DraftQuant, drafter_label, drafter_names
 from flowedge.drafting.choice import BUNDLED
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.token_counts import TokenCounts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ def made_forms(
     for size in (*sizes, target.vocab_size):
         part = None if size == target.vocab_size else DraftVocabulary.of(counts, size)
         for quant in quants:
-            drafter = load_drafter(names, replace(target, form=DraftForm(quant), vocabulary=part))
+            drafter = load_drafter(names, replace(target, form=DrafterFormat(quant), vocabulary=part))
             if drafter is None:
                 raise SystemExit("--drafter none drafts nothing")
             forms.append(FormScore(size, quant, drafter))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from flowedge.models.block import LayerBlock
-from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, PieceMaker
+from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, RecordingMaker
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.models.host.payloads import DTYPES
 from flowedge.planning.measuring.generic_layers import generic_block
@@ -20,7 +20,7 @@ from testbed.tools.gpu.turns import shortest_ms
 
 def variants(block: LayerBlock) -> list[LayerBlock]:
     """The block layer by layer, with static tensors, and with graphs where the device has them."""
-    makers: list[PieceMaker] = [CallingMaker()]
+    makers: list[RecordingMaker] = [CallingMaker()]
     if block.device.type == "cuda":
         makers.append(CapturingMaker(block.device))
     made = [replace(block) for _ in makers]

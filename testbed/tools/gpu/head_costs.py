@@ -12,7 +12,7 @@ from torch import nn
 from flowedge.drafting.drafter import Frontier, GrowRequest
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
-from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, PieceMaker
+from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, RecordingMaker
 from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.lm_head import LMHead
@@ -64,7 +64,7 @@ def drafters(
     head = EagleHead(config, fc_bias=True).to(device, dtype).eval()
     embedding = nn.Embedding(vocab, sizes.hidden).to(device, dtype)
     lm_head = LMHead(nn.Parameter(embedding.weight.detach(), requires_grad=False), "lm_head.weight")
-    makers: list[PieceMaker | None] = [None, CallingMaker()]
+    makers: list[RecordingMaker | None] = [None, CallingMaker()]
     if device.type == "cuda":
         makers.append(CapturingMaker(device))
     made = []

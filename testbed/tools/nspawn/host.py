@@ -129,7 +129,7 @@ class Host:
         """Shut the host down with `systemctl poweroff`."""
         self._end(["systemctl", "poweroff"], 0)
 
-    def output_tail(self) -> str:
+    def last_output_line(self) -> str:
         """Return the end of the journal and the messages of systemd-nspawn, for the report of a failure."""
         words = [f"--- {self.name}", self._words()]
         if self._process is not None and self._process.poll() is None:

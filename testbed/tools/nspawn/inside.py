@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     except FlowEdgeError as error:
         steps.fail(error)
         for host in boards.every:
-            steps.tell(host.output_tail())
+            steps.tell(host.last_output_line())
         return 1
     finally:
         end_everything(directory, group)

@@ -15,7 +15,7 @@ from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import DraftQuant, PipelineConfig
 from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceProbe
 from flowedge.device.memory import AvailableMemory
-from flowedge.drafting.draft_form import DraftForm
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.engine.executors.draft_models import required_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
@@ -68,28 +68,28 @@ def test_a_stage_is_admitted_with_the_caches_of_its_device(monkeypatch: pytest.M
 def test_an_automatic_drafter_has_fewer_bits_where_memory_is_short(free: int, quant: str) -> None:
     sizes = {"auto": 100, "int8": 60, "int4": 30}
 
-    def admitted(form: DraftForm) -> int:
+    def admitted(form: DrafterFormat) -> int:
         if sizes[form.quant] > free:
             raise CapacityError(f"{form.quant} does not fit")
         return sizes[form.quant]
 
-    form, weights = first_that_fits(DraftForm(), admitted)
+    form, weights = first_that_fits(DrafterFormat(), admitted)
     assert (form.quant, weights) == (quant, sizes[quant])
 
 
 @pytest.mark.parametrize("wanted", ["auto", "none", "int8"])
 def test_a_drafter_that_fits_in_no_form_is_refused_as_it_was_wanted(wanted: DraftQuant) -> None:
-    def refused(form: DraftForm) -> int:
+    def refused(form: DrafterFormat) -> int:
         raise CapacityError(f"{form.quant} does not fit")
 
     with pytest.raises(CapacityError, match=f"{wanted} does not fit"):
-        first_that_fits(DraftForm(wanted), refused)
+        first_that_fits(DrafterFormat(wanted), refused)
 
 
 def test_a_draft_node_loads_the_form_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLOWEDGE_STATE_DIR", str(tmp_path))
     checkpoint, config = Checkpoint.open("bundled"), AgentConfig()
-    form = DraftForm("int8", "auto", True)
+    form = DrafterFormat("int8", "auto", True)
     weights, row = required_memory(checkpoint, ("bundled",), "float32", form=form)
     rows = min(config.memory.kv_tokens, max_positions(checkpoint.config))
     free = weights + row * rows + config.memory.reserve_bytes

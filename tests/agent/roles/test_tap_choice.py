@@ -9,7 +9,7 @@ import pytest
 from flowedge.agent.roles import tap_choice
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
 from flowedge.agent.roles.stage_content import LayerSlice
-from flowedge.agent.roles.tap_choice import choose_kept_taps
+from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.core.errors import DeviceLostError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.network.link_settings import LinkSettings
@@ -30,7 +30,9 @@ def route(addresses: list[str]) -> PlannedRoute:
 
 def choose(addresses: list[str], *, value_bytes: int = 2, draws: bool = False) -> tuple[tuple[int, int], ...]:
     return asyncio.run(
-        choose_kept_taps(route(addresses), TAPS, value_bytes, LinkSettings(connect_s=5.0), {}, draws=draws)
+        choose_retained_taps(
+            route(addresses), TAPS, value_bytes, LinkSettings(connect_s=5.0), {}, draws=draws
+        )
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import flowedge
 from flowedge.cli.main import run
-from flowedge.cli.pipelines.preflight import check_room
+from flowedge.cli.pipelines.preflight import check_capacity
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.core.errors import CapacityError
 from flowedge.models.checkpoint.model_header import ModelHeader
@@ -70,14 +70,14 @@ def test_an_answer_that_leaves_no_room_for_a_prompt(capsys: pytest.CaptureFixtur
 
 def test_a_prompt_and_its_answer_are_added() -> None:
     header = ModelHeader("m", 8, 100, 4, 16)
-    check_room(header, 40, 60)
+    check_capacity(header, 40, 60)
     with pytest.raises(
         CapacityError, match=r"41 tokens of the prompt and 60 new ones .* lower --max-new-tokens"
     ):
-        check_room(header, 41, 60)
+        check_capacity(header, 41, 60)
     with pytest.raises(CapacityError, match=r"prompt 3: .* shorten the prompt"):
-        check_room(header, 101, 60, "prompt 3: ")
-    check_room(ModelHeader("m", 8, None, None, None), 1000, 1000)
+        check_capacity(header, 101, 60, "prompt 3: ")
+    check_capacity(ModelHeader("m", 8, None, None, None), 1000, 1000)
 
 
 def test_a_prompt_is_counted_as_the_draft_node_counts_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flowedge.cli.screens.device_table import device_table
-from flowedge.cli.screens.tables import Column, Form, TerminalConsole, lay_out, output_console, shorten_middle
+from flowedge.cli.screens.tables import (
+    Column,
+    ColumnKind,
+    TerminalConsole,
+    lay_out,
+    output_console,
+    shorten_middle,
+)
 
 DEVICE: dict[str, Any] = {
     "kind": "Jetson Orin Nano",
@@ -42,7 +49,7 @@ LONG_ADDRESS = "[fe80::1234:5678:9abc:def0%eth0]:50051"
 
 # Every character is as wide as it is in a terminal: control characters are escaped before the layout.
 _words = st.text(st.sampled_from("ab-./:台é "), max_size=60).map(lambda text: " ".join(text.split()))
-_columns = st.builds(Column, _words, st.sampled_from(Form), st.booleans(), st.integers(0, 3))
+_columns = st.builds(Column, _words, st.sampled_from(ColumnKind), st.booleans(), st.integers(0, 3))
 
 
 @st.composite
@@ -68,7 +75,9 @@ def test_no_line_is_wider_than_the_terminal_unless_a_single_word_is(
     columns, rows = table
     texts = [column.title for column in columns] + [text for row in rows for text in row]
     longest = max((cell_len(word) for text in texts for word in text.split()), default=0)
-    whole = [row[index] for row in rows for index in range(len(columns)) if columns[index].form is Form.WHOLE]
+    whole = [
+        row[index] for row in rows for index in range(len(columns)) if columns[index].form is ColumnKind.WHOLE
+    ]
     for line in lay_out(columns, rows, width).lines:
         assert cell_len(line.text) <= max(width, longest + 6, *map(cell_len, whole))
 
@@ -83,7 +92,7 @@ def test_what_must_stay_whole_is_on_one_line_or_its_column_is_named_as_left_out(
     for number, row in enumerate(rows):
         lines = [line.text for line in laid.lines if line.row == number]
         for column, text in zip(columns, row, strict=True):
-            if column.form is Form.WHOLE and text and column.title not in laid.left_out:
+            if column.form is ColumnKind.WHOLE and text and column.title not in laid.left_out:
                 assert any(text in line for line in lines)
 
 
@@ -99,7 +108,7 @@ def test_a_shortened_name_keeps_its_beginning_and_its_end(text: str, width: int)
 
 def test_names_that_differ_look_different() -> None:
     names = [f"{'x' * 20}-{number}-{'y' * 20}" for number in (1, 2)]
-    columns = [Column("name"), Column("address", Form.WHOLE)]
+    columns = [Column("name"), Column("address", ColumnKind.WHOLE)]
     for width in range(20, 80):
         lines = lay_out(columns, [[name, "10.0.0.1:7070"] for name in names], width).lines
         shown = {line.text for line in lines if line.row is not None and "x" in line.text}

@@ -17,7 +17,7 @@ class Wishes:
     """The strategy of a session: the nodes that it has drafted beside others, if any."""
 
     joining: int = 0
-    takes_turns: bool = False
+    computed_alone: bool = False
     asked: list[int] = field(default_factory=list)
 
     def join_draft(self, nodes: int) -> Grow | None:
@@ -80,7 +80,7 @@ def test_nobody_joins_where_no_layer_is_drafted():
 
 def test_nobody_joins_a_session_that_takes_turns():
     joins = Wishes(joining=3)
-    assert served(Session("a", 2, Wishes(takes_turns=True)), Session("b", strategy=joins)) == "a"
+    assert served(Session("a", 2, Wishes(computed_alone=True)), Session("b", strategy=joins)) == "a"
     assert not joins.asked
 
 

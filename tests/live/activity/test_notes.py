@@ -7,8 +7,8 @@ import numpy as np
 from flowedge.core.messages import CONTEXT
 from flowedge.core.request import Tokens
 from flowedge.live.activity.notes import ActivityNotes, RowsPruned, SegmentLeft
+from flowedge.live.activity.observed_tree import ObservedTree
 from flowedge.live.activity.reader import MAX_TREE_NODES, WINDOW_S, ActivityReader
-from flowedge.live.activity.watched_tree import WatchedTree
 
 
 def test_notes_beyond_the_limit_are_left_out_and_that_is_said() -> None:
@@ -24,7 +24,7 @@ def test_notes_beyond_the_limit_are_left_out_and_that_is_said() -> None:
 
 
 def test_a_session_that_is_met_in_the_middle_is_followed_from_its_next_token_on() -> None:
-    tree = WatchedTree()
+    tree = ObservedTree()
     rows = np.array([5, 6]), np.array([CONTEXT, 10])
     assert tree.send(SegmentLeft("s", 0.0, 3, 10, *rows)).nodes == []
     (root,) = tree.put_out([9]).nodes

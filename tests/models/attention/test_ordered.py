@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from flowedge.models.attention import ordered as ordered_attention
 from flowedge.models.attention.ordered import AttentionSizes, DevicePlan
 from flowedge.models.attention.ordered_plan import CachedPaths, plan_keys
-from flowedge.models.exact.attention_self_test import attention_sizes
+from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.host import copies
 from tests.models.attention.test_ordered_plan import random_paths
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.cuda_graphs.recording import CallingMaker, Piece, PieceFunction
+from flowedge.models.cuda_graphs.recording import CallingMaker, PieceFunction, Recording
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from tests.models.pipeline import Pipeline
 
@@ -21,7 +21,7 @@ class CountingMaker:
     runs: int = 0
     _calling: CallingMaker = field(default_factory=CallingMaker)
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         self.made += len(functions)
         return self._calling.make([self._counted(function) for function in functions])
 

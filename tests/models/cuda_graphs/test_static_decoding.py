@@ -17,7 +17,7 @@ from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.held_forwards import MOST_FORWARDS, UNUSED_FORWARDS
-from flowedge.models.cuda_graphs.recording import Piece, PieceFunction
+from flowedge.models.cuda_graphs.recording import PieceFunction, Recording
 from flowedge.models.cuda_graphs.static_decoding import (
     BlockDecoding,
     capture_decoding,
@@ -298,7 +298,7 @@ def test_what_has_no_static_shape_is_computed_layer_by_layer(directory: Path) ->
 
 
 class RefusingMaker:
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         raise RuntimeError("operation not permitted when stream is capturing\nin detail")
 
 
@@ -323,7 +323,7 @@ class LackingMaker(CountingMaker):
 
     attempts = 0
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         self.attempts += 1
         if self.attempts > 1:
             return super().make(functions)

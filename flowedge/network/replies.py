@@ -13,7 +13,7 @@ from flowedge.network.grpc_handlers import Context
 CHECK_S = 0.5  # between two questions whether too much waits
 
 
-class UnreadReplyError(DeadlineError):
+class ReplyNotReadError(DeadlineError):
     """A caller that does not take a reply.
 
     Attributes:
@@ -47,5 +47,5 @@ async def send_reply(
         raise
     if not sending.done():
         why = f"for {read_s:g} s" if time.monotonic() >= deadline else "while too many others were waiting"
-        raise UnreadReplyError(f"the caller read no reply {why}", sending)
+        raise ReplyNotReadError(f"the caller read no reply {why}", sending)
     sending.result()

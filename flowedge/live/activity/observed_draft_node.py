@@ -20,7 +20,7 @@ from flowedge.live.running_request import RunningRequest
 from flowedge.strategies.events import TARGET
 
 
-class WatchedDraftNode(LiveDraftNode):
+class ObservedDraftNode(LiveDraftNode):
     """A LiveDraftNode whose work can be noted. While nobody watches, nothing is noted."""
 
     _notes: ActivityNotes | None = None

@@ -14,7 +14,7 @@ MOST_GROWN = 48  # nodes of a layer that are told of, the best first; others are
 _FORMER_ROOTS = 32
 
 
-class ToldNode(NamedTuple):
+class ReportedNode(NamedTuple):
     """A node as watchers are told of it; `parent` is -1 for the first node of a session."""
 
     number: int
@@ -23,11 +23,11 @@ class ToldNode(NamedTuple):
     score: float
 
 
-class ToldChange(NamedTuple):
+class ReportedChange(NamedTuple):
     """The nodes of a change, and nodes above them that were not told of before."""
 
-    nodes: list[ToldNode]
-    above: list[ToldNode]
+    nodes: list[ReportedNode]
+    above: list[ReportedNode]
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class _Node:
     told: bool = False
 
 
-class WatchedTree:
+class ObservedTree:
     """All branches below the last token that was put out.
 
     The strategies have trees of their own kinds. What they all do is told in the same words: layers of
@@ -57,7 +57,7 @@ class WatchedTree:
         self._growth = -1
         self._names: dict[int, _Node] = {}
 
-    def put_out(self, tokens: Iterable[int]) -> ToldChange:
+    def put_out(self, tokens: Iterable[int]) -> ReportedChange:
         """Move the root along tokens; tells of the nodes of the tokens, the new root last."""
         path: list[_Node] = []
         for token in tokens:
@@ -69,7 +69,7 @@ class WatchedTree:
                 node = self._make(None, token, 0.0)
             self._roots.append(node)
             path.append(node)
-        told = _tell(path)
+        told = _report(path)
         for former in self._roots[:-_FORMER_ROOTS]:
             former.children = {}
         del self._roots[:-_FORMER_ROOTS]
@@ -77,26 +77,26 @@ class WatchedTree:
             self._roots[0].above = None
         return told
 
-    def grow(self, note: LayerGrown) -> ToldChange:
+    def grow(self, note: LayerGrown) -> ReportedChange:
         """Add a drafted layer; tells of the best of the nodes that are new."""
         if note.growth != self._growth:
             self._growth, self._names = note.growth, {}
         fresh: list[_Node] = []
         columns = zip(note.names.tolist(), note.parents.tolist(), note.tokens.tolist(), strict=True)
-        for place, (name, parent, token) in enumerate(columns):
+        for schedule, (name, parent, token) in enumerate(columns):
             node = self._named(name, parent, token)
             if node is None:
                 continue
             children = zip(
-                note.layer.tokens[place].tolist(), note.layer.log_probs[place].tolist(), strict=True
+                note.layer.tokens[schedule].tolist(), note.layer.log_probs[schedule].tolist(), strict=True
             )
             for child, log_prob in children:
                 if child >= 0 and child not in node.children:
                     fresh.append(self._make(node, child, node.score + log_prob))
         best = sorted(fresh, key=lambda node: -node.score)[:MOST_GROWN]
-        return _tell(sorted(best, key=lambda node: node.number))
+        return _report(sorted(best, key=lambda node: node.number))
 
-    def send(self, note: SegmentLeft) -> ToldChange:
+    def send(self, note: SegmentLeft) -> ReportedChange:
         """Give rows to the nodes of a segment of draft rows; tells of them."""
         sent: list[_Node] = []
         if note.tokens is not None and note.parents is not None:
@@ -110,7 +110,7 @@ class WatchedTree:
                 if node is not None:
                     self._rows[row] = node
                     sent.append(node)
-        return _tell(sent)
+        return _report(sent)
 
     def prune(self, note: RowsPruned) -> None:
         """Renumber the rows as a prune does."""
@@ -148,18 +148,18 @@ class WatchedTree:
         return node
 
 
-def _tell(nodes: Iterable[_Node]) -> ToldChange:
+def _report(nodes: Iterable[_Node]) -> ReportedChange:
     told, missing = [], []
     for node in nodes:
         node.told = True
-        told.append(_told(node))
+        told.append(_reported(node))
         above = node.above
         while above is not None and not above.told:
             above.told = True
-            missing.append(_told(above))
+            missing.append(_reported(above))
             above = above.above
-    return ToldChange(told, sorted(missing))
+    return ReportedChange(told, sorted(missing))
 
 
-def _told(node: _Node) -> ToldNode:
-    return ToldNode(node.number, node.parent, node.token, node.score)
+def _reported(node: _Node) -> ReportedNode:
+    return ReportedNode(node.number, node.parent, node.token, node.score)

@@ -11,9 +11,9 @@ import torch
 from flowedge.core.pipeline_config import DraftQuant, VocabularySize
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import draft_quant
-from flowedge.drafting.draft_form import DraftForm
 from flowedge.drafting.draft_quant import layer_quant
 from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS
+from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
@@ -37,30 +37,30 @@ VOCAB = 4096
 def test_auto_takes_a_part_of_large_vocabularies(
     vocabulary: VocabularySize, vocab_size: int, tokens: int
 ) -> None:
-    assert DraftForm("auto", vocabulary).tokens(vocab_size) == tokens
+    assert DrafterFormat("auto", vocabulary).tokens(vocab_size) == tokens
 
 
 def test_a_gpu_proposes_all_tokens_unless_a_number_is_asked_for() -> None:
-    assert DraftForm().tokens(128_256, "cuda") == 128_256
-    assert DraftForm("auto", 5000).tokens(128_256, "cuda") == 5000
+    assert DrafterFormat().tokens(128_256, "cuda") == 128_256
+    assert DrafterFormat("auto", 5000).tokens(128_256, "cuda") == 5000
 
 
 def test_auto_takes_8_bits_where_kernels_make_them_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_quant, "missing_reason", lambda: "")
-    assert layer_quant(DraftForm("auto"), torch.bfloat16, CPU) == "int8"
-    assert layer_quant(DraftForm("auto"), torch.float32, CPU) == "none"
-    assert layer_quant(DraftForm("auto"), torch.float16, CUDA) == "none"
-    assert layer_quant(DraftForm("int4"), torch.float32, CUDA) == "int4"
+    assert layer_quant(DrafterFormat("auto"), torch.bfloat16, CPU) == "int8"
+    assert layer_quant(DrafterFormat("auto"), torch.float32, CPU) == "none"
+    assert layer_quant(DrafterFormat("auto"), torch.float16, CUDA) == "none"
+    assert layer_quant(DrafterFormat("int4"), torch.float32, CUDA) == "int4"
     monkeypatch.setattr(draft_quant, "missing_reason", lambda: "no kernels")
-    assert layer_quant(DraftForm("auto"), torch.bfloat16, CPU) == "none"
+    assert layer_quant(DrafterFormat("auto"), torch.bfloat16, CPU) == "none"
 
 
 def test_short_of_memory_an_automatic_format_has_fewer_bits() -> None:
-    plain = DraftForm("auto", 1000)
+    plain = DrafterFormat("auto", 1000)
     smaller = plain.in_less_memory()
     assert [form.quant for form in smaller] == ["int8", "int4"]
     assert all(form.limits_copy and form.vocabulary == 1000 for form in smaller)
-    assert DraftForm("int8").in_less_memory() == () and not DraftForm("int8").limits_copy
+    assert DrafterFormat("int8").in_less_memory() == () and not DrafterFormat("int8").limits_copy
     checkpoint = Checkpoint.open("bundled")
     sizes = [
         drafter_memory(("bundled",), checkpoint, torch.float32, form).weights for form in (plain, *smaller)
@@ -85,7 +85,7 @@ def test_memory_that_is_asked_for_is_what_is_held(
     counts = TokenCounts(VOCAB)
     counts.add(np.arange(ENOUGH_TOKENS) % VOCAB)
     CountsFile(tmp_path, checkpoint.fingerprint, VOCAB).write(counts)
-    drafter, form = (name,), DraftForm(quant, tokens)
+    drafter, form = (name,), DrafterFormat(quant, tokens)
     models = DraftModels.load(checkpoint, drafter, dtype, form=form, state=tmp_path)
     asked, _ = required_memory(checkpoint, drafter, dtype, form=form)
     own = name == "bundled-eagle3"
@@ -103,9 +103,9 @@ def test_auto_asks_for_no_copy_that_takes_more_than_8_bits_save() -> None:
     if missing_reason():
         pytest.skip(missing_reason())
     checkpoint = Checkpoint.open("bundled")
-    plain = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("none", "all"))
-    auto = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("auto", "all"))
-    forced = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DraftForm("int8", "all"))
+    plain = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DrafterFormat("none", "all"))
+    auto = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DrafterFormat("auto", "all"))
+    forced = drafter_memory(("bundled",), checkpoint, torch.bfloat16, DrafterFormat("int8", "all"))
     assert auto.weights <= plain.weights
     assert forced.weights >= auto.weights
 
@@ -113,6 +113,6 @@ def test_auto_asks_for_no_copy_that_takes_more_than_8_bits_save() -> None:
 def test_a_part_needs_counts_of_the_model(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open("bundled")
     CountsFile(tmp_path, "another model", VOCAB).write(TokenCounts(VOCAB, np.full(VOCAB, 100)))
-    form = DraftForm("none", 1000)
+    form = DrafterFormat("none", 1000)
     models = DraftModels.load(checkpoint, ("bundled",), "float32", form=form, state=tmp_path)
     assert models.draft_tokens == VOCAB

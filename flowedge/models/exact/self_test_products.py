@@ -60,7 +60,7 @@ def function_counts(
     for count in sorted(tested, reverse=True):
         rows = max(count, min(len(inputs), most_rows) // count * count)
         output = torch.cat([function(part) for part in torch.split(inputs[:rows], count)])
-        if count > 1 and not _independent_of_place(function, inputs[:count], output[:count]):
+        if count > 1 and not _independent_of_position(function, inputs[:count], output[:count]):
             continue
         for largest, members in sets:
             common = min(rows, len(largest))
@@ -75,7 +75,7 @@ def function_counts(
     return RowCounts(tuple(sorted(members)))
 
 
-def _independent_of_place(function: Function, inputs: torch.Tensor, output: torch.Tensor) -> bool:
+def _independent_of_position(function: Function, inputs: torch.Tensor, output: torch.Tensor) -> bool:
     shift = len(inputs) // 2
     return torch.equal(function(inputs.roll(shift, 0)).roll(-shift, 0), output)
 

@@ -11,7 +11,7 @@ AUTO_TOKENS = 1 << 15  # of a large vocabulary
 
 
 @dataclass(frozen=True)
-class DraftForm:
+class DrafterFormat:
     """How drafters that are models are held. Drafts decide no token, so no output depends on it.
 
     Attributes:
@@ -29,7 +29,7 @@ class DraftForm:
     saves_memory: bool = False
 
     @classmethod
-    def of(cls, config: PipelineConfig) -> DraftForm:
+    def of(cls, config: PipelineConfig) -> DrafterFormat:
         """Return the form that the settings of a pipeline ask for."""
         return cls(config.draft_quant, config.draft_vocabulary)
 
@@ -38,11 +38,11 @@ class DraftForm:
         """Whether a copy of the LM head may take no more than the format saves in the layers."""
         return self.saves_memory or self.quant == AUTO
 
-    def in_less_memory(self) -> tuple[DraftForm, ...]:
+    def in_less_memory(self) -> tuple[DrafterFormat, ...]:
         """Return the forms to try where this form does not fit the memory, the largest first."""
         if self.quant != AUTO:
             return ()
-        return DraftForm("int8", self.vocabulary, True), DraftForm("int4", self.vocabulary, True)
+        return DrafterFormat("int8", self.vocabulary, True), DrafterFormat("int4", self.vocabulary, True)
 
     def tokens(self, vocab_size: int, device: str = "cpu") -> int:
         """Return the number of tokens that a drafter is to propose, of a target's `vocab_size`.
@@ -57,4 +57,4 @@ class DraftForm:
         return min(AUTO_TOKENS if isinstance(size, str) else size, vocab_size)
 
 
-DEFAULT_FORM = DraftForm()
+DEFAULT_FORMAT = DrafterFormat()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from flowedge.models.exact.product_self_test import function_counts, product_counts
+from flowedge.models.exact.self_test_products import function_counts, product_counts
 from flowedge.models.row_counts import RowCounts
 
 INPUTS = torch.randn((64, 8), generator=torch.Generator().manual_seed(0))
