@@ -65,3 +65,13 @@ def test_the_picture_of_the_packages_is_the_import_contract() -> None:
     lines = text.partition("\n## Rooms\n")[2].partition("\n## ")[0].splitlines()
     picture = [re.split(r" {2,}", line.strip())[0] for line in lines if line.startswith("    ")]
     assert picture == layers
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_and_names_of_code_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:flowedge|testbed|tests)/[\w/.*-]+)`", text)
+    assert not [path for path in paths if not any(ROOT.glob(path)) and path != "tests/yours"]
+    labelled = re.findall(r"\[`([A-Za-z_.]+)`\]\(([^)#]+\.py)\)", text)
+    code = {path: (document.parent / path).read_text(encoding="utf-8") for _, path in labelled}
+    assert not [label for label, path in labelled if not all(word in code[path] for word in label.split("."))]
