@@ -17,7 +17,7 @@ from flowedge.device.temperature import temperatures
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.compute_thread import ComputeThread, Span
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
 SUFFIX = {"counter": "_total", "info": "_info"}
 

@@ -109,7 +109,7 @@ def _frames(messages: Iterable[core.Message]) -> list[SeedFrame]:
 
 def _frame(message: core.Message) -> SeedFrame:
     """Return the frame of a message; that of draft rows is padded, as for an emulated device."""
-    head, tail = wire.to_head(message), bytes(wire.tail_of(message))
+    head, tail = wire.to_head(message), bytes(wire.payload_of(message))
     match message:
         case Segment() if not message.committed:
             last = head.segment

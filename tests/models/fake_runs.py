@@ -38,7 +38,7 @@ from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs import static_decoding
-from flowedge.models.cuda_graphs.recording import CallingMaker, Piece, PieceFunction
+from flowedge.models.cuda_graphs.recording import CallingMaker, PieceFunction, Recording
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.models.exact import exactness
 from flowedge.models.host.payloads import to_tensor
@@ -166,7 +166,7 @@ class RecordingMaker:
 
     functions: list[PieceFunction] = field(default_factory=list)
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         self.functions.extend(functions)
         return CallingMaker().make(functions)
 

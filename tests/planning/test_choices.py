@@ -84,9 +84,9 @@ def test_layers_make_room_for_the_head() -> None:
 
 
 @pytest.mark.parametrize("place", [DRAFT_NODE, LAST_STAGE])
-def test_drafters_without_features_need_no_hidden_states(placement_of: str) -> None:
-    assert emulation(verification=placement_of).needs_features
-    assert not emulation(verification=placement_of, drafter=SMALL).needs_features
+def test_drafters_without_features_need_no_hidden_states(place: str) -> None:
+    assert emulation(verification=place).needs_features
+    assert not emulation(verification=place, drafter=SMALL).needs_features
 
 
 VALUES = 4 * 2  # bytes of a hidden state: four values of two bytes

@@ -27,11 +27,11 @@ class Clock:
         self._events += 1
         heapq.heappush(self._heap, (time, self._events, action))
 
-    def occupy(self, placement_of: int, cost: float, concluding: float = 0.0) -> None:
+    def occupy(self, place: int, cost: float, concluding: float = 0.0) -> None:
         def finish() -> None:
-            self.ended[placement_of] = self.now
+            self.ended[place] = self.now
 
-        self.slots.occupy(placement_of, JOB, self.now, cost, concluding, finish)
+        self.slots.occupy(place, JOB, self.now, cost, concluding, finish)
 
     def run(self, until: float = 1000.0) -> None:
         while self._heap and self._heap[0][0] <= until:
@@ -61,8 +61,8 @@ def test_a_slot_is_busy_until_what_follows_from_its_job_is_done() -> None:
 
 def test_devices_of_their_own_do_not_slow_each_other_down() -> None:
     clock = Clock(alone)
-    for placement_of in range(3):
-        clock.occupy(placement_of, 3)
+    for place in range(3):
+        clock.occupy(place, 3)
     clock.run()
     assert clock.ended == {0: 3, 1: 3, 2: 3}
 
@@ -81,8 +81,8 @@ def test_three_jobs_on_two_cores_share_them() -> None:
 
 def test_the_end_of_a_job_is_told_without_what_follows_from_it_at_any_speed() -> None:
     clock = Clock(two_cores)
-    for placement_of in range(3):
-        clock.occupy(placement_of, 4, concluding=2)
+    for place in range(3):
+        clock.occupy(place, 4, concluding=2)
     clock.run()
     assert clock.ended[0] == pytest.approx(9)
     assert clock.slots[0].ended == pytest.approx(6)

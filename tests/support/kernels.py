@@ -13,7 +13,7 @@ from flowedge.device import kernel_library as library
 from flowedge.device.kernel_builds import Build, builds_of
 from flowedge.models.block import LayerBlock
 from flowedge.models.experts import MixtureMlp
-from flowedge.models.row_functions import aligned
+from flowedge.models.row_functions import whole_vectors
 
 FOLDER = Path(library.__file__).parents[1] / "kernels"
 RUNNING = [
@@ -50,7 +50,7 @@ def exact_by_torch() -> Iterator[None]:
     def find_exactness(block: LayerBlock) -> None:
         for layer in block.layers:
             mlp = layer.mlp.experts if isinstance(layer.mlp, MixtureMlp) else layer.mlp
-            mlp.activation = aligned(mlp.activation)  # CPUs round an element by where it is
+            mlp.activation = whole_vectors(mlp.activation)  # CPUs round an element by where it is
         block._test_exactness()  # noqa: SLF001 (its unit tests run on CPUs)
 
     with without_kernels(), pytest.MonkeyPatch.context() as patch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.models.exact.exactness import ExactOption
-from flowedge.models.exact.option import resolve_exact
+from flowedge.models.exact.option import ExactOption, resolve_exact
 from tests.support.kernels import without_kernels
 
 

@@ -14,7 +14,7 @@ import torch
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
 from flowedge.device.compute import DeviceProbe
 from flowedge.models.block import LayerBlock
-from flowedge.models.cuda_graphs.recording import Piece, PieceFunction
+from flowedge.models.cuda_graphs.recording import PieceFunction, Recording
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.planning.measuring import added_times, profiler
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like
@@ -35,7 +35,7 @@ OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
 class UnrecordableMaker:
     """A device that cannot record."""
 
-    def make(self, functions: Sequence[PieceFunction]) -> list[Piece]:
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
         raise RuntimeError(f"{len(functions)} functions cannot be recorded")
 
 
