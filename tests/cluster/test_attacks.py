@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,24 +26,17 @@ from flowedge.core.errors import AccessError, DeviceLostError
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.advertiser import Advertiser
 from flowedge.discovery.settings import DiscoverySettings
-from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc, measure_pb2
-from flowedge.v1.measure_pb2_grpc import MeasureStub
+from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION
-from tests.cluster.clusters import OLD, Cluster, enrolment_service, members, now
+from tests.cluster.clusters import OLD, Cluster, members, now
 from tests.cluster.impostor import call_as, impostor, posing_as
-from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
 
 HANDSHAKE = "Handshake failed"
 ANSWER_S = 10
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-    with enrolment_service(made):
-        yield made
+pytestmark = pytest.mark.usefixtures("service")
 
 
 @pytest.fixture(scope="module")
@@ -203,27 +195,6 @@ def test_an_agent_may_not_lead(
         )
 
 
-def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
-    cluster: Cluster, kitchen: AgentProcess, own_credentials: Credentials
-) -> None:
-    caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).credentials
-    probes: queue.SimpleQueue[measure_pb2.Probe | None] = queue.SimpleQueue()
-    with call_as(kitchen.address, own_credentials, caller) as channel:
-        call = MeasureStub(channel).Ping(iter(probes.get, None))
-        probes.put(measure_pb2.Probe(data=b"1"))
-        assert next(call).data == b"1"
-        cluster.authority.revoke("thief", now())
-        with pytest.raises(grpc.RpcError) as caught:
-            next(call)
-        assert isinstance(caught.value, grpc.Call)
-        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert "has been revoked" in str(caught.value.details())
-        probes.put(None)
-    kitchen.line("refused flowedge.v1.Measure/Ping", "thief (agent)", "has been revoked")
-    details = refused(kitchen, own_credentials, caller, grpc.StatusCode.PERMISSION_DENIED)
-    assert "has been revoked" in details
-
-
 @pytest.fixture
 def reader(cluster: Cluster) -> Security:
     """A client of the cluster, whose machine has the latest list."""
@@ -327,14 +298,7 @@ def test_advertisements_that_lie(
 
 def record(name: str, digit: str, address: str, cluster: str) -> AdvertisedDevice:
     return AdvertisedDevice(
-        name=name,
-        id=digit * 16,
-        address=address,
-        kind="test",
-        memory_total=1 << 30,
-        protocol_version=PROTOCOL_VERSION,
-        version="0.1.0",
-        cluster=cluster,
+        name, digit * 16, address, "test", 1 << 30, PROTOCOL_VERSION, "0.1.0", cluster=cluster
     )
 
 

@@ -14,9 +14,8 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.enrolment import join
 from flowedge.cluster.join_token import JoinToken
 from flowedge.core.errors import FlowEdgeError
-from tests.cluster.clusters import Cluster, enrolment_service, members, now
+from tests.cluster.clusters import Cluster, members, now
 from tests.cluster.raw_caller import half_send_many, raw_caller
-from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 
 MIB = 1 << 20
@@ -26,12 +25,7 @@ RECEIVE_S = 2.0  # of an agent
 HANG_S = 120.0
 METHODS = ("/flowedge.v1.Agent/BecomeDraftNode", "/flowedge.v1.Generation/Generate")
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-    with enrolment_service(made):
-        yield made
+pytestmark = pytest.mark.usefixtures("service")
 
 
 @pytest.fixture

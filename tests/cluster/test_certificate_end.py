@@ -20,21 +20,15 @@ from flowedge.network.address import split_address
 from flowedge.v1 import agent_pb2, measure_pb2
 from flowedge.v1.agent_pb2_grpc import AgentStub
 from flowedge.v1.measure_pb2_grpc import MeasureStub
-from tests.cluster.clusters import Cluster, enrolment_service, members, now
+from tests.cluster.clusters import Cluster, members, now
 from tests.cluster.impostor import call_as
-from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess
 
 LIFE = datetime.timedelta(seconds=4)
 ANSWER_S = 10
 CLOSED_S = 10
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-    with enrolment_service(made):
-        yield made
+pytestmark = pytest.mark.usefixtures("service")
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +100,10 @@ def test_neither_a_stream_nor_a_connection_outlives_its_certificate(
         await_closed(kitchen)
 
 
-def test_the_connection_of_a_revoked_certificate_is_closed(
+def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
     cluster: Cluster, kitchen: AgentProcess, server: Credentials
 ) -> None:
+    """Its call ends, its connection is closed, and it is refused on a new one."""
     caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).credentials
     with call_as(kitchen.address, server, caller) as channel:
         call = begin_stream(channel)
@@ -116,3 +111,9 @@ def test_the_connection_of_a_revoked_certificate_is_closed(
         code, details = end_of(call)
         assert code is grpc.StatusCode.PERMISSION_DENIED and "has been revoked" in details
         await_closed(kitchen)
+    kitchen.line("refused flowedge.v1.Measure/Ping", "thief (agent)", "has been revoked")
+    with call_as(kitchen.address, server, caller) as channel, pytest.raises(grpc.RpcError) as caught:
+        AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=ANSWER_S)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "has been revoked" in str(caught.value.details())

@@ -20,7 +20,7 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
-from tests.cluster.clusters import Cluster, enrolment_service, members
+from tests.cluster.clusters import Cluster, members
 from tests.cluster.floods import HandshakeFlood, attacker_context, count_open, handshake, silent_connections
 from tests.support.blocks import BLOCKS
 from tests.support.free_ports import free_ports
@@ -31,17 +31,6 @@ HANG_S = 300.0
 shards = [f"shard{number}" for number in range(BLOCKS)]
 
 pytestmark = pytest.mark.usefixtures("silent")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-
-
-@pytest.fixture(scope="module")
-def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
-    with enrolment_service(cluster) as running_service:
-        yield running_service
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +119,7 @@ def test_few_descriptors_are_not_used_up(cluster: Cluster, laptop: Security) -> 
 def test_old_versions_of_tls_are_refused(cluster: Cluster) -> None:
     """gRPC reads its environment when it is imported, so the agent is not forked."""
     state = cluster.member("cellar", CertificateRole.AGENT)
-    cellar = AgentProcess(
-        "",
-        "--host",
-        "127.0.0.1",
-        "--no-advertise",
-        environment={"FLOWEDGE_STATE_DIR": str(state)},
-        fresh=True,
-    )
-    with running(cellar):
+    with members([state], logs_grpc=True) as (cellar,):
         context = attacker_context(CredentialStore.open(state).member_file)
         assert handshake(cellar.address, context) == "TLSv1.3"
         context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -22,11 +22,6 @@ WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), 1)  # its service is off
-
-
-@pytest.fixture(scope="module")
 def draft_node(cluster: Cluster) -> Iterator[AgentProcess]:
     with members([cluster.member("d0", CertificateRole.DRAFT_NODE)]) as (agent,):
         yield agent
