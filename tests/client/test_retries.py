@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +15,8 @@ from flowedge.core.errors import (
     DrainingError,
     FlowEdgeError,
 )
-from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, serving, started, waiting
-
-Script = Callable[[Any, Any], Iterator[pb.GenerateEvent]]
+from tests.client.fake_node import Script, chunk, fail, finished, serving, started, waiting
 
 
 def failing(times: int, error: FlowEdgeError, *first: pb.GenerateEvent) -> Script:
@@ -30,9 +27,7 @@ def failing(times: int, error: FlowEdgeError, *first: pb.GenerateEvent) -> Scrip
         if left[0]:
             left[0] -= 1
             yield from first
-            status, details, metadata = to_status(error)
-            context.set_trailing_metadata(metadata)
-            context.abort(status, details)
+            fail(context, error)
         yield started()
         yield chunk("Hi", 5)
         yield finished()

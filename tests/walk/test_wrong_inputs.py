@@ -43,18 +43,6 @@ WRONG = [
     WrongInput("split text", (*HERE, "--split", "four"), ("four", "2,3,3")),
     WrongInput("more stages than layers", (*HERE[:2], "9", *HERE[3:]), ("9 stages", "8")),
     WrongInput("demo stages", ("demo", "--stages", "9"), ("9 stages", "8")),
-    WrongInput(
-        "too many tokens",
-        (*HERE, "--max-new-tokens", "100000"),
-        ("100000", "max-new-tokens", "2048"),
-        (1, 2),
-    ),
-    WrongInput(
-        "too long a prompt",
-        ("generate", "--stages", "2", "--prompt", "word " * 20_000),
-        ("prompt", "tokens", "2048"),
-        (1, 2),
-    ),
     WrongInput("drafter path", (*HERE, "--drafter", "/nowhere"), ("/nowhere", "hub id")),
     WrongInput("drafter word", (*HERE, "--drafter", "eagel"), ("eagel", "bundled")),
     WrongInput("model path", (*NGRAM, "--model", "/nowhere"), ("/nowhere", "hub id"), (1, 2)),
@@ -112,11 +100,7 @@ WRONG = [
     WrongInput("conversation of bytes", ("chat", "--load", "latin.jsonl"), ("latin.jsonl", "cannot be read")),
     # Types, names and files.
     WrongInput("misspelt option", (*HERE, "--temprature", "1"), ("--temprature", "--temperature")),
-    WrongInput(
-        "misspelt command",
-        ("generat",),
-        ("generat", "generate"),
-    ),
+    WrongInput("misspelt command", ("generat",), ("generat", "generate")),
     WrongInput("bytes in a prompt", (*HERE[:-1], b"caf\xe9"), ("--prompt", "UTF-8")),
     WrongInput("bytes in a file", ("generate", "--prompts", "latin.jsonl"), ("latin.jsonl", "UTF-8")),
     WrongInput("no prompts file", ("generate", "--prompts", "missing.jsonl"), ("missing.jsonl",)),
@@ -183,11 +167,7 @@ def check_refusal(ended: EndedCommand, wrong: WrongInput, server: str) -> None:
     assert ended.code in wrong.codes
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    WRONG,
-    ids=lambda wrong: wrong.name,
-)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_a_wrong_input_is_refused_at_once(wrong: WrongInput, home: UserHome, http_server: str) -> None:
     given = [
         part.replace("SERVER", http_server) if isinstance(part, str) else part for part in wrong.arguments
