@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.model import LayerSize, SmallModelSize
 from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts
 from flowedge.planning.roofline import LOGIT_BYTES
-from flowedge.planning.virtual_pipeline import place_of
+from flowedge.planning.virtual_pipeline import device_of
 from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
 from flowedge_testbed.emulation.emulate import MiddleProfile
 from flowedge_testbed.model_set import ModelSet
@@ -27,6 +26,7 @@ from flowedge_testbed.scenario import read_scenario
 from tests.planning.test_profile_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 from tests.support.session_jobs import batch_of
 from tests.support.truncated import first_layers
+from tests.testbed.conftest import results
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
 MIDDLE = MiddleProfile(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
@@ -41,12 +41,12 @@ EMULATED = [{"model": "llama2-7b", "quant": "int4", "middles": ["tiny_lm"]}]
 def test_a_middle_model_pays_for_its_layers_and_its_head() -> None:
     costs, layer = ProfileCosts(emulation(middles=(MIDDLE,))), LayerSize.of(SIZE)
     one = (layer.weights * 2 + 11 * layer.kv_bytes_per_row) / BYTES_PER_S + 4 * 11 * 2 / 10_000 + OVERHEAD
-    assert costs.layer(place_of(1), batch_of(forward(1, 10))) == pytest.approx(one)
+    assert costs.layer(device_of(1), batch_of(forward(1, 10))) == pytest.approx(one)
     head = (50 * 2 * 2 + 2 * LOGIT_BYTES * 50) / BYTES_PER_S + OVERHEAD
-    assert costs.stage_job(place_of(1), batch_of(forward(1, 10))) == pytest.approx(3 * one + head)
-    assert costs.latency(place_of(1)) == pytest.approx(0.007)
+    assert costs.stage_job(device_of(1), batch_of(forward(1, 10))) == pytest.approx(3 * one + head)
+    assert costs.latency(device_of(1)) == pytest.approx(0.007)
     assert costs.latency(-1) == pytest.approx(0.002), "the draft node's own link"
-    assert costs.transfer(place_of(1), Credit("s")) == pytest.approx(HEADER_BYTES / BYTES_PER_S)
+    assert costs.transfer(device_of(1), Credit("s")) == pytest.approx(HEADER_BYTES / BYTES_PER_S)
 
 
 def test_it_has_to_fit_its_device() -> None:
@@ -78,7 +78,7 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     for clock in ("replay", "virtual"):
         options = BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1)
         run_bench(options, BenchProgress(), replace(pair, middles=(middle,)))
-        found[clock] = json.loads((tmp_path / clock / "results.json").read_text())
+        found[clock] = results(tmp_path / clock)
     assert found["replay"]["runs"] == found["virtual"]["runs"]
     assert found["replay"]["outputs_differ"] == []
     alone, pipespec = found["replay"]["runs"]
