@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from flowedge_testbed.bench import BenchOptions, BenchProgress
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
 from tests.support.processes import CLI
+from tests.testbed.conftest import Bench, ScenarioFile
 
 pytestmark = pytest.mark.slow
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 
 
 def test_tasks_are_spread_over_processes(

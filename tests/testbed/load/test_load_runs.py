@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from flowedge_testbed.plan import cases
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
 from flowedge_testbed.workers import read_load_record
-from tests.testbed.conftest import SMALL
+from tests.testbed.conftest import SMALL, Bench, ScenarioFile, results
 
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 LOADED: dict[str, Any] = {
     "strategies": ["autoregressive", "naive_pp", "in batches", "flowspec"],
     "variants": {"in batches": {"strategy": "naive_pp"}},
@@ -28,11 +25,6 @@ LOADED: dict[str, Any] = {
 }
 SHORT_LOAD = {"clients": [3], "requests": 2, "new_tokens": [2, 4], "static_batches": ["in batches"]}
 PROMPTS = Dataset("own", ((1, 2, 3, 4), (5, 6, 7), (9, 8, 7, 6, 5)), 0)
-
-
-def results(out: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return content
 
 
 def plan(**changes: Any) -> LoadPlan:

@@ -7,10 +7,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -33,9 +32,7 @@ from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.support.processes import CLI
-
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
+from tests.testbed.conftest import Bench, ScenarioFile, results
 
 # Small enough that a test is short, slow enough that the real pair can keep up.
 MODEL = {
@@ -201,7 +198,7 @@ def test_a_load_on_paced_agents_gives_the_answers_of_replay(
         bench(loaded, tmp_path / clock, clock=clock)
         (file,) = (tmp_path / clock / "runs").glob("*.json")
         found[clock] = read_load_record(tmp_path / clock, file.stem)
-        assert json.loads((tmp_path / clock / "results.json").read_text())["outputs_differ"] == []
+        assert results(tmp_path / clock)["outputs_differ"] == []
         assert (tmp_path / clock / "gantt-flowspec.png").read_bytes().startswith(b"\x89PNG")
     paced, replayed = found["paced"], found["replay"]
     assert paced is not None
@@ -236,8 +233,8 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path, **options: s
     nano = library.device("orin-nano-8gb")
     forward = 2 * layer_s(nano, LayerSize.of(ModelProfile.model_validate(MODEL)), 1, 0, "none")
     for clock in ("paced", "replay"):
-        results = json.loads((tmp_path / clock / "results.json").read_text())
-        assert results["outputs_differ"] == []
+        written = results(tmp_path / clock)
+        assert written["outputs_differ"] == []
         files = (tmp_path / clock / "runs").glob("*.json")
         records = [read_record(tmp_path / clock, file.stem) for file in files]
         assert all(records)
