@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Iterator
 
@@ -126,15 +125,6 @@ def await_idle(cluster: Cluster, lost: AgentProcess) -> None:
             time.sleep(0.1)
 
 
-def await_no_cache(cluster: Cluster, lost: AgentProcess) -> None:
-    """The stages, apart from a lost one, forget all sessions."""
-    deadline = time.monotonic() + WAIT_S
-    for survivor in cluster.agents[1:]:
-        while survivor is not lost and survivor.describe().cache_bytes:
-            assert time.monotonic() < deadline, f"{survivor.name} keeps its cache"
-            time.sleep(0.1)
-
-
 @pytest.mark.timeout(600)
 def test_the_same_agents_work_again(cluster: Cluster) -> None:
     """Runs after the others: continued and replaced agents make a pipeline that gives an answer."""
@@ -174,42 +164,3 @@ def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
 
 def run_to_end(client: Client, **options: object) -> None:
     client.generate(PROMPT, **options).result()  # type: ignore[arg-type]
-
-
-@pytest.mark.timeout(600)
-def test_a_client_that_goes_away_closes_its_session(cluster: Cluster) -> None:
-    cluster.set_up()
-    with (
-        Client(cluster.draft_node.address) as client,
-        client.generate(PROMPT, max_new_tokens=1500, ignore_eos=True) as generation,
-    ):
-        next(generation)
-        assert any(agent.describe().cache_bytes for agent in cluster.agents[1:])
-    await_no_cache(cluster, cluster.draft_node)
-
-
-@pytest.mark.timeout(600)
-def test_sessions_at_once_do_not_see_each_other(cluster: Cluster) -> None:
-    cluster.set_up()
-    prompts = [f"What is {i} plus {i}?" for i in range(4)]
-    alone = [answer_of(cluster, prompt) for prompt in prompts]
-    together: list[list[int]] = [[] for _ in prompts]
-
-    def ask(index: int) -> None:
-        together[index] = answer_of(cluster, prompts[index])
-
-    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert together == alone
-
-
-def answer_of(cluster: Cluster, prompt: str) -> list[int]:
-    with (
-        Client(cluster.draft_node.address, timeout_s=120) as client,
-        client.generate(prompt, max_new_tokens=30, temperature=0.8, seed=5) as generation,
-    ):
-        list(generation)
-    return generation.token_ids

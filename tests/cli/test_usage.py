@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.request import NOISES
-from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge_testbed.bench_command import DraftNoise
 from tests.support.processes import CLI
 
@@ -162,10 +159,6 @@ def test_nobody_at_an_address_is_a_failure_not_wrong_usage(capsys: pytest.Captur
     assert run(["generate", "--prompt", "Hi", "--peers", "127.0.0.1:1,127.0.0.1:2"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
     assert run(["release", "127.0.0.1:1"]) == 1
-
-
-def test_the_quantisations_offered_are_those_there_are() -> None:
-    assert get_args(Quantisation) == QUANTISATIONS
 
 
 def test_the_kinds_of_drafting_offered_are_those_there_are() -> None:

@@ -122,7 +122,7 @@ def test_nobody_there() -> None:
     with Client("127.0.0.1:1") as client:
         with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
             client.generate("Hi").result()
-        with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(DeviceLostError, match=r"^device 127\.0\.0\.1:1: the connection failed: "):
             client.describe()
 
 
@@ -166,33 +166,6 @@ def test_events_out_of_place_are_refused(events: list[pb.GenerateEvent], expecte
         pytest.raises(expected),
     ):
         client.generate("Hi").result()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({}, "prompt or prompt_ids"),
-        ({"prompt": "a", "prompt_ids": [1]}, "prompt or prompt_ids"),
-        ({"prompt": " \n"}, "empty"),
-        ({"prompt_ids": []}, "prompt_ids"),
-        ({"prompt_ids": [-1]}, "prompt_ids"),
-        ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens"),
-        ({"prompt": "a", "temperature": -1.0}, "temperature"),
-        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
-        ({"prompt": "a", "top_p": 0.0}, "top_p"),
-        ({"prompt": "a", "top_k": -1}, "top_k"),
-        ({"prompt": "a", "seed": -1}, "seed"),
-        ({"prompt": "a", "seed": 2**63}, "seed"),
-        ({"prompt": "a", "noise": "loud"}, "noise is 'loud'; it must be plain or shared"),
-        ({"prompt": "a", "stop": "x"}, "stop"),
-        ({"prompt": "a", "stop": [""]}, "stop"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
-    arguments: dict[str, Any], complaint: str
-) -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(BadRequestError, match=complaint):
-        client.generate(**arguments)
 
 
 def test_an_address_is_checked() -> None:

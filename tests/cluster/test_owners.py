@@ -170,18 +170,9 @@ def test_a_command_of_root_joins_as_the_owner(state: Path, foreign: Path, tmp_pa
     cluster = Cluster(tmp_path, free_ports(2))
     before = described(foreign)
     with enrolment_service(cluster):
+        command = [sys.executable, "-m", "flowedge.cli.main", "join", "-", "--name", "kitchen"]
         joined = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "flowedge.cli.main",
-                "join",
-                "-",
-                "--name",
-                "kitchen",
-                "--dir",
-                str(state),
-            ],
+            [*command, "--dir", str(state)],
             input=cluster.token(),
             capture_output=True,
             text=True,
