@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -13,16 +12,16 @@ import pytest
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.core.ids import pipeline_label
-from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from tests.support.processes import AgentProcess, agents, become_pipeline
+from tests.support.stage_config import draft_node_role
+from tests.support.waiting import await_that
 
 pytestmark = [
     pytest.mark.slow,
 ]
-WAIT_S = 60.0
 STAGES = 3
 PROMPT = "Tell me a long story about the sea."
 
@@ -118,11 +117,9 @@ def test_the_client_learns_which_device_is_lost(
 
 def await_idle(cluster: Cluster, lost: AgentProcess) -> None:
     """The survivors give up their part in the broken pipeline, and with it sessions and weights."""
-    deadline = time.monotonic() + WAIT_S
     for survivor in cluster.agents[1:]:
-        while survivor is not lost and survivor.describe().role:
-            assert time.monotonic() < deadline, f"{survivor.name} keeps its role"
-            time.sleep(0.1)
+        if survivor is not lost:
+            await_that(lambda each=survivor: not each.describe().role, f"{survivor.name} keeps its role")  # type: ignore[misc]
 
 
 @pytest.mark.timeout(600)
@@ -137,12 +134,7 @@ def test_the_same_agents_work_again(cluster: Cluster) -> None:
 @pytest.mark.timeout(600)
 def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
     pipeline = cluster.set_up()
-    role = pb.DraftNodeRole(
-        pipeline="another",
-        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
-        stages=[cluster.agents[2].address],
-    )
-    role.protocol_version = cluster.draft_node.describe().protocol_version
+    role = draft_node_role("another", [cluster.agents[2].address])
     with grpc.insecure_channel(cluster.agents[1].address) as channel, pytest.raises(grpc.RpcError) as caught:
         list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=60))
     refused = from_status(caught.value, "v1")

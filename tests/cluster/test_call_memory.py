@@ -17,6 +17,7 @@ from flowedge.core.errors import FlowEdgeError
 from tests.cluster.clusters import Cluster, members, now
 from tests.cluster.raw_caller import half_send_many, raw_caller
 from tests.support.processes import AgentProcess
+from tests.support.waiting import await_that
 
 MIB = 1 << 20
 MESSAGE = 60 * MIB
@@ -67,10 +68,8 @@ def test_half_sent_messages_of_a_valid_client(cluster: Cluster, kitchen: AgentPr
         assert resident_mib(kitchen) < before + 60
         with Client(kitchen.address, security=cluster.security("honest", CertificateRole.CLIENT)) as client:
             assert client.describe().role == "idle"
-        deadline = time.monotonic() + HANG_S
-        while len(attacker.ended) < 40 * len(METHODS):
-            assert time.monotonic() < deadline, "a request may take for ever"
-            time.sleep(0.05)
+        everything = 40 * len(METHODS)
+        await_that(lambda: len(attacker.ended) == everything, "a request may take for ever", HANG_S)
     assert kitchen.line("refused flowedge.v1.Agent/BecomeDraftNode from guest (client)")
 
 

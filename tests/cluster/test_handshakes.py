@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.cluster.floods import HandshakeFlood, attacker_context, count_open, h
 from tests.support.blocks import BLOCKS
 from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess, FlowEdgeProcess, running
+from tests.support.waiting import await_that
 
 ATTACKER, SILENT = "127.0.0.2", "127.0.0.4"
 HANG_S = 300.0
@@ -93,10 +93,7 @@ def test_silent_connections_keep_nobody_out(number: int, agent: AgentProcess, la
     for _ in range(number // 1_500):
         with silent_connections(agent.address, 1_500, ATTACKER) as connections:
             check_serves(agent, laptop)
-            deadline = time.monotonic() + 30
-            while count_open(connections) > 32 and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert count_open(connections) <= 32
+            await_that(lambda: count_open(connections) <= 32, "more than 32 are open", 30)
         assert agent.running
     assert psutil.Process(agent.pid).num_fds() < 200
     agent.line("connections of 127.0.0.2 were ended: it had too many")
@@ -182,7 +179,4 @@ def test_two_agents_do_not_share_a_port(cluster: Cluster, agent: AgentProcess) -
 
 
 def test_a_connection_that_says_nothing_is_ended(silent: socket.socket) -> None:
-    deadline = time.monotonic() + HANG_S
-    while count_open([silent]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert count_open([silent]) == 0
+    await_that(lambda: count_open([silent]) == 0, "it is open", HANG_S)

@@ -14,7 +14,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2
@@ -23,6 +22,7 @@ from tests.cluster.impostor import call_as
 from tests.cluster.raw_caller import raw_caller
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
+from tests.support.stage_config import assembled
 
 pytestmark = pytest.mark.slow
 GENERATE = "/flowedge.v1.Generation/Generate"
@@ -51,12 +51,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     boss = cluster.security("boss", CertificateRole.ADMIN)
     with pytest.MonkeyPatch.context() as patch, members(states, deadlines={"read_s": READ_S}) as running:
         set_own_security(patch, boss)
-        draft_node, stage = running
-        assemble(
-            PipelineSpec(draft_node=draft_node.address, stages=(stage.address,), drafter=("bundled",)),
-            lambda *_: None,
-        )
-        yield Home(cluster, draft_node, stage)
+        assembled(running)
+        yield Home(cluster, *running)
 
 
 def is_answered(client: Client) -> bool:

@@ -6,7 +6,6 @@ import ipaddress
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.support.processes import CLI
+from tests.support.waiting import await_that
 from tests.testbed.conftest import Bench, ScenarioFile, results
 
 # Small enough that a test is short, slow enough that the real pair can keep up.
@@ -271,10 +271,8 @@ def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
     finally:
         owner.kill()
         owner.wait(10)
-    deadline = time.monotonic() + 60
-    while interface in interfaces() or any(psutil.pid_exists(int(pid)) for pid in pids):
-        assert time.monotonic() < deadline, "a namespace outlived its owner"
-        time.sleep(0.05)
+    await_that(lambda: interface not in interfaces(), "a link outlived its owner")
+    await_that(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), "a namespace outlived its owner")
 
 
 @pytest.mark.usefixtures("networks")
