@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from flowedge.discovery.settings import DiscoverySettings
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2, generation_pb2_grpc
 from flowedge.version import PROTOCOL_VERSION
 from tests.cluster.clusters import OLD, Cluster, members, now
-from tests.cluster.impostor import call_as, impostor, posing_as
+from tests.cluster.impostor import call_as, impostor, posing_as, refusal
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
 
@@ -76,11 +77,8 @@ def refused(
     agent: AgentProcess, server: Credentials, caller: Credentials | None, code: grpc.StatusCode
 ) -> str:
     """The details of the error that a call ends with."""
-    with call_as(agent.address, server, caller) as channel, pytest.raises(grpc.RpcError) as caught:
-        describe(channel)
-    assert isinstance(caught.value, grpc.Call)
-    assert caught.value.code() is code
-    return str(caught.value.details())
+    with call_as(agent.address, server, caller) as channel:
+        return refusal(lambda: describe(channel), code)
 
 
 def test_a_running_agent_renews_its_certificate_and_serves_on(
@@ -170,13 +168,8 @@ def test_a_peer_with_the_wrong_role(
         ),
     ]
     for caller, method, attempt in attempts:
-        with (
-            call_as(kitchen.address, own_credentials, caller) as channel,
-            pytest.raises(grpc.RpcError) as caught,
-        ):
-            attempt(channel)
-        assert isinstance(caught.value, grpc.Call)
-        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED, method
+        with call_as(kitchen.address, own_credentials, caller) as channel:
+            refusal(partial(attempt, channel), grpc.StatusCode.PERMISSION_DENIED)
         kitchen.line(f"refused {method} from", f"{caller.holder.member} may not call")
 
 

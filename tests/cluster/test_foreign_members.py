@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,13 +22,13 @@ from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.v1.pipeline_pb2 import LinkRequest
 from tests.cluster.clusters import Cluster, members
-from tests.cluster.impostor import call_as
+from tests.cluster.impostor import call_as, refusal
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
 from tests.support.stage_config import assembled, draft_node_role, stage_role
 
 ANSWER_S = 10
-DENIED = grpc.StatusCode.PERMISSION_DENIED
+denied = partial(refusal, code=grpc.StatusCode.PERMISSION_DENIED)
 
 
 @dataclass
@@ -80,15 +81,6 @@ def stream(channel: grpc.Channel, lane: str, pipeline: str, route: int = 0) -> N
     request = LinkRequest(pipeline=pipeline, route=route).SerializeToString()
     for _ in opened(request, timeout=ANSWER_S):
         pass
-
-
-def denied(attempt: Callable[[], object]) -> str:
-    """Check that a call is refused by role or name; return what the attacker is told."""
-    with pytest.raises(grpc.RpcError) as caught:
-        attempt()
-    assert isinstance(caught.value, grpc.Call)
-    assert caught.value.code() is DENIED, caught.value.details()
-    return str(caught.value.details())
 
 
 def test_another_agent_opens_no_in_band_stream(home: Home) -> None:
