@@ -19,9 +19,7 @@ from tests.support.processes import AgentProcess, agents, become_pipeline
 from tests.support.stage_config import draft_node_role
 from tests.support.waiting import await_that
 
-pytestmark = [
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.slow]
 STAGES = 3
 PROMPT = "Tell me a long story about the sea."
 

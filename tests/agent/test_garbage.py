@@ -23,10 +23,7 @@ from tests.support.links import RawLink, frame_of
 from tests.support.loops import in_loop
 from tests.support.processes import AgentProcess, agents, become_pipeline
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 REPLY_S = 60.0
 TEST_S = 300.0
 

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from flowedge.client import Client
-from flowedge.core.errors import (
-    BadRequestError,
-    CapacityError,
-    DeviceLostError,
-    DrainingError,
-    FlowEdgeError,
-)
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import Script, chunk, fail, finished, serving, started, waiting
 
@@ -68,11 +62,7 @@ def test_nothing_is_sent_again_after_its_start() -> None:
 
 def test_a_pause_ends_within_the_time_for_the_answer() -> None:
     script = failing(9, CapacityError.later("full", 30))
-    with (
-        serving(script) as (_, address),
-        Client(address, retries=5) as client,
-        pytest.raises(CapacityError),
-    ):
+    with serving(script) as (_, address), Client(address, retries=5) as client, pytest.raises(CapacityError):
         client.generate("Hi", timeout_s=5).result()
 
 

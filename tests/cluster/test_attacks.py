@@ -156,16 +156,8 @@ def test_a_peer_with_the_wrong_role(
                 )
             ),
         ),
-        (
-            client,
-            "flowedge.v1.Pipeline/InBand",
-            lambda c: list(frames(c, "InBand")),
-        ),
-        (
-            agent,
-            "flowedge.v1.Pipeline/Express",
-            lambda c: list(frames(c, "Express")),
-        ),
+        (client, "flowedge.v1.Pipeline/InBand", lambda c: list(frames(c, "InBand"))),
+        (agent, "flowedge.v1.Pipeline/Express", lambda c: list(frames(c, "Express"))),
     ]
     for caller, method, attempt in attempts:
         with call_as(kitchen.address, own_credentials, caller) as channel:
@@ -182,10 +174,7 @@ def test_an_agent_may_not_lead(
         AccessError,
         match=r"for kitchen \(agent\), so it cannot be a draft node; run .*--role agent,draft-node",
     ):
-        assemble(
-            PipelineSpec(draft_node=kitchen.address, stages=("127.0.0.1:9",)),
-            lambda *_: None,
-        )
+        assemble(PipelineSpec(draft_node=kitchen.address, stages=("127.0.0.1:9",)), lambda *_: None)
 
 
 @pytest.fixture

@@ -94,12 +94,7 @@ def test_a_false_signing_request_is_refused(name: str) -> None:
 
 def test_mutated_signing_requests_are_read_or_refused() -> None:
     chance, accepted = random.Random(1), 0
-    sources = [
-        request_for(new_key()),
-        full_request(),
-        wrong_request("rsa"),
-        wrong_request("another curve"),
-    ]
+    sources = [request_for(new_key()), full_request(), wrong_request("rsa"), wrong_request("another curve")]
     for _ in range(MUTATIONS):
         data = bytearray(chance.choice(sources))
         for _ in range(chance.choice((1, 1, 2, 5))):

@@ -102,10 +102,7 @@ def test_an_expired_token_is_refused(
 
 
 def test_a_proxy_with_its_own_certificate_is_told_nothing(
-    cluster: Cluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The proxy may even pass on the real CA's certificate, which is public."""
     other = Cluster(tmp_path / "other", 1)

@@ -145,12 +145,7 @@ async def test_silent_callers_are_closed_in_time(home: Cluster, monkeypatch: pyt
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.load_cert_chain(garage.member_file)
-        for encrypted, sent in (
-            (None, b""),
-            (None, b"\x16\x03\x01"),
-            (context, b""),
-            (context, b"x" * 31),
-        ):
+        for encrypted, sent in ((None, b""), (None, b"\x16\x03\x01"), (context, b""), (context, b"x" * 31)):
             reader, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=encrypted)
             writer.write(sent)
             with contextlib.suppress(OSError):

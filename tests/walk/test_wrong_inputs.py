@@ -60,12 +60,7 @@ WRONG = [
         ("empty", "flowedge join"),
     ),
     WrongInput("token", ("join", "-"), ("flowedge1-", "flowedge cluster token"), stdin=b"nonsense\n"),
-    WrongInput(
-        "role",
-        ("cluster", "token", "--role", "king"),
-        ("king", "client"),
-        unsaid=("Value error",),
-    ),
+    WrongInput("role", ("cluster", "token", "--role", "king"), ("king", "client"), unsaid=("Value error",)),
     # The gateway and the chat.
     WrongInput(
         "port in use",

@@ -51,10 +51,7 @@ def test_each_method_has_a_run_at_each_point() -> None:
     [
         ({"load": {"requests": 3}}, "a load has no point; give clients or arrivals_per_s"),
         ({"load": {"clients": [2], "static_batches": ["moon"]}}, "names moon, which is no method here"),
-        (
-            {"load": {"arrivals_per_s": [2], "static_batches": ["naive_pp"]}},
-            "static_batches are of clients",
-        ),
+        ({"load": {"arrivals_per_s": [2], "static_batches": ["naive_pp"]}}, "static_batches are of clients"),
         ({"load": {"clients": [2], "new_tokens": [9, 4]}}, "new_tokens goes from 9 to 4"),
         ({"load": {"clients": [2], "new_tokens": [4, 9]}}, "load.new_tokens goes up to 9, max_new_tokens is"),
         ({"seeds": [0, 1]}, "a load takes one seed"),
