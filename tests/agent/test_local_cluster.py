@@ -19,6 +19,7 @@ from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import agent_pb2_grpc as agent_rpc
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 from tests.support.waiting import await_that
 
@@ -58,7 +59,7 @@ def test_other_programs_neither_find_the_agents_nor_may_call_them() -> None:
         address = cluster.draft_node.address
         for options in (["--timeout", "2"], ["--peers", address]):
             command = [*CLI, "devices", "--json", *options]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = run_command(command)
             assert "hidden-" not in done.stdout
         assert "was started by a command for itself" in done.stdout
         for metadata in ((), ((METADATA_KEY, "guessed"),)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, options_of, serving, started
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 
 PROMPT = "Tell me a story about a lamp."
@@ -49,9 +49,7 @@ def test_standard_input_in_a_pipe_and_a_stop_string(cluster4: str) -> None:
         "--stop",
         word,
     ]
-    done = subprocess.run(
-        [*command, "--quiet"], input=PROMPT + "\n", capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_command([*command, "--quiet"], input=PROMPT + "\n", check=True)
     assert done.stdout == whole.partition(word)[0] + "\n"
     assert done.stderr == ""
 

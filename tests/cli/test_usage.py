@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.core.request import NOISES
 from flowedge_testbed.bench_command import DraftNoise
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
@@ -137,13 +137,7 @@ def test_streams_that_are_closed_are_read_and_written_as_empty() -> None:
         ("generate --stages 1 --prompt -", "<&-", "standard input: the prompt is empty"),
         ("--version", ">&-", ""),
     ):
-        done = subprocess.run(
-            ["sh", "-c", f'"$@" {arguments} {closed}', "sh", *CLI],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_command(["sh", "-c", f'"$@" {arguments} {closed}', "sh", *CLI])
         assert (done.returncode, done.stdout) == (2 if complaint else 0, "")
         assert done.stderr == (f"flowedge: {complaint}\n" if complaint else "")
 
@@ -170,9 +164,7 @@ def test_an_error_nobody_foresaw_is_one_line_too() -> None:
         "import sys; from flowedge.cli import main; "
         "main.run = lambda: 1 // 0; sys.argv = ['flowedge']; main.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_command([sys.executable, "-c", code])
     assert done.returncode == 1
     assert done.stderr.startswith("flowedge: internal error: ZeroDivisionError")
     assert done.stderr.count("\n") == 1

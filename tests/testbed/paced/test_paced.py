@@ -30,6 +30,7 @@ from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLo
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 from tests.support.waiting import await_that
 from tests.testbed.conftest import Bench, ScenarioFile, results
@@ -280,9 +281,7 @@ def test_two_networks_do_not_meet() -> None:
     before = interfaces()
     with Namespaces(1) as one, Namespaces(2) as other:
         assert len({*one.hosts, *other.hosts}) == 3
-        listing = subprocess.run(
-            other.enter(1, ["ip", "-4", "-oneline", "address"]), capture_output=True, text=True, check=True
-        )
+        listing = run_command(other.enter(1, ["ip", "-4", "-oneline", "address"]), check=True)
         assert other.hosts[1] in listing.stdout
         assert not any(host in listing.stdout for host in (*one.hosts, other.hosts[0]))
         other.limit(0, 150.0)
