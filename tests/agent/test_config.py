@@ -142,11 +142,6 @@ def test_other_variables_are_none_of_its_business(monkeypatch: pytest.MonkeyPatc
     assert load(None).config == AgentConfig()
 
 
-def test_a_file_that_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
-    with pytest.raises(BadRequestError, match=r"missing\.toml cannot be read: No such file"):
-        load(tmp_path / "missing.toml")
-
-
 def test_print_config_gives_a_file_that_means_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

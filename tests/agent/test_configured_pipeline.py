@@ -17,6 +17,7 @@ from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
+from tests.support.loops import in_loop
 
 STAGES = ("10.0.0.3:7070", "10.0.0.4:7070")
 IDLE = [("v2", "b:1"), ("v1", "a:1"), ("v3", "c:1")]
@@ -127,26 +128,23 @@ def test_a_failure_is_tried_again(turns: list[Callable[[], None]]) -> None:
     assert len(device.asked) == 3
 
 
-def test_an_error_that_nobody_foresaw_does_not_end_it() -> None:
+@in_loop(120.0)
+async def test_an_error_that_nobody_foresaw_does_not_end_it() -> None:
     """The keeper under its supervision: it raises anything, and assembles the pipeline when it can."""
+    config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, look_s=0.01))
+    info = SimpleNamespace(name="d0", id="0")
+    device, ready = Device(), asyncio.Event()
+    errors = [KeyError("a name"), RecursionError()]
 
-    async def run() -> None:
-        config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, look_s=0.01))
-        info = SimpleNamespace(name="d0", id="0")
-        device, ready = Device(), asyncio.Event()
-        errors = [KeyError("a name"), RecursionError()]
+    async def lead(request: pb.DraftNodeRole, report: ReportProgress) -> None:
+        if errors:
+            raise errors.pop()
+        await device.lead(request, report)
+        ready.set()
 
-        async def lead(request: pb.DraftNodeRole, report: ReportProgress) -> None:
-            if errors:
-                raise errors.pop()
-            await device.lead(request, report)
-            ready.set()
-
-        agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
-        async with keep_pipeline(agent, lead):
-            await asyncio.wait_for(ready.wait(), 60)
-
-    asyncio.run(run())
+    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
+    async with keep_pipeline(agent, lead):
+        await asyncio.wait_for(ready.wait(), 60)
 
 
 def test_another_pipeline_is_left_alone(turns: list[Callable[[], None]]) -> None:

@@ -15,11 +15,9 @@ from flowedge.agent.operations import AGENT, GENERATION, MEASURE, PIPELINE
 from flowedge.client.sync import Generation
 from flowedge.core.errors import DrainingError
 from flowedge.network.grpc_status import from_status
-from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
-from flowedge.version import PROTOCOL_VERSION
 from tests.support.processes import AgentProcess, agents, become_pipeline
-from tests.support.stage_config import stage_config
+from tests.support.stage_config import stage_role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WAIT_S = 60.0
@@ -89,13 +87,7 @@ def expect_metrics(d0: AgentProcess, v1: AgentProcess, statistics: dict[str, Any
 
 
 def refused_role(agent: AgentProcess) -> Exception:
-    role = pb.StageRole(
-        pipeline="other",
-        config=stage_config().to_json(),
-        layer_stop=1,
-        downstream=agent.address,
-        protocol_version=PROTOCOL_VERSION,
-    )
+    role = stage_role("other", downstream=agent.address)
     with grpc.insecure_channel(agent.address) as channel, pytest.raises(grpc.RpcError) as caught:
         list(rpc.AgentStub(channel).BecomeStage(role, timeout=WAIT_S))
     return from_status(caught.value, agent.name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
-import time
 from collections.abc import Iterator
 
 import grpc
@@ -14,16 +12,14 @@ import pytest
 from flowedge import Client
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.core.ids import pipeline_label
-from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from tests.support.processes import AgentProcess, agents, become_pipeline
+from tests.support.stage_config import draft_node_role
+from tests.support.waiting import await_that
 
-pytestmark = [
-    pytest.mark.slow,
-]
-WAIT_S = 60.0
+pytestmark = [pytest.mark.slow]
 STAGES = 3
 PROMPT = "Tell me a long story about the sea."
 
@@ -119,20 +115,9 @@ def test_the_client_learns_which_device_is_lost(
 
 def await_idle(cluster: Cluster, lost: AgentProcess) -> None:
     """The survivors give up their part in the broken pipeline, and with it sessions and weights."""
-    deadline = time.monotonic() + WAIT_S
     for survivor in cluster.agents[1:]:
-        while survivor is not lost and survivor.describe().role:
-            assert time.monotonic() < deadline, f"{survivor.name} keeps its role"
-            time.sleep(0.1)
-
-
-def await_no_cache(cluster: Cluster, lost: AgentProcess) -> None:
-    """The stages, apart from a lost one, forget all sessions."""
-    deadline = time.monotonic() + WAIT_S
-    for survivor in cluster.agents[1:]:
-        while survivor is not lost and survivor.describe().cache_bytes:
-            assert time.monotonic() < deadline, f"{survivor.name} keeps its cache"
-            time.sleep(0.1)
+        if survivor is not lost:
+            await_that(lambda each=survivor: not each.describe().role, f"{survivor.name} keeps its role")  # type: ignore[misc]
 
 
 @pytest.mark.timeout(600)
@@ -147,12 +132,7 @@ def test_the_same_agents_work_again(cluster: Cluster) -> None:
 @pytest.mark.timeout(600)
 def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
     pipeline = cluster.set_up()
-    role = pb.DraftNodeRole(
-        pipeline="another",
-        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
-        stages=[cluster.agents[2].address],
-    )
-    role.protocol_version = cluster.draft_node.describe().protocol_version
+    role = draft_node_role("another", [cluster.agents[2].address])
     with grpc.insecure_channel(cluster.agents[1].address) as channel, pytest.raises(grpc.RpcError) as caught:
         list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=60))
     refused = from_status(caught.value, "v1")
@@ -174,42 +154,3 @@ def test_refusals_are_typed_and_name_the_reason(cluster: Cluster) -> None:
 
 def run_to_end(client: Client, **options: object) -> None:
     client.generate(PROMPT, **options).result()  # type: ignore[arg-type]
-
-
-@pytest.mark.timeout(600)
-def test_a_client_that_goes_away_closes_its_session(cluster: Cluster) -> None:
-    cluster.set_up()
-    with (
-        Client(cluster.draft_node.address) as client,
-        client.generate(PROMPT, max_new_tokens=1500, ignore_eos=True) as generation,
-    ):
-        next(generation)
-        assert any(agent.describe().cache_bytes for agent in cluster.agents[1:])
-    await_no_cache(cluster, cluster.draft_node)
-
-
-@pytest.mark.timeout(600)
-def test_sessions_at_once_do_not_see_each_other(cluster: Cluster) -> None:
-    cluster.set_up()
-    prompts = [f"What is {i} plus {i}?" for i in range(4)]
-    alone = [answer_of(cluster, prompt) for prompt in prompts]
-    together: list[list[int]] = [[] for _ in prompts]
-
-    def ask(index: int) -> None:
-        together[index] = answer_of(cluster, prompts[index])
-
-    threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert together == alone
-
-
-def answer_of(cluster: Cluster, prompt: str) -> list[int]:
-    with (
-        Client(cluster.draft_node.address, timeout_s=120) as client,
-        client.generate(prompt, max_new_tokens=30, temperature=0.8, seed=5) as generation,
-    ):
-        list(generation)
-    return generation.token_ids

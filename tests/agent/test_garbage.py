@@ -20,13 +20,12 @@ from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status
 from flowedge.protocol import wire
 from tests.support.links import RawLink, frame_of
+from tests.support.loops import in_loop
 from tests.support.processes import AgentProcess, agents, become_pipeline
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 REPLY_S = 60.0
+TEST_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -138,39 +137,33 @@ def test_every_kind_of_garbage_gets_a_fault_and_harms_nobody(pipeline: list[Agen
     assert answer(pipeline[0]) == expected[:24]
 
 
-def test_bytes_that_are_no_frame_do_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
-    async def test() -> None:
-        head = wire.to_head(segment()).SerializeToString()
-        async with Stranger(pipeline[1].address) as stranger:
-            await stranger.write(frame_of(b"\xff\xff"), frame_of(b"\x0a\x05abc"), frame_of(head, b"12"))
-            faults = [await stranger.fault() for _ in range(3)]
-            assert [fault.session for fault in faults] == ["?", "?", "g"]
-            assert {fault.code for fault in faults} == {"protocol"}
-
-    asyncio.run(test())
+@in_loop(TEST_S)
+async def test_bytes_that_are_no_frame_do_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
+    head = wire.to_head(segment()).SerializeToString()
+    async with Stranger(pipeline[1].address) as stranger:
+        await stranger.write(frame_of(b"\xff\xff"), frame_of(b"\x0a\x05abc"), frame_of(head, b"12"))
+        faults = [await stranger.fault() for _ in range(3)]
+        assert [fault.session for fault in faults] == ["?", "?", "g"]
+        assert {fault.code for fault in faults} == {"protocol"}
 
 
-def test_a_session_belongs_to_the_stream_that_opened_it(pipeline: list[AgentProcess]) -> None:
-    async def test() -> None:
-        address = pipeline[1].address
-        async with Stranger(address) as owner, Stranger(address) as thief:
-            await owner.write(wire.to_bytes(Open("mine", 64)))
-            await asyncio.sleep(1)
-            for message in (segment(session="mine"), prune(session="mine"), Close("mine")):
-                await thief.write(wire.to_bytes(message))
-                assert "not opened on this stream" in (await thief.fault()).reason
-
-    asyncio.run(test())
+@in_loop(TEST_S)
+async def test_a_session_belongs_to_the_stream_that_opened_it(pipeline: list[AgentProcess]) -> None:
+    address = pipeline[1].address
+    async with Stranger(address) as owner, Stranger(address) as thief:
+        await owner.write(wire.to_bytes(Open("mine", 64)))
+        await asyncio.sleep(1)
+        for message in (segment(session="mine"), prune(session="mine"), Close("mine")):
+            await thief.write(wire.to_bytes(message))
+            assert "not opened on this stream" in (await thief.fault()).reason
 
 
-def test_an_oversized_frame_does_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
-    async def test() -> None:
-        async with Stranger(pipeline[1].address) as stranger:
-            await stranger.write(frame_of(b"", bytes(2 * MAX_FRAME_BYTES)), frame_of(b"\xff\xff"))
-            assert "at most" in (await stranger.fault()).reason
-            assert "are not the head of a frame" in (await stranger.fault()).reason
-
-    asyncio.run(test())
+@in_loop(TEST_S)
+async def test_an_oversized_frame_does_not_end_the_stream(pipeline: list[AgentProcess]) -> None:
+    async with Stranger(pipeline[1].address) as stranger:
+        await stranger.write(frame_of(b"", bytes(2 * MAX_FRAME_BYTES)), frame_of(b"\xff\xff"))
+        assert "at most" in (await stranger.fault()).reason
+        assert "are not the head of a frame" in (await stranger.fault()).reason
 
 
 def test_streams_that_have_no_place_are_refused(pipeline: list[AgentProcess]) -> None:

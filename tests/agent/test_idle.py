@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import uuid
 from pathlib import Path
 
 from flowedge.agent import main
 from flowedge.discovery.discovery import discover
+from tests.support.commands import run_command
 from tests.support.free_ports import free_port
 from tests.support.processes import agents
 
@@ -49,7 +49,7 @@ asyncio.run(main(int(sys.argv[1])))
 
 def modules_of_an_idle_agent() -> set[str]:
     command = [sys.executable, "-c", IDLE, str(free_port())]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    said = run_command(command, check=True).stdout
     return {name.strip() for name in said.splitlines()}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.breadth import dealt
+from tests.support.commands import run_command
 
 MEBIBYTE = 1 << 20
 MOST_BESIDE_WEIGHTS = 400 * MEBIBYTE  # 300 MiB of a stage and 315 MiB of a draft node were measured
@@ -74,7 +74,7 @@ print(json.dumps([sorted(sys.modules), resident - held.weight_bytes]))
 )
 def test_unused_modules_are_not_imported(role: str, quant: str, drafter: str) -> None:
     command = [sys.executable, "-c", ROLE, role, quant, drafter]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = run_command(command)
     assert said.returncode == 0, said.stderr
     modules, beside_weights = json.loads(said.stdout.splitlines()[-1])
     assert {"torch", "flowedge.models.decoder_layer"} <= set(modules)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import grpc
@@ -20,7 +19,9 @@ from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import agent_pb2_grpc as agent_rpc
+from tests.support.commands import run_command
 from tests.support.processes import CLI
+from tests.support.waiting import await_that
 
 PARENT = """
 import sys, time
@@ -58,7 +59,7 @@ def test_other_programs_neither_find_the_agents_nor_may_call_them() -> None:
         address = cluster.draft_node.address
         for options in (["--timeout", "2"], ["--peers", address]):
             command = [*CLI, "devices", "--json", *options]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            done = run_command(command)
             assert "hidden-" not in done.stdout
         assert "was started by a command for itself" in done.stdout
         for metadata in ((), ((METADATA_KEY, "guessed"),)):
@@ -91,10 +92,7 @@ def test_agents_end_when_their_parent_is_killed() -> None:
     finally:
         parent.kill()
         parent.wait(10)
-    deadline = time.monotonic() + 60
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < deadline, "an agent outlived its parent"
-        time.sleep(0.05)
+    await_that(lambda: not any(psutil.pid_exists(pid) for pid in pids), "an agent outlived its parent")
 
 
 def test_an_agent_that_ends_at_its_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

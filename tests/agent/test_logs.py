@@ -15,11 +15,11 @@ import pytest
 
 from flowedge import Client
 from flowedge.agent.logs import JsonFormatter, TextFormatter, goes_to_journal
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.ids import check_request_id, request_of, session_of
 from flowedge.core.log_fields import about
 from tests.support.processes import AgentProcess
+from tests.support.stage_config import assembled
 
 
 def record(message: str, *arguments: object, **changes: object) -> logging.LogRecord:
@@ -91,11 +91,7 @@ def test_a_session_is_named_after_its_request() -> None:
 @pytest.fixture
 def pipeline(idle_agents: list[AgentProcess]) -> list[AgentProcess]:
     """A draft node and two stages."""
-    addresses = [agent.address for agent in idle_agents[:3]]
-    assemble(
-        PipelineSpec(draft_node=addresses[0], stages=tuple(addresses[1:]), drafter=("bundled",)),
-        lambda *_: None,
-    )
+    assembled(idle_agents[:3])
     return idle_agents[:3]
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +12,8 @@ import pytest
 from flowedge.cli.main import run
 from flowedge.client import Client
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, keep_alive, options_of, serving, started
+from tests.client.fake_node import chunk, options_of, serving, started
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 
 PROMPT = "Tell me a story about a lamp."
@@ -52,9 +49,7 @@ def test_standard_input_in_a_pipe_and_a_stop_string(cluster4: str) -> None:
         "--stop",
         word,
     ]
-    done = subprocess.run(
-        [*command, "--quiet"], input=PROMPT + "\n", capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_command([*command, "--quiet"], input=PROMPT + "\n", check=True)
     assert done.stdout == whole.partition(word)[0] + "\n"
     assert done.stderr == ""
 
@@ -71,30 +66,6 @@ def test_an_error_in_an_answer_begins_on_a_line_of_its_own(capsys: pytest.Captur
     assert captured.out == "Once upon\n"
     assert captured.err.startswith("flowedge: ")
     assert "the lamp went out" in captured.err
-
-
-def test_ctrl_c_ends_the_answer_and_the_request() -> None:
-    cancelled = threading.Event()
-
-    def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
-        context.add_callback(cancelled.set)
-        yield started()
-        yield chunk("Once upon", 1, 2)
-        while context.is_active():
-            yield keep_alive()
-            time.sleep(0.1)
-
-    with serving(script) as (_, address):
-        command = [*CLI, "generate", "--peers", address, "--prompt", PROMPT]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None and process.stderr is not None
-            assert process.stdout.read(9) == "Once upon"
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == "\n"
-    assert "cancelled" in err and "Traceback" not in err
-    assert cancelled.wait(10), "the draft node does not work on"
 
 
 def test_a_system_message_reaches_the_draft_node_in_a_conversation(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.cli.main import COMMANDS
+from tests.support.commands import run_command
 from tests.support.processes import CLI, COLD_CLI
 
 HEAVY = {"torch", "transformers", "bitsandbytes"}
@@ -66,15 +67,11 @@ def probed(
     (directory / "sitecustomize.py").write_text(PROBE, encoding="utf-8")
     path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
     told = directory / "told.json"
-    done = subprocess.run(
+    done = run_command(
         [*cli, *arguments],
         input="",
-        capture_output=True,
-        text=True,
         cwd=directory,
         env={**os.environ, "PYTHONPATH": path, "PROBED": str(told), "GRPC_VERBOSITY": "NONE"},
-        timeout=120,
-        check=False,
     )
     return done, json.loads(told.read_text(encoding="utf-8"))
 

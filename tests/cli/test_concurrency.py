@@ -17,9 +17,8 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.core.errors import CapacityError
-from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import Script, chunk, keep_alive, options_of, serving, started, waiting
+from tests.client.fake_node import Script, chunk, fail, keep_alive, options_of, serving, started, waiting
 from tests.support.processes import CLI
 
 PROMPTS = [
@@ -38,12 +37,6 @@ def prompts_file(directory: Path, prompts: list[str]) -> str:
     file = directory / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts), encoding="utf-8")
     return str(file)
-
-
-def refuse(context: grpc.ServicerContext, error: CapacityError) -> None:
-    _, details, metadata = to_status(error)
-    context.set_trailing_metadata(metadata)
-    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
 
 
 def test_answers_are_those_of_one_at_a_time_in_the_order_of_the_file(
@@ -118,10 +111,10 @@ def test_a_draft_node_without_room_is_asked_again_when_it_said(
         times.setdefault(request.prompt, []).append(time.monotonic())
         yield waiting(1)
         if tries[request.prompt] < 3:
-            refuse(context, CapacityError.later("no room", 0.2))
+            fail(context, CapacityError.later("no room", 0.2))
         yield started()
         yield chunk(request.prompt, 1)
-        refuse(context, CapacityError.later("no room any more", 0.2))
+        fail(context, CapacityError.later("no room any more", 0.2))
 
     prompts = PROMPTS[:3]
     with serving(script) as (_, address):
@@ -140,7 +133,7 @@ def test_a_wait_longer_than_the_time_for_the_answer_is_an_error_at_once(
 ) -> None:
     def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
         yield waiting(3, 9.0)
-        refuse(context, CapacityError.later("no room", 3000.0))
+        fail(context, CapacityError.later("no room", 3000.0))
 
     with serving(script) as (node, address):
         assert run(["generate", "--peers", address, "--prompt", "Hi", "--priority", "batch"]) == 1
@@ -151,7 +144,8 @@ def test_a_wait_longer_than_the_time_for_the_answer_is_an_error_at_once(
     assert options_of(request).priority == "batch"
 
 
-def test_ctrl_c_ends_all_requests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [pytest.param(1, id="one-prompt"), pytest.param(3, id="three-of-a-file")])
+def test_ctrl_c_ends_all_requests(at_once: int, tmp_path: Path) -> None:
     cancelled = threading.Semaphore(0)
 
     def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
@@ -163,18 +157,19 @@ def test_ctrl_c_ends_all_requests(tmp_path: Path) -> None:
             time.sleep(0.1)
 
     with serving(script) as (node, address):
-        prompts = prompts_file(tmp_path, PROMPTS)
-        command = [*CLI, "generate", "--peers", address, "--prompts", prompts, "--concurrency", "3"]
+        file = ["--prompts", prompts_file(tmp_path, PROMPTS), "--concurrency", str(at_once)]
+        prompts = ["--prompt", PROMPTS[0]] if at_once == 1 else file
+        command = [*CLI, "generate", "--peers", address, *prompts]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None and process.stderr is not None
             assert process.stdout.read(9) == "Once upon"
-            while len(node.requests) < 3:
+            while len(node.requests) < at_once:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
-        for _ in range(3):
+        for _ in range(at_once):
             assert cancelled.acquire(timeout=10), "the draft node does not work on"
     assert process.returncode == 130
     assert out == "\n"
     assert "cancelled" in err and "Traceback" not in err
-    assert len(node.requests) == 3, "nothing more is asked"
+    assert len(node.requests) == at_once, "nothing more is asked"

@@ -14,6 +14,15 @@ from tests.support.processes import AgentProcess
 from tests.text.test_tokenizer import byte_level
 
 
+def checked(agents: list[AgentProcess], *models: str) -> int:
+    """Generate on three agents by sampling, and check the answer."""
+    peers = ",".join(agent.address for agent in agents[:3])
+    prompt = ["--prompt", "The quick brown fox jumps", "--max-new-tokens", "24"]
+    return run(
+        ["generate", "--peers", peers, "--check", *models, *prompt, "--temperature", "0.8", "--seed", "3"]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemma3", "qwen3_moe"])
 def test_generate_with_the_check(
@@ -22,10 +31,7 @@ def test_generate_with_the_check(
     make_tiny(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)
     model = ["--model", str(tmp_path), "--drafter", "none", "--strategy", "autoregressive"]
-    prompt = ["--prompt", "The quick brown fox jumps", "--max-new-tokens", "24"]
-    sampling = ["--temperature", "0.8", "--seed", "3"]
-    peers = ",".join(agent.address for agent in idle_agents[:3])
-    assert run(["generate", "--peers", peers, "--check", *model, *prompt, *sampling]) == 0
+    assert checked(idle_agents, *model) == 0
     assert "check: the output is identical to the plain model's" in capsys.readouterr().err
 
 
@@ -37,10 +43,7 @@ def test_an_eagle3_head_drafts(
     save_small_lm(model, num_hidden_layers=8)
     save_eagle3_head(head, hidden=32, vocab=4096, draft_vocab=1000)
     models = ["--model", str(model), "--drafter", str(head), "--strategy", "auto"]
-    prompt = ["--prompt", "The quick brown fox jumps", "--max-new-tokens", "24"]
-    sampling = ["--temperature", "0.8", "--seed", "3"]
-    peers = ",".join(agent.address for agent in idle_agents[:3])
-    assert run(["generate", "--peers", peers, "--check", *models, *prompt, *sampling]) == 0
+    assert checked(idle_agents, *models) == 0
     told = capsys.readouterr().err
     assert "check: the output is identical to the plain model's" in told
     assert "what the drafter reads of inner layers comes w" in told, "with every row, or when it is accepted"

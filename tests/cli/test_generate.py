@@ -87,16 +87,6 @@ def test_a_difference_that_is_no_tie_exits_3(
     assert "DIFFERS from the plain model's: 1 of 1 outputs" in capsys.readouterr().err
 
 
-def test_more_than_the_model_can_hold_is_refused_up_front(
-    cluster4: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--prompt", PROMPT, "--max-new-tokens", "100000"]
-    assert run(["generate", "--peers", cluster4, *options]) == 1
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("flowedge: ")
-    assert "2048" in error
-
-
 def test_a_split_is_not_that_of_the_pipeline(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ["generate", "--peers", cluster4, "--prompt", PROMPT, "--max-new-tokens", "2", "--split"]
     assert run([*ask, "2,2,2,2"]) == 0

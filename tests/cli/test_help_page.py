@@ -80,15 +80,6 @@ def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) ->
     assert err == ""
 
 
-def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["genrate"]) == 2
-    assert "did you mean generate?" in capsys.readouterr().err
-    assert run(["devices", "--peeers", "a:1"]) == 2
-    assert "--peers" in capsys.readouterr().err
-
-
 def test_help_and_an_error_in_a_terminal_of_60_columns() -> None:
     code, text = run_in_terminal(["devices", "--help"], 60)
     assert code == 0

@@ -6,12 +6,12 @@ All commands run in one process that nothing was imported in before, those that 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from flowedge.cli.main import COMMANDS
+from tests.support.commands import run_command
 from tests.support.free_ports import free_port
 
 COMPUTES = {"torch", "transformers", "bitsandbytes", "numpy", "tokenizers", "safetensors", "accelerate"}
@@ -73,7 +73,7 @@ def test_a_command_imports_what_it_needs_alone(tmp_path: Path) -> None:
     planned, told = steps(tmp_path), tmp_path / "told.json"
     given = json.dumps([(step.arguments, sorted(step.forbidden)) for step in planned])
     command = [sys.executable, "-c", RUN, given, str(told)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = run_command(command, timeout=300, check=True)
     assert json.loads(told.read_text()) == [[" ".join(step.arguments), step.code, []] for step in planned]
     listed = done.stdout.partition("FlowEdge runs")[0]
     assert all(f"  {name} " in listed for name in COMMANDS)

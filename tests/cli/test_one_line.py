@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+
+from tests.support.commands import run_command
 
 ADDED = """
 import contextlib, importlib.util, io, json, sys
@@ -70,7 +71,7 @@ print(json.dumps({
 
 def test_a_setting_of_a_pipeline_and_an_option_of_a_request_take_a_line_each(tmp_path: object) -> None:
     command = [sys.executable, "-c", ADDED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_command(command)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "help": [True] * 4,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 
 
@@ -23,9 +24,7 @@ def taken() -> Iterator[int]:
 
 def _run(*arguments: str, state: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_STATE_HOME": str(state), **variables}
-    return subprocess.run(
-        [*CLI, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return run_command([*CLI, *arguments], env=environment)
 
 
 def test_a_port_in_use_is_one_sentence(taken: int, tmp_path: Path) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.request import NOISES
-from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge_testbed.bench_command import DraftNoise
+from tests.support.commands import run_command
 from tests.support.processes import CLI
 
 HI = ["generate", "--prompt", "Hi", "--stages", "2"]
@@ -61,7 +58,6 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, "--peers", "127.0.0.1:1,127.0.0.1:2"], "either --stages or --peers"),
         ([*HI, "--drafter", "none", "--strategy", "flowspec"], "--strategy flowspec needs a drafter"),
         ([*HI, "--top-k", "99999999999"], "top_k"),
-        ([*HI, "--split", "5,4"], "adds up to 9 layers, but the model has 8"),
         ([*HI, "--model", "bundeld"], "did you mean bundled?"),
         ([*HI, "--model", "./missing"], "./missing: no such directory"),
         ([*HI, "--tokenizer", "/missing/tokenizer"], "/missing/tokenizer: no such directory"),
@@ -141,13 +137,7 @@ def test_streams_that_are_closed_are_read_and_written_as_empty() -> None:
         ("generate --stages 1 --prompt -", "<&-", "standard input: the prompt is empty"),
         ("--version", ">&-", ""),
     ):
-        done = subprocess.run(
-            ["sh", "-c", f'"$@" {arguments} {closed}', "sh", *CLI],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_command(["sh", "-c", f'"$@" {arguments} {closed}', "sh", *CLI])
         assert (done.returncode, done.stdout) == (2 if complaint else 0, "")
         assert done.stderr == (f"flowedge: {complaint}\n" if complaint else "")
 
@@ -165,15 +155,6 @@ def test_nobody_at_an_address_is_a_failure_not_wrong_usage(capsys: pytest.Captur
     assert run(["release", "127.0.0.1:1"]) == 1
 
 
-def test_a_device_that_does_not_answer_is_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["devices", "--peers", "127.0.0.1:1", "--json"]) == 0
-    assert "connection failed" in capsys.readouterr().out
-
-
-def test_the_quantisations_offered_are_those_there_are() -> None:
-    assert get_args(Quantisation) == QUANTISATIONS
-
-
 def test_the_kinds_of_drafting_offered_are_those_there_are() -> None:
     assert tuple(noise.value for noise in DraftNoise) == (*NOISES, "both")
 
@@ -183,9 +164,7 @@ def test_an_error_nobody_foresaw_is_one_line_too() -> None:
         "import sys; from flowedge.cli import main; "
         "main.run = lambda: 1 // 0; sys.argv = ['flowedge']; main.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_command([sys.executable, "-c", code])
     assert done.returncode == 1
     assert done.stderr.startswith("flowedge: internal error: ZeroDivisionError")
     assert done.stderr.count("\n") == 1

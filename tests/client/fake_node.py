@@ -11,7 +11,9 @@ from typing import Any
 
 import grpc
 
+from flowedge.core.errors import FlowEdgeError
 from flowedge.core.generate_options import GenerateOptions
+from flowedge.network.grpc_status import to_status
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2_grpc
 from flowedge.v1 import generation_pb2 as pb
 
@@ -23,6 +25,13 @@ Script = Callable[[pb.GenerateRequest, grpc.ServicerContext], Iterable[pb.Genera
 def options_of(request: pb.GenerateRequest) -> GenerateOptions:
     """Return the options that a client has sent."""
     return GenerateOptions.from_json(request.options)
+
+
+def fail(context: grpc.ServicerContext, error: FlowEdgeError) -> None:
+    """End the answer of a script with an error, as a draft node does."""
+    status, details, metadata = to_status(error)
+    context.set_trailing_metadata(metadata)
+    context.abort(status, details)
 
 
 class FakeNode(generation_pb2_grpc.GenerationServicer, agent_pb2_grpc.AgentServicer):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,9 +24,17 @@ from flowedge.core.errors import (
     ProtocolError,
 )
 from flowedge.core.generate_options import GenerateOptions
-from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, keep_alive, options_of, serving, started
+from tests.client.fake_node import (
+    EndlessAnswer,
+    chunk,
+    fail,
+    finished,
+    keep_alive,
+    options_of,
+    serving,
+    started,
+)
 
 
 def good(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
@@ -97,7 +104,7 @@ def test_a_silent_node_is_lost_and_named() -> None:
     with serving(silent) as (_, address), Client(address, silence_s=0.4) as client:
         generation = client.generate("Hi")
         assert next(generation).text == "Hel"
-        with pytest.raises(DeviceLostError, match="no sign of life") as caught:
+        with pytest.raises(DeviceLostError, match=r"for 0\.4 s, the limit given by silence_s") as caught:
             next(generation)
     assert caught.value.device == address
 
@@ -115,7 +122,7 @@ def test_nobody_there() -> None:
     with Client("127.0.0.1:1") as client:
         with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
             client.generate("Hi").result()
-        with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(DeviceLostError, match=r"^device 127\.0\.0\.1:1: the connection failed: "):
             client.describe()
 
 
@@ -129,13 +136,11 @@ def test_nobody_there() -> None:
     ],
 )
 def test_errors_of_the_node_come_through_typed(error: FlowEdgeError) -> None:
-    def fail(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
+    def failing(request: Any, context: Any) -> Iterator[pb.GenerateEvent]:
         yield started()
-        status, details, metadata = to_status(error)
-        context.set_trailing_metadata(metadata)
-        context.abort(status, details)
+        fail(context, error)
 
-    with serving(fail) as (_, address), Client(address) as client, pytest.raises(type(error)) as caught:
+    with serving(failing) as (_, address), Client(address) as client, pytest.raises(type(error)) as caught:
         client.generate("Hi", request_id="r-1").result()
     assert str(caught.value) == f"{error} (request r-1)"
     assert type(caught.value) is type(error)
@@ -163,51 +168,19 @@ def test_events_out_of_place_are_refused(events: list[pb.GenerateEvent], expecte
         client.generate("Hi").result()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({}, "prompt or prompt_ids"),
-        ({"prompt": "a", "prompt_ids": [1]}, "prompt or prompt_ids"),
-        ({"prompt": " \n"}, "empty"),
-        ({"prompt_ids": []}, "prompt_ids"),
-        ({"prompt_ids": [-1]}, "prompt_ids"),
-        ({"prompt": "a", "max_new_tokens": 0}, "max_new_tokens"),
-        ({"prompt": "a", "temperature": -1.0}, "temperature"),
-        ({"prompt": "a", "temperature": float("nan")}, "temperature"),
-        ({"prompt": "a", "top_p": 0.0}, "top_p"),
-        ({"prompt": "a", "top_k": -1}, "top_k"),
-        ({"prompt": "a", "seed": -1}, "seed"),
-        ({"prompt": "a", "seed": 2**63}, "seed"),
-        ({"prompt": "a", "noise": "loud"}, "noise is 'loud'; it must be plain or shared"),
-        ({"prompt": "a", "stop": "x"}, "stop"),
-        ({"prompt": "a", "stop": [""]}, "stop"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
-    arguments: dict[str, Any], complaint: str
-) -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(BadRequestError, match=complaint):
-        client.generate(**arguments)
-
-
 def test_an_address_is_checked() -> None:
     with pytest.raises(BadRequestError, match="host:port"):
         Client("somewhere")
 
 
 def test_leaving_an_answer_ends_its_call() -> None:
-    ended = threading.Event()
-
-    def endless(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
-        context.add_callback(ended.set)
-        yield from silent(request, context)
-
+    endless = EndlessAnswer()
     with serving(endless) as (_, address), Client(address) as client:
         generation = client.generate("Hi")
         next(generation)
         del generation
         gc.collect()
-        assert ended.wait(5)
+        assert endless.ended.wait(5)
 
 
 def test_two_answers_of_one_client_do_not_mix() -> None:

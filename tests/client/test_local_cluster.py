@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 import flowedge
 from flowedge.core.errors import BadRequestError
+from tests.support.commands import run_command
 
 SCRIPT = """
 import asyncio, flowedge
@@ -29,13 +29,11 @@ print(answer.finish_reason, *(device.name for device in devices))
 @pytest.mark.proof
 def test_a_cluster_answers_and_ends_with_its_program() -> None:
     """That it ends with its context is shown by the example of docs/client.md."""
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
-    )
+    ran = run_command([sys.executable, "-c", SCRIPT])
     assert ran.returncode == 0, ran.stderr
     reason, *names = ran.stdout.split()
     assert reason in ("eos", "length")
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = run_command(["ps", "-eo", "args"], check=True).stdout
     for name in names:
         assert name not in listed
 

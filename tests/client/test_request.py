@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import pytest
 
 from flowedge.client import AsyncClient, Client
 from flowedge.client.request import prompt_request
-from flowedge.core.errors import BadRequestError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.generate_options import GenerateOptions
 
 
@@ -33,17 +32,25 @@ from flowedge.core.generate_options import GenerateOptions
         ({"strategy": 3}, "strategy is 3 (int); it must be text"),
         ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5 (float); it must be an integer"),
         ({"max_new_tokens": True}, "max_new_tokens is True (bool); it must be an integer"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be from 1 to 2147483647"),
         ({"max_new_tokens": 2**31}, "max_new_tokens is 2147483648; it must be from 1 to 2147483647"),
         ({"temperature": "warm"}, "temperature is 'warm' (str); it must be a number"),
         ({"temperature": None}, "temperature is None (NoneType); it must be a number"),
+        ({"temperature": -1.0}, "temperature is -1.0; it must be 0, or finite and 1e-06 or more"),
+        ({"temperature": float("nan")}, "temperature is nan; it must be 0, or finite and 1e-06 or more"),
+        ({"top_p": 0.0}, "top_p is 0.0; it must be above 0 and at most 1"),
         ({"top_p": "1"}, "top_p is '1' (str); it must be a number"),
         ({"top_k": 1.0}, "top_k is 1.0 (float); it must be an integer"),
+        ({"top_k": -1}, "top_k is -1; it must be from 0 to 2147483647"),
+        ({"seed": -1}, "seed is -1; it must be from 0 to 9223372036854775807"),
+        ({"seed": 2**63}, "seed is 9223372036854775808; it must be from 0 to 9223372036854775807"),
         ({"seed": "7"}, "seed is '7' (str); it must be an integer or None"),
         ({"strategy_options": [1]}, "strategy_options is [1] (list); it must be a dict of numbers"),
         (
             {"strategy_options": {"a": "b"}},
             "strategy_options is {'a': 'b'} (dict); it must be a dict of numbers",
         ),
+        ({"noise": "loud"}, "noise is 'loud'; it must be plain or shared"),
         ({"noise": 3}, "noise is 3 (int); it must be text"),
         ({"priority": 3}, "priority is 3 (int); it must be text"),
         ({"priority": "urgent"}, "priority is 'urgent'; it must be interactive, normal or batch"),
@@ -59,6 +66,11 @@ from flowedge.core.generate_options import GenerateOptions
         ({"prompt": None, "prompt_ids": "ab"}, "prompt_ids is 'ab' (str); it must be one or more token ids"),
         ({"prompt": None, "prompt_ids": 3}, "prompt_ids is 3 (int); it must be one or more token ids"),
         ({"prompt": None, "prompt_ids": [1, 1.5]}, "prompt_ids[1] is 1.5 (float); it must be an integer"),
+        ({"prompt": None}, "give either prompt or prompt_ids or text"),
+        ({"prompt_ids": [1]}, "give either prompt or prompt_ids or text"),
+        ({"prompt": " \n"}, "the prompt is empty"),
+        ({"prompt": None, "prompt_ids": []}, "prompt_ids is empty; it must be one or more token ids"),
+        ({"prompt": None, "prompt_ids": [-1]}, "prompt_ids[0] is -1; it must be from 0 to 2147483647"),
     ],
 )
 def test_what_is_wrong_is_named(arguments: dict[str, Any], complaint: str) -> None:
@@ -130,14 +142,6 @@ def test_a_web_server_at_the_address_is_a_protocol_error() -> None:
         ):
             with pytest.raises(ProtocolError, match=f"{address} is not a FlowEdge agent"):
                 attempt()
-
-
-def test_nobody_at_the_address_is_told_in_few_words() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-    with Client(address) as client, pytest.raises(FlowEdgeError) as caught:
-        client.describe()
-    assert str(caught.value).startswith(f"device {address}: the connection failed: Connection refused")
 
 
 def test_a_system_message_makes_a_conversation() -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from flowedge.client import Client
-from flowedge.core.errors import (
-    BadRequestError,
-    CapacityError,
-    DeviceLostError,
-    DrainingError,
-    FlowEdgeError,
-)
-from flowedge.network.grpc_status import to_status
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, serving, started, waiting
-
-Script = Callable[[Any, Any], Iterator[pb.GenerateEvent]]
+from tests.client.fake_node import Script, chunk, fail, finished, serving, started, waiting
 
 
 def failing(times: int, error: FlowEdgeError, *first: pb.GenerateEvent) -> Script:
@@ -30,9 +21,7 @@ def failing(times: int, error: FlowEdgeError, *first: pb.GenerateEvent) -> Scrip
         if left[0]:
             left[0] -= 1
             yield from first
-            status, details, metadata = to_status(error)
-            context.set_trailing_metadata(metadata)
-            context.abort(status, details)
+            fail(context, error)
         yield started()
         yield chunk("Hi", 5)
         yield finished()
@@ -73,11 +62,7 @@ def test_nothing_is_sent_again_after_its_start() -> None:
 
 def test_a_pause_ends_within_the_time_for_the_answer() -> None:
     script = failing(9, CapacityError.later("full", 30))
-    with (
-        serving(script) as (_, address),
-        Client(address, retries=5) as client,
-        pytest.raises(CapacityError),
-    ):
+    with serving(script) as (_, address), Client(address, retries=5) as client, pytest.raises(CapacityError):
         client.generate("Hi", timeout_s=5).result()
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from flowedge.client import AsyncClient, Client
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.network.grpc_status import to_status
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, finished, keep_alive, options_of, serving, started, waiting
+from tests.client.fake_node import chunk, fail, finished, keep_alive, options_of, serving, started, waiting
 
 
 def waits(request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:
@@ -58,9 +57,7 @@ def test_a_request_that_has_begun_does_not_wait_again() -> None:
 def test_the_time_after_which_to_try_again_reaches_the_client() -> None:
     def script(request: Any, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
         yield waiting(1)
-        _, details, metadata = to_status(CapacityError.later("no room", 7.5))
-        context.set_trailing_metadata(metadata)
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+        fail(context, CapacityError.later("no room", 7.5))
 
     with serving(script) as (_, address), Client(address) as client:
         answer = client.generate("Hi")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc
@@ -71,3 +72,12 @@ def call_as(
     options = [("grpc.ssl_target_name_override", server.holder.dns_name)]
     with grpc.secure_channel(address, credentials, options=options) as channel:
         yield channel
+
+
+def refusal(attempt: Callable[[], object], code: grpc.StatusCode) -> str:
+    """Hold that a call ends with a status; return what the caller is told."""
+    with pytest.raises(grpc.RpcError) as caught:
+        attempt()
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is code, caught.value.details()
+    return str(caught.value.details())

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowedge.network.address import split_address
+from tests.cluster.floods import attacker_context
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
@@ -36,7 +37,8 @@ class RawCaller:
     ) -> None:
         """state: directory of a member's credentials; None for a caller without a certificate."""
         plain = socket.create_connection(split_address(address), 10)
-        self._socket = plain if plaintext else _context(state).wrap_socket(plain)
+        certificate = None if state is None else state / "identity" / "member.pem"
+        self._socket = plain if plaintext else attacker_context(certificate).wrap_socket(plain)
         self._socket.settimeout(None)
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -205,16 +207,6 @@ def half_send_many(caller: RawCaller, method: str, calls: int, size: int, patien
     for thread in threads:
         thread.join()
     return sum(taken)
-
-
-def _context(state: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    if state is not None:
-        context.load_cert_chain(state / "identity" / "member.pem")
-    return context
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:

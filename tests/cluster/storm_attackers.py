@@ -37,7 +37,7 @@ from tests.cluster.impostor import call_as
 from tests.cluster.raw_caller import half_send_many, raw_caller
 from tests.discovery.packets import MALFORMED, announcement, sender
 from tests.support.links import frame_of, send_frames
-from tests.support.stage_config import stage_config
+from tests.support.stage_config import stage_role
 
 HANDSHAKERS, SILENT = "127.0.0.2", "127.0.0.3"  # addresses that the attackers call from
 PAUSE_S = 0.5  # between two attacks of a process
@@ -180,13 +180,7 @@ class Attackers:
             self._stream("rival", name, "Express")
             with self._channel("rival", name) as channel:
                 agent = agent_pb2_grpc.AgentStub(channel)
-                role = agent_pb2.StageRole(
-                    pipeline=self._target.pipeline,
-                    config=stage_config().to_json(),
-                    layer_stop=1,
-                    downstream=self._target.agents["d0"],
-                    protocol_version=PROTOCOL_VERSION,
-                )
+                role = stage_role(self._target.pipeline, downstream=self._target.agents["d0"])
                 with contextlib.suppress(grpc.RpcError):
                     list(agent.BecomeStage(role, timeout=ANSWER_S))
                 with contextlib.suppress(grpc.RpcError):

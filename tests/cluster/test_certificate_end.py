@@ -6,6 +6,7 @@ import datetime
 import queue
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,21 +21,15 @@ from flowedge.network.address import split_address
 from flowedge.v1 import agent_pb2, measure_pb2
 from flowedge.v1.agent_pb2_grpc import AgentStub
 from flowedge.v1.measure_pb2_grpc import MeasureStub
-from tests.cluster.clusters import Cluster, enrolment_service, members, now
-from tests.cluster.impostor import call_as
-from tests.support.free_ports import free_ports
+from tests.cluster.clusters import Cluster, members, now
+from tests.cluster.impostor import call_as, refusal
 from tests.support.processes import AgentProcess
 
 LIFE = datetime.timedelta(seconds=4)
 ANSWER_S = 10
 CLOSED_S = 10
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-    with enrolment_service(made):
-        yield made
+pytestmark = pytest.mark.usefixtures("service")
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +77,6 @@ def begin_stream(channel: grpc.Channel) -> Any:
     return call
 
 
-def end_of(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as caught:
-        next(call)
-    assert isinstance(caught.value, grpc.Call)
-    return caught.value.code(), str(caught.value.details())
-
-
 def test_neither_a_stream_nor_a_connection_outlives_its_certificate(
     cluster: Cluster, kitchen: AgentProcess, server: Credentials
 ) -> None:
@@ -98,21 +86,26 @@ def test_neither_a_stream_nor_a_connection_outlives_its_certificate(
         call_as(kitchen.address, server, short_lived(cluster, "brief")) as streaming,
     ):
         AgentStub(calling).Clock(agent_pb2.ClockRequest(), timeout=ANSWER_S)
-        code, details = end_of(begin_stream(streaming))
-        assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert "the certificate of brief (agent) expired on" in details
+        stream = begin_stream(streaming)
+        told = refusal(lambda: next(stream), grpc.StatusCode.PERMISSION_DENIED)
+        assert "the certificate of brief (agent) expired on" in told
         with pytest.raises(grpc.RpcError):  # its certificate has expired before
             AgentStub(calling).Clock(agent_pb2.ClockRequest(), timeout=ANSWER_S)
         await_closed(kitchen)
 
 
-def test_the_connection_of_a_revoked_certificate_is_closed(
+def test_a_peer_that_is_revoked_in_the_middle_of_a_call(
     cluster: Cluster, kitchen: AgentProcess, server: Credentials
 ) -> None:
+    """Its call ends, its connection is closed, and it is refused on a new one."""
     caller = CredentialStore.open(cluster.member("thief", CertificateRole.AGENT)).credentials
     with call_as(kitchen.address, server, caller) as channel:
         call = begin_stream(channel)
         cluster.authority.revoke("thief", now())
-        code, details = end_of(call)
-        assert code is grpc.StatusCode.PERMISSION_DENIED and "has been revoked" in details
+        told = refusal(lambda: next(call), grpc.StatusCode.PERMISSION_DENIED)
+        assert "has been revoked" in told
         await_closed(kitchen)
+    kitchen.line("refused flowedge.v1.Measure/Ping", "thief (agent)", "has been revoked")
+    with call_as(kitchen.address, server, caller) as channel:
+        describe = partial(AgentStub(channel).Describe, agent_pb2.DescribeRequest(), timeout=ANSWER_S)
+        assert "has been revoked" in refusal(describe, grpc.StatusCode.PERMISSION_DENIED)

@@ -19,6 +19,7 @@ from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.core.errors import AccessError, DeviceLostError
 from tests.cluster.clusters import MINUTE, Cluster, now
+from tests.support.loops import in_loop
 
 WAIT_S = 10
 
@@ -46,7 +47,8 @@ async def end_of_call(guard: Guard, caller: CredentialStore, begun: asyncio.Even
         await asyncio.Event().wait()
 
 
-def test_a_list_that_comes_with_a_renewal_ends_the_calls_of_revoked_members(
+@in_loop(120.0)
+async def test_a_list_that_comes_with_a_renewal_ends_the_calls_of_revoked_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path, 1)  # its service cannot be reached
@@ -63,14 +65,10 @@ def test_a_list_that_comes_with_a_renewal_ends_the_calls_of_revoked_members(
     monkeypatch.setattr(credential_renewal, "refresh_revoked", cannot_be_reached)
     monkeypatch.setattr(credential_renewal, "renew", renew)
     monkeypatch.setattr(credential_renewal, "renewal_time", lambda *_: now() - MINUTE)
-
-    async def steps() -> None:
-        guard, begun = Guard(lambda: own.revoked), asyncio.Event()
-        call = asyncio.create_task(end_of_call(guard, thief, begun))
-        await begun.wait()
-        server = cast(RenewableServer, None)  # the certificate stays, so there is nothing to show
-        async with renewing_credentials(Security(own), guard, server, 60.0):
-            with pytest.raises(AccessError, match=r"thief \(agent\).*has been revoked"):
-                await asyncio.wait_for(call, WAIT_S)
-
-    asyncio.run(steps())
+    guard, begun = Guard(lambda: own.revoked), asyncio.Event()
+    call = asyncio.create_task(end_of_call(guard, thief, begun))
+    await begun.wait()
+    server = cast(RenewableServer, None)  # the certificate stays, so there is nothing to show
+    async with renewing_credentials(Security(own), guard, server, 60.0):
+        with pytest.raises(AccessError, match=r"thief \(agent\).*has been revoked"):
+            await asyncio.wait_for(call, WAIT_S)

@@ -6,7 +6,7 @@ import datetime
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.certificates import new_key, pem_of, request_for, requested_key
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.join_throttle import JoinThrottle
+from flowedge.cluster.join_token import JoinToken
 from flowedge.cluster.member import CertificateHolder, authority_name
 from flowedge.cluster.member_ledger import MemberLedger, TokenGrant
 from flowedge.core.errors import AccessError
@@ -37,16 +38,7 @@ P256 = bytes.fromhex("06082a8648ce3d030107")  # the curve's object identifier in
 ANSWER_S = 30.0
 MUTATIONS = 4000
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("cluster"), free_ports(2))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
-    with enrolment_service(cluster) as service:
-        yield service
+pytestmark = pytest.mark.usefixtures("service")
 
 
 @pytest.fixture
@@ -102,12 +94,7 @@ def test_a_false_signing_request_is_refused(name: str) -> None:
 
 def test_mutated_signing_requests_are_read_or_refused() -> None:
     chance, accepted = random.Random(1), 0
-    sources = [
-        request_for(new_key()),
-        full_request(),
-        wrong_request("rsa"),
-        wrong_request("another curve"),
-    ]
+    sources = [request_for(new_key()), full_request(), wrong_request("rsa"), wrong_request("another curve")]
     for _ in range(MUTATIONS):
         data = bytearray(chance.choice(sources))
         for _ in range(chance.choice((1, 1, 2, 5))):
@@ -130,42 +117,34 @@ def test_mutated_signing_requests_are_read_or_refused() -> None:
     assert accepted < MUTATIONS // 10
 
 
-def call(cluster: Cluster, secret: bytes, request: bytes, name: str = "x") -> grpc.StatusCode:
-    """Join once over TLS; return the status."""
+def connected(cluster: Cluster) -> grpc.Channel:
+    """A channel to the enrolment service over TLS."""
     tls = grpc.ssl_channel_credentials(pem_of(cluster.authority.certificate))
     options = [("grpc.ssl_target_name_override", authority_name(cluster.authority.id))]
-    with grpc.secure_channel(cluster.address, tls, options=options) as channel:
-        try:
-            asked = pb.JoinRequest(secret=secret, name=name, signing_request=request)
-            rpc.EnrolmentStub(channel).Join(asked, timeout=ANSWER_S)
-        except grpc.RpcError as error:
-            status: grpc.StatusCode = error.code()
-            assert status != grpc.StatusCode.PERMISSION_DENIED or "\n" not in error.details()
-            return status
-    return grpc.StatusCode.OK
+    return grpc.secure_channel(cluster.address, tls, options=options)
 
 
-def details(cluster: Cluster, secret: bytes) -> str:
-    tls = grpc.ssl_channel_credentials(pem_of(cluster.authority.certificate))
-    options = [("grpc.ssl_target_name_override", authority_name(cluster.authority.id))]
-    with grpc.secure_channel(cluster.address, tls, options=options) as channel:
-        asked = pb.JoinRequest(secret=secret, name="x", signing_request=request_for(new_key()))
+def joined(cluster: Cluster, secret: bytes, request: bytes) -> tuple[grpc.StatusCode, str]:
+    """Join once; return the status and its details."""
+    asked = pb.JoinRequest(secret=secret, name="x", signing_request=request)
+    with connected(cluster) as channel:
         try:
             rpc.EnrolmentStub(channel).Join(asked, timeout=ANSWER_S)
         except grpc.RpcError as error:
-            return str(error.details())
-    return ""
+            status, details = error.code(), str(error.details())
+            assert status != grpc.StatusCode.PERMISSION_DENIED or "\n" not in details
+            return status, details
+    return grpc.StatusCode.OK, ""
 
 
 def test_guessing_is_throttled_and_a_right_token_waits_seconds(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, free_ports(2))
     with enrolment_service(cluster) as service:
-        token = cluster.authority.new_token(
-            frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()
-        )
+        token = JoinToken.decode(cluster.token())
         unknown = wrong_request("unknown curve")
-        assert call(cluster, bytes(24), unknown) == grpc.StatusCode.PERMISSION_DENIED
-        answers = [details(cluster, bytes([number]) * 24) for number in range(60)]
+        assert joined(cluster, bytes(24), unknown)[0] == grpc.StatusCode.PERMISSION_DENIED
+        good = request_for(new_key())
+        answers = [joined(cluster, bytes([number]) * 24, good)[1] for number in range(60)]
         judged = sum("not known to this cluster" in answer for answer in answers)
         refused = sum("too many attempts to join from" in answer for answer in answers)
         assert judged + refused == 60
@@ -174,7 +153,7 @@ def test_guessing_is_throttled_and_a_right_token_waits_seconds(tmp_path: Path) -
         service.line("may try to join again in")
         waiting = threading.Event()
         for _ in range(120):
-            if call(cluster, token.secret, request_for(new_key())) == grpc.StatusCode.OK:
+            if joined(cluster, token.secret, good)[0] == grpc.StatusCode.OK:
                 break
             waiting.wait(0.5)
         else:
@@ -273,14 +252,10 @@ def test_a_ledger_of_a_former_version_is_opened(tmp_path: Path) -> None:
 
 def test_the_service_answers_while_the_ledger_is_locked(cluster: Cluster) -> None:
     """Another process holds the ledger's lock; the first join waits for it, and other callers are served."""
-    token = cluster.authority.new_token(
-        frozenset({CertificateRole.AGENT}), 15 * MINUTE, [cluster.address], now=now()
-    )
-    tls = grpc.ssl_channel_credentials(pem_of(cluster.authority.certificate))
-    options = [("grpc.ssl_target_name_override", authority_name(cluster.authority.id))]
+    token = JoinToken.decode(cluster.token())
     with (
         closing(sqlite3.connect(cluster.ca / "authority" / "ledger.sqlite3", isolation_level=None)) as ledger,
-        grpc.secure_channel(cluster.address, tls, options=options) as channel,
+        connected(cluster) as channel,
     ):
         stub = rpc.EnrolmentStub(channel)
         stub.Authority(pb.AuthorityRequest(), timeout=ANSWER_S)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.core.errors import FlowEdgeError, ProtocolError
 from flowedge.device.disk_cache.digest import digest_of
@@ -20,6 +19,7 @@ from flowedge.weights.manifest import parse_manifest, parse_quantised
 from tests.cluster.clusters import Cluster, members
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
+from tests.support.stage_config import assembled
 
 PROMPT_BYTES = 1 << 18  # the most that an agent takes by default
 PROMPTS = 6
@@ -35,10 +35,7 @@ def pipeline(tmp_path: Path) -> Iterator[tuple[Cluster, list[AgentProcess]]]:
     boss = cluster.security("boss", CertificateRole.ADMIN)
     with pytest.MonkeyPatch.context() as patch, members(states, limits=LIMITS) as running:
         set_own_security(patch, boss)
-        assemble(
-            PipelineSpec(draft_node=running[0].address, stages=(running[1].address,)),
-            lambda *_: None,
-        )
+        assembled(running, drafter=None)
         yield cluster, running
 
 

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.errors import AccessError
-from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.v1.pipeline_pb2 import LinkRequest
-from flowedge.version import PROTOCOL_VERSION
 from tests.cluster.clusters import Cluster, members
-from tests.cluster.impostor import call_as
+from tests.cluster.impostor import call_as, refusal
 from tests.support.processes import AgentProcess
 from tests.support.seams import set_own_security
-from tests.support.stage_config import stage_config
+from tests.support.stage_config import assembled, draft_node_role, stage_role
 
 ANSWER_S = 10
-DENIED = grpc.StatusCode.PERMISSION_DENIED
+denied = partial(refusal, code=grpc.StatusCode.PERMISSION_DENIED)
 
 
 @dataclass
@@ -74,15 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     laptop = cluster.security("laptop", CertificateRole.CLIENT)
     with members(states) as agents, pytest.MonkeyPatch.context() as patch:
         set_own_security(patch, laptop)
-        yield Home(cluster, agents, pipeline_of(agents), laptop)
-
-
-def pipeline_of(agents: list[AgentProcess]) -> str:
-    d0, *stages = (agent.address for agent in agents)
-    return assemble(
-        PipelineSpec(draft_node=d0, stages=tuple(stages), drafter=("bundled",)),
-        lambda *_: None,
-    )
+        yield Home(cluster, agents, assembled(agents), laptop)
 
 
 def stream(channel: grpc.Channel, lane: str, pipeline: str, route: int = 0) -> None:
@@ -91,15 +81,6 @@ def stream(channel: grpc.Channel, lane: str, pipeline: str, route: int = 0) -> N
     request = LinkRequest(pipeline=pipeline, route=route).SerializeToString()
     for _ in opened(request, timeout=ANSWER_S):
         pass
-
-
-def denied(attempt: Callable[[], object]) -> str:
-    """Check that a call is refused by role or name; return what the attacker is told."""
-    with pytest.raises(grpc.RpcError) as caught:
-        attempt()
-    assert isinstance(caught.value, grpc.Call)
-    assert caught.value.code() is DENIED, caught.value.details()
-    return str(caught.value.details())
 
 
 def test_another_agent_opens_no_in_band_stream(home: Home) -> None:
@@ -125,12 +106,9 @@ def test_another_draft_node_takes_nothing_over(home: Home) -> None:
     """It opens an express stream, whose end would end the pipeline, gives roles, and releases."""
     rival = home.caller("rival", CertificateRole.DRAFT_NODE)
     rival_uri = rival.holder.member.uri
-    role = pb.StageRole(
-        pipeline=home.pipeline,
-        config=stage_config().to_json(),
-        layer_stop=1,
+    role = stage_role(
+        home.pipeline,
         downstream=home.agents[0].address,
-        protocol_version=PROTOCOL_VERSION,
         members=pb.PipelineMembers(upstream=rival_uri, draft_node=rival_uri, downstream=rival_uri),
     )
     for device in ("v1", "v2"):
@@ -147,12 +125,7 @@ def test_another_draft_node_takes_nothing_over(home: Home) -> None:
 def test_another_client_replaces_no_pipeline(home: Home) -> None:
     """BecomeDraftNode of the same id would stop the pipeline first."""
     guest = home.caller("guest", CertificateRole.CLIENT)
-    role = pb.DraftNodeRole(
-        pipeline=home.pipeline,
-        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
-        stages=[home.agents[1].address],
-        protocol_version=PROTOCOL_VERSION,
-    )
+    role = draft_node_role(home.pipeline, [home.agents[1].address])
     with home.attack(guest, "d0") as channel:
         denied(lambda: list(rpc.AgentStub(channel).BecomeDraftNode(role, timeout=ANSWER_S)))
     home.answers()
@@ -163,12 +136,9 @@ def test_an_address_is_not_a_name(home: Home) -> None:
     d0, v1, v2 = (home.credentials(name) for name in ("d0", "v1", "v2"))
     uri = {each.holder.member.name: each.holder.member.uri for each in (d0, v1, v2)}
     with members([home.cluster.member("v3", CertificateRole.AGENT)]) as (spare,):
-        role = pb.StageRole(
-            pipeline="another",
-            config=stage_config().to_json(),
-            layer_stop=1,
+        role = stage_role(
+            "another",
             downstream=home.agents[1].address,
-            protocol_version=PROTOCOL_VERSION,
             members=pb.PipelineMembers(upstream=uri["d0"], draft_node=uri["d0"], downstream=uri["v2"]),
         )
         with call_as(spare.address, home.credentials("v3"), d0) as channel:
@@ -192,13 +162,8 @@ def test_ids_are_told_to_nobody(home: Home) -> None:
     (label,) = labels
     assert len(label) == 12
     rival = home.caller("rival", CertificateRole.DRAFT_NODE)
-    request = pb.StageRole(
-        pipeline="other",
-        config=stage_config().to_json(),
-        protocol_version=PROTOCOL_VERSION,
-    )
     with home.attack(rival, "v1") as channel, pytest.raises(grpc.RpcError) as caught:
-        list(rpc.AgentStub(channel).BecomeStage(request, timeout=ANSWER_S))
+        list(rpc.AgentStub(channel).BecomeStage(stage_role("other"), timeout=ANSWER_S))
     assert isinstance(caught.value, grpc.Call)
     assert f"part of pipeline {label}" in str(caught.value.details())
     assert home.pipeline not in str(caught.value.details())

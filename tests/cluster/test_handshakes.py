@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,28 +19,18 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
-from tests.cluster.clusters import Cluster, enrolment_service, members
+from tests.cluster.clusters import Cluster, members
 from tests.cluster.floods import HandshakeFlood, attacker_context, count_open, handshake, silent_connections
 from tests.support.blocks import BLOCKS
 from tests.support.free_ports import free_ports
 from tests.support.processes import AgentProcess, FlowEdgeProcess, running
+from tests.support.waiting import await_that
 
 ATTACKER, SILENT = "127.0.0.2", "127.0.0.4"
 HANG_S = 300.0
 shards = [f"shard{number}" for number in range(BLOCKS)]
 
 pytestmark = pytest.mark.usefixtures("silent")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-
-
-@pytest.fixture(scope="module")
-def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
-    with enrolment_service(cluster) as running_service:
-        yield running_service
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +93,7 @@ def test_silent_connections_keep_nobody_out(number: int, agent: AgentProcess, la
     for _ in range(number // 1_500):
         with silent_connections(agent.address, 1_500, ATTACKER) as connections:
             check_serves(agent, laptop)
-            deadline = time.monotonic() + 30
-            while count_open(connections) > 32 and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert count_open(connections) <= 32
+            await_that(lambda: count_open(connections) <= 32, "more than 32 are open", 30)
         assert agent.running
     assert psutil.Process(agent.pid).num_fds() < 200
     agent.line("connections of 127.0.0.2 were ended: it had too many")
@@ -130,15 +116,7 @@ def test_few_descriptors_are_not_used_up(cluster: Cluster, laptop: Security) -> 
 def test_old_versions_of_tls_are_refused(cluster: Cluster) -> None:
     """gRPC reads its environment when it is imported, so the agent is not forked."""
     state = cluster.member("cellar", CertificateRole.AGENT)
-    cellar = AgentProcess(
-        "",
-        "--host",
-        "127.0.0.1",
-        "--no-advertise",
-        environment={"FLOWEDGE_STATE_DIR": str(state)},
-        fresh=True,
-    )
-    with running(cellar):
+    with members([state], logs_grpc=True) as (cellar,):
         context = attacker_context(CredentialStore.open(state).member_file)
         assert handshake(cellar.address, context) == "TLSv1.3"
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -201,7 +179,4 @@ def test_two_agents_do_not_share_a_port(cluster: Cluster, agent: AgentProcess) -
 
 
 def test_a_connection_that_says_nothing_is_ended(silent: socket.socket) -> None:
-    deadline = time.monotonic() + HANG_S
-    while count_open([silent]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert count_open([silent]) == 0
+    await_that(lambda: count_open([silent]) == 0, "it is open", HANG_S)

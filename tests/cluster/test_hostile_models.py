@@ -12,9 +12,10 @@ import pytest
 
 import flowedge
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.client.assembly import release
 from flowedge.core.errors import FlowEdgeError
 from tests.support.processes import AgentProcess, agents
+from tests.support.stage_config import assembled
 
 BUNDLED = Path(flowedge.__file__).parent / "bundled" / "model"
 LOOPS = (
@@ -38,8 +39,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def load(pair: list[AgentProcess], model: Path) -> None:
-    spec = PipelineSpec(draft_node=pair[0].address, stages=(pair[1].address,), model=str(model))
-    assemble(spec, lambda *_: None)
+    assembled(pair, drafter=None, model=str(model))
 
 
 def children(agent: AgentProcess) -> list[psutil.Process]:

@@ -31,10 +31,12 @@ from flowedge.weights.settings import WeightsSettings
 from tests.cluster.clusters import Cluster
 from tests.cluster.raw_caller import raw_caller
 from tests.support.free_ports import free_ports
+from tests.support.loops import in_loop
 from tests.weights.servers import QuickSettings, local_weights_at
 from tests.weights.test_fetcher import OBJECTS, SIZES, assert_whole, stocked
 
 LONG_S = 120.0  # after which something is held to hang
+TEST_S = 300.0
 
 
 class Hasty(QuickSettings):
@@ -109,53 +111,48 @@ async def take(local: LocalWeights, settings: WeightsSettings, *addresses: str) 
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_honest_source_gives_what_a_hostile_source_withholds(
+@in_loop(TEST_S)
+async def test_an_honest_source_gives_what_a_hostile_source_withholds(
     attack: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        taker, giver = local_weights_at(tmp_path / "taker"), stocked(tmp_path / "giver")
-        hostile, honest = Hostile(*ATTACKS[attack]), WeightsService("honest", giver, HASTY)
-        async with serving_as(cluster, "bad", hostile) as bad, serving_as(cluster, "good", honest) as good:
-            fetched = await take(taker, HASTY, bad, good)
-        assert fetched.received[good] > 0
-        assert_whole(taker)
-
-    asyncio.run(run())
+    taker, giver = local_weights_at(tmp_path / "taker"), stocked(tmp_path / "giver")
+    hostile, honest = Hostile(*ATTACKS[attack]), WeightsService("honest", giver, HASTY)
+    async with serving_as(cluster, "bad", hostile) as bad, serving_as(cluster, "good", honest) as good:
+        fetched = await take(taker, HASTY, bad, good)
+    assert fetched.received[good] > 0
+    assert_whole(taker)
 
 
 @pytest.mark.parametrize("attack", ["empty", "dripping"])
-def test_a_hostile_source_alone_ends_in_an_error_with_the_reason(
+@in_loop(TEST_S)
+async def test_a_hostile_source_alone_ends_in_an_error_with_the_reason(
     attack: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        taker, hostile = local_weights_at(tmp_path / "taker"), Hostile(*ATTACKS[attack])
-        async with serving_as(cluster, "bad", hostile) as bad:
-            reason = "chunk of 0 bytes" if attack == "empty" else "less than 8 KiB/s"
-            with pytest.raises(DeviceLostError, match=reason):
-                await take(taker, HASTY, bad)
-
-    asyncio.run(run())
+    taker, hostile = local_weights_at(tmp_path / "taker"), Hostile(*ATTACKS[attack])
+    async with serving_as(cluster, "bad", hostile) as bad:
+        reason = "chunk of 0 bytes" if attack == "empty" else "less than 8 KiB/s"
+        with pytest.raises(DeviceLostError, match=reason):
+            await take(taker, HASTY, bad)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_document_comes_from_the_next_source(attack: str, cluster: Cluster, tmp_path: Path) -> None:
-    async def run() -> None:
-        giver, hostile = stocked(tmp_path / "giver"), Hostile(*ATTACKS[attack])
-        honest, digest = WeightsService("honest", giver, HASTY), next(iter(OBJECTS))
+@in_loop(TEST_S)
+async def test_a_document_comes_from_the_next_source(attack: str, cluster: Cluster, tmp_path: Path) -> None:
+    giver, hostile = stocked(tmp_path / "giver"), Hostile(*ATTACKS[attack])
+    honest, digest = WeightsService("honest", giver, HASTY), next(iter(OBJECTS))
 
-        def parse(data: bytes, expected: str) -> bytes:
-            assert data == OBJECTS[expected]
-            return data
+    def parse(data: bytes, expected: str) -> bytes:
+        assert data == OBJECTS[expected]
+        return data
 
-        async with serving_as(cluster, "bad", hostile) as bad, serving_as(cluster, "good", honest) as good:
-            sources = [SourceAddress(bad), SourceAddress(good)]
-            fetching = fetch_document("taker", digest, parse, sources, HASTY)
-            assert await within(LONG_S, fetching, "fetching hangs: it did not end") == OBJECTS[digest]
-
-    asyncio.run(run())
+    async with serving_as(cluster, "bad", hostile) as bad, serving_as(cluster, "good", honest) as good:
+        sources = [SourceAddress(bad), SourceAddress(good)]
+        fetching = fetch_document("taker", digest, parse, sources, HASTY)
+        assert await within(LONG_S, fetching, "fetching hangs: it did not end") == OBJECTS[digest]
 
 
-def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+@in_loop(TEST_S)
+async def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     """A source at 512 KiB/s, four times the least rate."""
 
     class Slow(WeightsService):
@@ -169,17 +166,14 @@ def test_a_slow_but_honest_source_is_waited_for(cluster: Cluster, tmp_path: Path
                 await asyncio.sleep(max(0.0, began + (at - request.offset) / (512 << 10) - time.monotonic()))
 
     giver = stocked(tmp_path / "giver")
-
-    async def run() -> None:
-        taker = local_weights_at(tmp_path / "taker")
-        async with serving_as(cluster, "slow", Slow("slow", giver, HASTY)) as slow:
-            await take(taker, Hasty(stall_s=5.0, give_up_s=3.0, least_kib_s=128), slow)
-        assert_whole(taker)
-
-    asyncio.run(run())
+    taker = local_weights_at(tmp_path / "taker")
+    async with serving_as(cluster, "slow", Slow("slow", giver, HASTY)) as slow:
+        await take(taker, Hasty(stall_s=5.0, give_up_s=3.0, least_kib_s=128), slow)
+    assert_whole(taker)
 
 
-def test_a_caller_that_reads_nothing_takes_no_stream_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+@in_loop(TEST_S)
+async def test_a_caller_that_reads_nothing_takes_no_stream_for_ever(cluster: Cluster, tmp_path: Path) -> None:
     """It takes all streams of a source; when it has read nothing for a while, others get them."""
     giver, digest = stocked(tmp_path / "giver"), next(iter(OBJECTS))
     sleeper = cluster.member("sleeper", CertificateRole.AGENT)
@@ -198,8 +192,5 @@ def test_a_caller_that_reads_nothing_takes_no_stream_for_ever(cluster: Cluster, 
                     time.sleep(0.01)
             assert not any(call in attacker.ended for call in calls)
 
-    async def scenario() -> None:
-        async with serving_as(cluster, "source", WeightsService("source", giver, settings)) as source:
-            await asyncio.to_thread(attack, source)
-
-    asyncio.run(scenario())
+    async with serving_as(cluster, "source", WeightsService("source", giver, settings)) as source:
+        await asyncio.to_thread(attack, source)

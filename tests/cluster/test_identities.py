@@ -35,6 +35,7 @@ from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device import private_files
 from flowedge.device.state_dir import command_states
 from tests.cluster.clusters import MINUTE, members, now
+from tests.support.commands import run_command
 from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, FlowEdgeProcess, running
 
@@ -213,9 +214,7 @@ class Machine:
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "FLOWEDGE_STATE_DIR": str(self.state), "OMP_NUM_THREADS": "1"}
         command = [*CLI, *arguments]
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=120, env=environment, check=False
-        )
+        return run_command(command, input=text, env=environment)
 
     def says(self, *arguments: str, text: str = "", status: int = 0) -> str:
         done = self.run(*arguments, text=text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,9 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.certificates import pem_of
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.join_token import JoinToken
-from tests.cluster.clusters import Cluster, enrolment_service, now
+from tests.cluster.clusters import Cluster, now
 from tests.cluster.impostor import impostor, posing_as
-from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, FlowEdgeProcess
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    return Cluster(tmp_path_factory.mktemp("home"), free_ports(2))
-
-
-@pytest.fixture(scope="module")
-def service(cluster: Cluster) -> Iterator[FlowEdgeProcess]:
-    with enrolment_service(cluster) as process:
-        yield process
 
 
 def join(token: str, name: str, state: Path, *options: str) -> int:
@@ -115,10 +102,7 @@ def test_an_expired_token_is_refused(
 
 
 def test_a_proxy_with_its_own_certificate_is_told_nothing(
-    cluster: Cluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The proxy may even pass on the real CA's certificate, which is public."""
     other = Cluster(tmp_path / "other", 1)

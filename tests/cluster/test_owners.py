@@ -21,6 +21,7 @@ from flowedge.device import private_files
 from flowedge.device.owner import Owner, become_owner, owner_of
 from tests.cluster.clusters import Cluster, enrolment_service
 from tests.support.blocks import BLOCKS
+from tests.support.commands import run_command
 from tests.support.free_ports import free_ports
 
 SERVICE = 64_321  # a user that owns the directory, and no account of this machine
@@ -170,24 +171,8 @@ def test_a_command_of_root_joins_as_the_owner(state: Path, foreign: Path, tmp_pa
     cluster = Cluster(tmp_path, free_ports(2))
     before = described(foreign)
     with enrolment_service(cluster):
-        joined = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "flowedge.cli.main",
-                "join",
-                "-",
-                "--name",
-                "kitchen",
-                "--dir",
-                str(state),
-            ],
-            input=cluster.token(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [sys.executable, "-m", "flowedge.cli.main", "join", "-", "--name", "kitchen"]
+        joined = run_command([*command, "--dir", str(state)], input=cluster.token())
     assert joined.returncode == 0, joined.stderr
     assert "kitchen (agent) is a member of cluster home" in joined.stdout
     files = [state / "identity", *(state / "identity").iterdir()]

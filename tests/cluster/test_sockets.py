@@ -13,13 +13,11 @@ import pytest
 
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
-from flowedge.core.pipeline_config import PipelineConfig
-from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
-from flowedge.version import PROTOCOL_VERSION
 from tests.cluster.clusters import Cluster, members
 from tests.support.breadth import dealt_diagonally
 from tests.support.processes import AgentProcess, agents
+from tests.support.stage_config import draft_node_role
 
 STAGES, CALLS, AT_ONCE = 64, 60, 20
 PATIENCE_S = 0.5  # of the caller
@@ -72,12 +70,7 @@ def connection(agent: AgentProcess, caller: Caller) -> grpc.aio.Channel:
 
 async def ask(channel: grpc.aio.Channel, stages: list[str], patience_s: float) -> None:
     """Ask for a pipeline, and go away when there is none in time."""
-    role = pb.DraftNodeRole(
-        pipeline="p",
-        config=PipelineConfig(drafter="none", dtype="float32").to_json(),
-        stages=stages,
-        protocol_version=PROTOCOL_VERSION,
-    )
+    role = draft_node_role("p", stages)
     with pytest.raises(grpc.aio.AioRpcError):
         async for _ in rpc.AgentStub(channel).BecomeDraftNode(role, timeout=patience_s):
             pass

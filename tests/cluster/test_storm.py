@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.enrolment import refresh_revoked
@@ -23,6 +22,7 @@ from tests.support.free_ports import free_ports
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
 from tests.support.slopes import Sample, slope
+from tests.support.stage_config import assembled
 
 MIB = 1 << 20
 GROWTH_MIB = 100
@@ -77,10 +77,7 @@ def test_all_agents_live_and_no_honest_request_is_lost(
     done = Counter[str]()
     with enrolment_service(cluster) as service, members(states) as agents:
         d0, v1, v2 = agents
-        pipeline = assemble(
-            PipelineSpec(draft_node=d0.address, stages=(v1.address, v2.address), drafter=("bundled",)),
-            print,
-        )
+        pipeline = assembled(agents)
         with ThreadPoolExecutor(2 * AT_ONCE) as warming:
             list(
                 warming.map(lambda caller: ask(d0.address, caller, WARM_UP_TOKENS), [laptop, guest] * AT_ONCE)

@@ -21,8 +21,7 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.certificates import new_key
 from flowedge.cluster.member import holder_of
 from flowedge.core.errors import AccessError
-from flowedge.v1 import agent_pb2, agent_pb2_grpc
-from flowedge.version import PROTOCOL_VERSION
+from flowedge.v1 import agent_pb2_grpc
 from tests.cluster.clusters import Cluster, now
 from tests.cluster.nasty_agent import DESCRIBE, FORGED, NASTY, fill, nasty_agent, services, texts
 from tests.cluster.terminals import assert_safe, on_terminal
@@ -31,7 +30,7 @@ from tests.discovery.fake_agents import fields
 from tests.discovery.packets import announcement
 from tests.support.breadth import dealt
 from tests.support.free_ports import free_ports
-from tests.support.stage_config import stage_config
+from tests.support.stage_config import stage_config, stage_role
 
 SERVICES = ("Agent", "Generation", "Measure", "Weights")
 HASH = "sha256:" + "0" * 64
@@ -232,11 +231,7 @@ def test_no_line_of_an_agents_log_commands_the_terminal(log_format: str, tmp_pat
             asked.set()
             address = shown.split("listening on ")[1].split(maxsplit=1)[0]
             with grpc.insecure_channel(address) as channel, suppress(grpc.RpcError):
-                role = agent_pb2.StageRole(
-                    pipeline="p",
-                    config=stage_config(NASTY).to_json(),
-                    protocol_version=PROTOCOL_VERSION,
-                )
+                role = stage_role("p", config=stage_config(NASTY).to_json())
                 list(agent_pb2_grpc.AgentStub(channel).BecomeStage(role, timeout=60))
         return "owned" in shown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 from flowedge.version import PROTOCOL_VERSION
 from flowedge_testbed.paced.namespaces import Namespaces
+from tests.support.commands import run_command
 from tests.support.processes import AgentProcess, FlowEdgeProcess, running
 
 DEADLINE_S = 120.0
@@ -56,9 +56,7 @@ def advertised(network: Namespaces, host: int, device_id: str, name: str) -> Ite
 
 def run(network: Namespaces, host: int, *command: str) -> str:
     """Run a command on a host and return its output."""
-    done = subprocess.run(
-        network.enter(host, command), capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = run_command(network.enter(host, command), timeout=DEADLINE_S)
     warned = "--insecure" in command
     assert not done.stderr or (warned and done.stderr.startswith("--insecure: ")), done.stderr
     return done.stdout

@@ -47,12 +47,7 @@ def reason(*hosts: str, **changes: object) -> str:
 def test_an_announcement_becomes_a_device_with_the_addresses_of_common_networks() -> None:
     device = read("8.8.8.8", "127.0.0.1", "fe80::9%eth0", "192.168.1.9", "10.1.1.1", "fd00::9")
     assert isinstance(device, AdvertisedDevice)
-    assert device.addresses == (
-        "192.168.1.9:7070",
-        "[fd00::9]:7070",
-        "[fe80::9%eth0]:7070",
-        "127.0.0.1:7070",
-    )
+    assert device.addresses == ("192.168.1.9:7070", "[fd00::9]:7070", "[fe80::9%eth0]:7070", "127.0.0.1:7070")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 @pytest.fixture(scope="module")
 def agents(cluster: Cluster) -> Iterator[list[AgentProcess]]:
     """A draft node and a stage of the cluster."""
-    states = [
-        cluster.member("d0", CertificateRole.DRAFT_NODE),
-        cluster.member("v1", CertificateRole.AGENT),
-    ]
+    states = [cluster.member("d0", CertificateRole.DRAFT_NODE), cluster.member("v1", CertificateRole.AGENT)]
     with members(states) as started:
         yield started
 

@@ -27,36 +27,36 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         yield started
 
 
-def test_half_a_request_line_is_cut_off(gateway: GatewayProcess) -> None:
-    answer = exchange(gateway.host, b"POST /v1/chat/comp")
-    assert answer.status == 408
-    assert "within 0.5 s" in json.loads(answer.rest)["error"]["message"]
+CHAT = "/v1/chat/completions"
+CHUNKED = head("POST", CHAT, "Transfer-Encoding: chunked")
 
 
-def test_headers_that_never_end_are_cut_off(gateway: GatewayProcess) -> None:
-    answer = exchange(gateway.host, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-")
+@pytest.mark.parametrize(
+    ("pieces", "code"),
+    [
+        pytest.param([b"POST /v1/chat/comp"], None, id="half a request line"),
+        pytest.param([b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-"], None, id="endless headers"),
+        pytest.param(
+            [head("POST", CHAT, "Content-Length: 100"), b'{"model"'], "request_timeout", id="half a body"
+        ),
+        pytest.param([CHUNKED, b"5\r\n{}"], "request_timeout", id="half a chunked body"),
+    ],
+)
+def test_half_a_request_is_cut_off(gateway: GatewayProcess, pieces: list[bytes], code: str | None) -> None:
+    answer = exchange(gateway.host, *pieces)
     assert (answer.status, answer.headers["connection"]) == (408, "close")
-
-
-def test_half_a_body_is_cut_off(gateway: GatewayProcess) -> None:
-    answer = exchange(gateway.host, head("POST", "/v1/chat/completions", "Content-Length: 100"), b'{"model"')
-    assert (answer.status, answer.headers["connection"]) == (408, "close")
-    assert json.loads(answer.rest)["error"]["code"] == "request_timeout"
-
-
-def test_half_a_chunked_body_is_cut_off(gateway: GatewayProcess) -> None:
-    begun = head("POST", "/v1/chat/completions", "Transfer-Encoding: chunked")
-    assert exchange(gateway.host, begun, b"5\r\n{}").status == 408
+    error = json.loads(answer.rest)["error"]
+    assert error["code"] == code
+    assert "within 0.5 s" in error["message"]
 
 
 def test_a_body_that_is_announced_too_large_is_not_read(gateway: GatewayProcess) -> None:
-    answer = exchange(gateway.host, head("POST", "/v1/chat/completions", "Content-Length: 100000000"))
+    answer = exchange(gateway.host, head("POST", CHAT, "Content-Length: 100000000"))
     assert (answer.status, answer.headers["connection"]) == (413, "close")
 
 
 def test_a_chunked_body_that_grows_too_large_is_refused(gateway: GatewayProcess) -> None:
-    begun = head("POST", "/v1/chat/completions", "Transfer-Encoding: chunked")
-    answer = exchange(gateway.host, begun, b"1001\r\n" + b" " * 0x1001 + b"\r\n0\r\n\r\n")
+    answer = exchange(gateway.host, CHUNKED, b"1001\r\n" + b" " * 0x1001 + b"\r\n0\r\n\r\n")
     assert answer.status == 413
     assert "4096 bytes" in json.loads(answer.rest)["error"]["message"]
 

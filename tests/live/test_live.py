@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -42,11 +42,13 @@ from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.paced.express_faults import Delay, ExpressFault, parse_express_fault
 from tests.support.breadth import dealt
 from tests.support.links import serving_streams
+from tests.support.loops import in_loop
 
 # Generous: the machine that runs the tests may be busy with other things.
 SETTINGS = LinkSettings(silence_s=60.0, upstream_silence_s=60.0, connect_s=60.0)
 STAGES = 3
 TOKENS = 24
+TEST_S = 280.0
 
 
 class Models:
@@ -175,10 +177,6 @@ async def result_of(node: LiveDraftNode, asked: Request) -> tuple[list[int], Fin
         node.end(generation)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 280))
-
-
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(3000):
         if condition():
@@ -188,161 +186,138 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["", "cut", "delay:0.03", "reorder:0.1"])
-def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(models: Models, fault: str) -> None:
-    async def test() -> None:
-        async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
-            expected, plain = await result_of(node, request("plain", "autoregressive"))
-            assert len(expected) == TOKENS
-            for strategy in ("naive_pp", "auto"):
-                tokens, finished = await result_of(node, request(strategy, strategy))
-                assert tokens == expected
-                assert finished.counters.prunes > 0
-                assert [report.device for report in finished.reports] == ["d0", "v1", "v2", "v3"]
-                assert all(report.busy_s > 0 and report.bytes_sent > 0 for report in finished.reports)
-            assert plain.counters.prunes == 0
-            await until(lambda: not any(stage.load().sessions for stage in stages))
-            assert node.load().sessions == 0
-
-    run(test)
+@in_loop(TEST_S)
+async def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(
+    models: Models, fault: str
+) -> None:
+    async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
+        expected, plain = await result_of(node, request("plain", "autoregressive"))
+        assert len(expected) == TOKENS
+        for strategy in ("naive_pp", "auto"):
+            tokens, finished = await result_of(node, request(strategy, strategy))
+            assert tokens == expected
+            assert finished.counters.prunes > 0
+            assert [report.device for report in finished.reports] == ["d0", "v1", "v2", "v3"]
+            assert all(report.busy_s > 0 and report.bytes_sent > 0 for report in finished.reports)
+        assert plain.counters.prunes == 0
+        await until(lambda: not any(stage.load().sessions for stage in stages))
+        assert node.load().sessions == 0
 
 
 @pytest.mark.parametrize("fault", dealt(("", "cut", "reorder:0.1"), "reorder:0.1".__eq__))
-def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
-    async def test() -> None:
-        models = Models("bundled-eagle3")
-        assert len(models.retained_values) > 1
-        async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
-            expected, with_rows = await result_of(node, request("with-rows", "naive_pp"))
-            node.configure(replace(node.spec, kept_taps=models.retained_values), AdmissionLimits())
-            tokens, kept = await result_of(node, request("kept", "naive_pp"))
-            assert tokens == expected
-            accepted = with_rows.counters.accepted_per_round
-            assert kept.counters.accepted_per_round == accepted, "the drafter proposed other trees"
-            for before, after in zip(with_rows.reports[1:], kept.reports[1:], strict=True):
-                assert after.bytes_sent < before.bytes_sent
-            results = await asyncio.gather(*(result_of(node, request(f"s{i}", "auto")) for i in range(2)))
-            assert [tokens for tokens, _ in results] == [expected] * 2
-            await until(lambda: not any(stage.load().sessions for stage in stages))
-
-    run(test)
+@in_loop(TEST_S)
+async def test_kept_taps_come_when_rows_are_accepted(fault: str) -> None:
+    models = Models("bundled-eagle3")
+    assert len(models.retained_values) > 1
+    async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
+        expected, with_rows = await result_of(node, request("with-rows", "naive_pp"))
+        node.configure(replace(node.spec, kept_taps=models.retained_values), AdmissionLimits())
+        tokens, kept = await result_of(node, request("kept", "naive_pp"))
+        assert tokens == expected
+        accepted = with_rows.counters.accepted_per_round
+        assert kept.counters.accepted_per_round == accepted, "the drafter proposed other trees"
+        for before, after in zip(with_rows.reports[1:], kept.reports[1:], strict=True):
+            assert after.bytes_sent < before.bytes_sent
+        results = await asyncio.gather(*(result_of(node, request(f"s{i}", "auto")) for i in range(2)))
+        assert [tokens for tokens, _ in results] == [expected] * 2
+        await until(lambda: not any(stage.load().sessions for stage in stages))
 
 
-def test_sessions_at_once_are_apart(models: Models) -> None:
-    async def test() -> None:
-        async with live_pipeline(models) as (node, _):
-            expected, _ = await result_of(node, request("alone"))
-            strategies = ("flowspec", "auto", "specpipe_db") * 2
-            asked = [request(f"s{i}", strategy) for i, strategy in enumerate(strategies)]
-            results = await asyncio.gather(*(result_of(node, each) for each in asked))
-            assert [tokens for tokens, _ in results] == [expected] * 6
-
-    run(test)
+@in_loop(TEST_S)
+async def test_sessions_at_once_are_apart(models: Models) -> None:
+    async with live_pipeline(models) as (node, _):
+        expected, _ = await result_of(node, request("alone"))
+        strategies = ("flowspec", "auto", "specpipe_db") * 2
+        asked = [request(f"s{i}", strategy) for i, strategy in enumerate(strategies)]
+        results = await asyncio.gather(*(result_of(node, each) for each in asked))
+        assert [tokens for tokens, _ in results] == [expected] * 6
 
 
-def test_sessions_wait_for_rows_on_the_stages_and_answer_as_alone(models: Models) -> None:
+@in_loop(TEST_S)
+async def test_sessions_wait_for_rows_on_the_stages_and_answer_as_alone(models: Models) -> None:
     """A stage would end a session beyond its rows with a Fault."""
-
-    async def test() -> None:
-        prepared = models.draft.make_machine("d0", STAGES, models.taps).prepare(request("x", "auto"))
-        async with live_pipeline(models, total_rows=2 * prepared.capacity) as (node, stages):
-            expected, _ = await result_of(node, request("alone", "autoregressive"))
-            asked = [request(f"s{i}", ("auto", "autoregressive")[i % 2]) for i in range(6)]
-            results = await asyncio.gather(*(result_of(node, each) for each in asked))
-            assert [tokens for tokens, _ in results] == [expected] * len(asked)
-            with pytest.raises(CapacityError, match="lower max_new_tokens by"):
-                start(node, request("large", max_new_tokens=1500))
-            await until(lambda: not any(stage.load().sessions for stage in stages))
-            assert node.load().sessions == node.load().waiting == 0
-
-    run(test)
+    prepared = models.draft.make_machine("d0", STAGES, models.taps).prepare(request("x", "auto"))
+    async with live_pipeline(models, total_rows=2 * prepared.capacity) as (node, stages):
+        expected, _ = await result_of(node, request("alone", "autoregressive"))
+        asked = [request(f"s{i}", ("auto", "autoregressive")[i % 2]) for i in range(6)]
+        results = await asyncio.gather(*(result_of(node, each) for each in asked))
+        assert [tokens for tokens, _ in results] == [expected] * len(asked)
+        with pytest.raises(CapacityError, match="lower max_new_tokens by"):
+            start(node, request("large", max_new_tokens=1500))
+        await until(lambda: not any(stage.load().sessions for stage in stages))
+        assert node.load().sessions == node.load().waiting == 0
 
 
-def test_outputs_of_one_moment_are_handed_over_together_with_the_times_of_their_draws(
+@in_loop(TEST_S)
+async def test_outputs_of_one_moment_are_handed_over_together_with_the_times_of_their_draws(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_request, "OUTPUT_PAUSE_S", 0.5)
-
-    async def test() -> None:
-        async with live_pipeline(models) as (node, _):
-            running = start(node, request("grouped", "autoregressive"))
-            groups = [await running.next_outputs(120)]
-            while not isinstance(groups[-1][-1], Finished):
-                groups.append(await running.next_outputs(120))
-            node.end(running)
-            drawn = [output for group in groups for output in group if isinstance(output, Tokens)]
-            assert sum(len(tokens.token_ids) for tokens in drawn) == TOKENS
-            assert all(before.drawn < after.drawn for before, after in pairwise(drawn))
-            assert drawn[-1].drawn <= time.monotonic()
-            assert len(groups) < TOKENS
-
-    run(test)
+    async with live_pipeline(models) as (node, _):
+        running = start(node, request("grouped", "autoregressive"))
+        groups = [await running.next_outputs(120)]
+        while not isinstance(groups[-1][-1], Finished):
+            groups.append(await running.next_outputs(120))
+        node.end(running)
+        drawn = [output for group in groups for output in group if isinstance(output, Tokens)]
+        assert sum(len(tokens.token_ids) for tokens in drawn) == TOKENS
+        assert all(before.drawn < after.drawn for before, after in pairwise(drawn))
+        assert drawn[-1].drawn <= time.monotonic()
+        assert len(groups) < TOKENS
 
 
-def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
-    async def test() -> None:
-        async with live_pipeline(models) as (node, stages):
-            generation = start(node, request("gone", max_new_tokens=1000))
-            assert isinstance(await generation.next_output(120), Tokens)
-            node.end(generation)
-            await until(
-                lambda: not any(stage.load().sessions for stage in stages) and node.load().sessions == 0
-            )
-            assert len((await result_of(node, request("next")))[0]) == TOKENS
-
-    run(test)
+@in_loop(TEST_S)
+async def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
+    async with live_pipeline(models) as (node, stages):
+        generation = start(node, request("gone", max_new_tokens=1000))
+        assert isinstance(await generation.next_output(120), Tokens)
+        node.end(generation)
+        await until(lambda: not any(stage.load().sessions for stage in stages) and node.load().sessions == 0)
+        assert len((await result_of(node, request("next")))[0]) == TOKENS
 
 
-def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
+@in_loop(TEST_S)
+async def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
     """The stage is alive, its heartbeats come, but its compute thread does not end a job."""
-
-    async def test() -> None:
-        release = threading.Event()
-        try:
-            async with live_pipeline(
-                models, progress_s=1.5, at_forward=lambda: release.wait(60) and None
-            ) as (
-                node,
-                _,
-            ):
-                with pytest.raises(DeadlineError, match=r"device d0: .* for 1\.5 s"):
-                    await result_of(node, request("stuck"))
-                release.set()
-        finally:
+    release = threading.Event()
+    try:
+        async with live_pipeline(models, progress_s=1.5, at_forward=lambda: release.wait(60) and None) as (
+            node,
+            _,
+        ):
+            with pytest.raises(DeadlineError, match=r"device d0: .* for 1\.5 s"):
+                await result_of(node, request("stuck"))
             release.set()
-
-    run(test)
-
-
-def test_an_error_while_computing_names_the_device_and_harms_no_other_session(models: Models) -> None:
-    async def test() -> None:
-        failures = ["once"]
-
-        def fail_once() -> None:
-            if failures and failures.pop():
-                raise RuntimeError("out of something")
-
-        async with live_pipeline(models, at_forward=fail_once) as (node, _):
-            with pytest.raises(DeviceError, match="out of something") as caught:
-                await result_of(node, request("bad"))
-            assert caught.value.device == "v1"
-            assert len((await result_of(node, request("good")))[0]) == TOKENS
-
-    run(test)
+    finally:
+        release.set()
 
 
-def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
-    async def test() -> None:
-        async with live_pipeline(models) as (node, _):
-            for bad in (
-                request("a", max_new_tokens=10**6),
-                request("b", "magic"),
-                request("c", strategy_options={"no_such": 1.0}),
-            ):
-                with pytest.raises(FlowEdgeError):
-                    start(node, bad)
-            assert node.load().sessions == 0
+@in_loop(TEST_S)
+async def test_an_error_while_computing_names_the_device_and_harms_no_other_session(models: Models) -> None:
+    failures = ["once"]
 
-    run(test)
+    def fail_once() -> None:
+        if failures and failures.pop():
+            raise RuntimeError("out of something")
+
+    async with live_pipeline(models, at_forward=fail_once) as (node, _):
+        with pytest.raises(DeviceError, match="out of something") as caught:
+            await result_of(node, request("bad"))
+        assert caught.value.device == "v1"
+        assert len((await result_of(node, request("good")))[0]) == TOKENS
+
+
+@in_loop(TEST_S)
+async def test_requests_that_cannot_be_served_open_nothing(models: Models) -> None:
+    async with live_pipeline(models) as (node, _):
+        for bad in (
+            request("a", max_new_tokens=10**6),
+            request("b", "magic"),
+            request("c", strategy_options={"no_such": 1.0}),
+        ):
+            with pytest.raises(FlowEdgeError):
+                start(node, bad)
+        assert node.load().sessions == 0
 
 
 @pytest.mark.parametrize("text", ["x", "delay:", "delay:-1", "delay:nan", "cut:x"])
@@ -354,29 +329,27 @@ def test_an_express_fault_that_makes_no_sense_is_refused(text: str) -> None:
         parse_express_fault(text)
 
 
-def test_timelines_tell_what_reports_count(models: Models) -> None:
-    async def test() -> None:
-        async with live_pipeline(models) as (node, stages):
-            _, finished = await result_of(node, request("told", max_new_tokens=16))
-            for report, timeline in zip(
-                finished.reports, (node.timeline, *(stage.timeline for stage in stages)), strict=True
-            ):
-                events, dropped = timeline.of("told")
-                assert dropped == 0
-                computing = [event for event in events if event.kind in COMPUTING]
-                # What ended after the session was closed here is told, and not in the report.
-                assert report.busy_s <= sum(event.end - event.start for event in computing) * (1 + 1e-9)
-                assert all(before.end <= after.start for before, after in pairwise(computing))
-                if report.device == "d0":
-                    assert events[0].kind == "request"
-                    assert {"draft", "verify", "transfer"} <= {event.kind for event in events}
-                    continue
-                whole = sum(event.rows for event in computing if event.kind in ("prefill", "forward"))
-                aborted = [event.rows for event in computing if event.kind == "aborted"]
-                assert whole <= report.rows_computed <= whole + sum(aborted)
-                assert len(aborted) >= report.aborted
-                assert 0 < sum(event.kind == "prune" for event in events) <= finished.counters.prunes
-                assert sum(event.rows for event in events if event.kind == "transfer") <= report.rows_computed
-            assert not stages[0].timeline.of("another")[0]
-
-    run(test)
+@in_loop(TEST_S)
+async def test_timelines_tell_what_reports_count(models: Models) -> None:
+    async with live_pipeline(models) as (node, stages):
+        _, finished = await result_of(node, request("told", max_new_tokens=16))
+        for report, timeline in zip(
+            finished.reports, (node.timeline, *(stage.timeline for stage in stages)), strict=True
+        ):
+            events, dropped = timeline.of("told")
+            assert dropped == 0
+            computing = [event for event in events if event.kind in COMPUTING]
+            # What ended after the session was closed here is told, and not in the report.
+            assert report.busy_s <= sum(event.end - event.start for event in computing) * (1 + 1e-9)
+            assert all(before.end <= after.start for before, after in pairwise(computing))
+            if report.device == "d0":
+                assert events[0].kind == "request"
+                assert {"draft", "verify", "transfer"} <= {event.kind for event in events}
+                continue
+            whole = sum(event.rows for event in computing if event.kind in ("prefill", "forward"))
+            aborted = [event.rows for event in computing if event.kind == "aborted"]
+            assert whole <= report.rows_computed <= whole + sum(aborted)
+            assert len(aborted) >= report.aborted
+            assert 0 < sum(event.kind == "prune" for event in events) <= finished.counters.prunes
+            assert sum(event.rows for event in events if event.kind == "transfer") <= report.rows_computed
+        assert not stages[0].timeline.of("another")[0]

@@ -11,8 +11,9 @@ from flowedge.core.request import Failed, Finished, Output, Request, Tokens
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge_testbed.paced.express_faults import parse_express_fault
 from tests.equality.conftest import expected
-from tests.live.test_live import Models, live_pipeline, models, run, start, until
+from tests.live.test_live import TEST_S, Models, live_pipeline, models, start, until
 from tests.support.breadth import dealt
+from tests.support.loops import in_loop
 from tests.support.mixed_sessions import MixedSession, mixed_sessions
 
 __all__ = ["models"]  # the fixture
@@ -48,23 +49,20 @@ async def outputs_of(node: LiveDraftNode, session: MixedSession) -> list[Output]
 
 
 @pytest.mark.parametrize("fault", dealt(("", "cut", "reorder:0.1"), "reorder:0.1".__eq__))
-def test_mixed_sessions_answer_as_each_alone(models: Models, fault: str) -> None:
+@in_loop(TEST_S)
+async def test_mixed_sessions_answer_as_each_alone(models: Models, fault: str) -> None:
     rng = np.random.default_rng(len(fault))
     sessions = mixed_sessions(rng, prompt, TOKENS, SPAN_S)
     assert any(session.cancel_after is not None for session in sessions)
     alone = [plain(session.request) for session in sessions]
-
-    async def test() -> None:
-        async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
-            answers = await asyncio.gather(*(outputs_of(node, session) for session in sessions))
-            for session, outputs, tokens in zip(sessions, answers, alone, strict=True):
-                assert not any(isinstance(output, Failed) for output in outputs)
-                session.check(outputs, tokens)
-            assert sum(isinstance(outputs[-1], Finished) for outputs in answers if outputs) >= 4
-            await until(lambda: not any(stage.load().sessions for stage in stages))
-            assert node.load().sessions == node.load().waiting == 0
-
-    run(test)
+    async with live_pipeline(models, parse_express_fault(fault)) as (node, stages):
+        answers = await asyncio.gather(*(outputs_of(node, session) for session in sessions))
+        for session, outputs, tokens in zip(sessions, answers, alone, strict=True):
+            assert not any(isinstance(output, Failed) for output in outputs)
+            session.check(outputs, tokens)
+        assert sum(isinstance(outputs[-1], Finished) for outputs in answers if outputs) >= 4
+        await until(lambda: not any(stage.load().sessions for stage in stages))
+        assert node.load().sessions == node.load().waiting == 0
 
 
 def plain(asked: Request) -> tuple[int, ...]:

@@ -16,8 +16,9 @@ from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.engine.jobs import OpenCache, OpenDraft
 from flowedge.models.host.memory_errors import is_out_of_memory
-from tests.live.test_live import Models, live_pipeline, models, request, result_of, run
+from tests.live.test_live import TEST_S, Models, live_pipeline, models, request, result_of
 from tests.support.breadth import dealt_diagonally
+from tests.support.loops import in_loop
 
 __all__ = ["models"]  # the fixture
 
@@ -43,32 +44,29 @@ def fails_at(call: int, function: Callable[..., Any], error: Exception) -> Calla
 @pytest.mark.parametrize(
     ("owner", "kind"), dealt_diagonally(("stage", "head", "drafter"), tuple(ERRORS), one_in=2)
 )
-def test_only_the_request_that_lacks_memory_ends(
+@in_loop(TEST_S)
+async def test_only_the_request_that_lacks_memory_ends(
     models: Models, owner: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ERRORS[kind]
-
-    async def test() -> None:
-        async with live_pipeline(models) as (node, stages):
-            expected, _ = await result_of(node, request("before", max_new_tokens=TOKENS))
-            target: Any = {
-                "stage": (models.blocks[1], "forward_together"),
-                "head": (models.draft.executor.head, "logits"),
-                "drafter": (vars(models.draft.executor.drafter)["_forward"], "_embedded"),
-            }[owner]
-            with monkeypatch.context() as patch:
-                patch.setattr(*target, fails_at(3, getattr(*target), error))
-                with pytest.raises(
-                    CapacityError, match=r"do not fit: the memory of cpu ran out; now .* available"
-                ):
-                    await result_of(node, request("short", max_new_tokens=TOKENS))
-            tokens, _ = await result_of(node, request("after", max_new_tokens=TOKENS))
-            assert tokens == expected
-            assert not node.load().sessions
-            for stage in stages:
-                assert not stage.load().sessions
-
-    run(test)
+    async with live_pipeline(models) as (node, stages):
+        expected, _ = await result_of(node, request("before", max_new_tokens=TOKENS))
+        target: Any = {
+            "stage": (models.blocks[1], "forward_together"),
+            "head": (models.draft.executor.head, "logits"),
+            "drafter": (vars(models.draft.executor.drafter)["_forward"], "_embedded"),
+        }[owner]
+        with monkeypatch.context() as patch:
+            patch.setattr(*target, fails_at(3, getattr(*target), error))
+            with pytest.raises(
+                CapacityError, match=r"do not fit: the memory of cpu ran out; now .* available"
+            ):
+                await result_of(node, request("short", max_new_tokens=TOKENS))
+        tokens, _ = await result_of(node, request("after", max_new_tokens=TOKENS))
+        assert tokens == expected
+        assert not node.load().sessions
+        for stage in stages:
+            assert not stage.load().sessions
 
 
 def test_the_caches_of_the_request_are_freed_and_no_others(models: Models) -> None:

@@ -5,6 +5,7 @@ Pytest reads this file in the process that deals tests out too, so fixtures impo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +31,21 @@ SMALL: dict[str, Any] = {
     "report": {"plots": ["depth"]},  # no picture without a sweep; to name none asks for bars and charts
 }
 
+ScenarioFile = Callable[..., Path]
+"""Writes a scenario: see `scenario_file`."""
+Bench = Callable[..., Any]
+"""Runs a scenario: see `bench`."""
+
 PROMPTS = (
     '{"turns": ["A box holds 12 eggs. How many eggs are in 5 boxes?"]}\n'
     '{"prompt": "Write a function that adds two numbers."}\n'
 )
+
+
+def results(out: Path) -> dict[str, Any]:
+    """Read the results that a benchmark has written to a folder."""
+    content: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return content
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,10 @@ from flowedge_testbed.run_backends import ReplayBackend
 from flowedge_testbed.scenario import SHIPPED, find_scenario, read_scenario
 from flowedge_testbed.trace import Trace
 from tests.support.breadth import dealt
-from tests.testbed.conftest import SMALL
+from tests.testbed.conftest import SMALL, Bench, ScenarioFile, results
 
 pytestmark = pytest.mark.slow
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 SHORT = [(0, 0, 8), (1, 1, 8)]  # temperature, first strategy, tokens
-
-
-def results(out: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return content
 
 
 @pytest.mark.parametrize("clock", ["replay", pytest.param("virtual", marks=pytest.mark.proof)])

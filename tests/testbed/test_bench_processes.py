@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from flowedge_testbed import workers
 from flowedge_testbed.bench import BenchOptions, BenchProgress
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Task
+from tests.support.commands import run_command
 from tests.support.processes import CLI
+from tests.testbed.conftest import Bench, ScenarioFile
 
 pytestmark = pytest.mark.slow
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 
 
 def test_tasks_are_spread_over_processes(
@@ -60,14 +59,7 @@ def test_the_command_ends_with_five_lines_and_the_path(scenario_file: ScenarioFi
     scenario = scenario_file(strategies=["autoregressive", "naive_pp"], max_new_tokens=6, report=report)
     out = tmp_path / "out"
     command = [*CLI, "bench", str(scenario), "--out", str(out)]
-    done = subprocess.run(
-        [*command, "--processes", "1"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "COLUMNS": "60"},
-    )
+    done = run_command([*command, "--processes", "1"], timeout=300, env={**os.environ, "COLUMNS": "60"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(out / "report.md")]
     lines = done.stderr.splitlines()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,7 @@ from flowedge_testbed.bench import BenchOptions
 from flowedge_testbed.plan import cases
 from flowedge_testbed.report.origin import devices_phrase
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
-from tests.testbed.conftest import SMALL
-
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
+from tests.testbed.conftest import SMALL, Bench, ScenarioFile, results
 
 PLACES: dict[str, Any] = {
     "boards": {
@@ -119,7 +114,7 @@ def test_two_places_end_to_end(scenario_file: ScenarioFile, bench: Bench, tmp_pa
         report={"tables": ["places"], "plots": ["places"]},
     )
     said = bench(placed, out)
-    found = json.loads((out / "results.json").read_text())
+    found = results(out)
     assert said.begun == [(2 * 2 * 3, 0)]
     assert set(found["profiles"]) == set(PLACES)
     assert found["outputs_differ"] == []

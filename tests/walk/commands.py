@@ -77,11 +77,7 @@ class UserHome:
     columns: int = 80
 
     def flowedge(
-        self,
-        *arguments: str | bytes,
-        stdin: bytes = b"",
-        alone: bool = False,
-        deadline_s: float = DEADLINE_S,
+        self, *arguments: str | bytes, stdin: bytes = b"", alone: bool = False, deadline_s: float = DEADLINE_S
     ) -> EndedCommand:
         """Run a `flowedge` command to its end.
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.commands import run_command
 from tests.support.processes import PROGRAMS
 
 DEADLINE_S = 120.0
@@ -51,15 +52,8 @@ class UserMachine:
 
     def run(self, line: str, typed: str = "", *, deadline_s: float = DEADLINE_S) -> Finished:
         """Run a line to its end; `typed` is its standard input."""
-        done = subprocess.run(
-            self._command(line),
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=deadline_s,
-            check=False,
-            cwd=self.home,
-            env=self.variables(),
+        done = run_command(
+            self._command(line), input=typed, timeout=deadline_s, cwd=self.home, env=self.variables()
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from flowedge.cli.commands.demo import NEXT
 from tests.gateway.page.talking import ask, await_answer
 from tests.support.browser import browsing
+from tests.support.commands import run_command
 from tests.support.free_ports import free_port
 from tests.support.terminal import Terminal
 from tests.walk.documents import ROOT, commands, program
@@ -36,9 +36,7 @@ def user(tmp_path: Path) -> UserMachine:
 def test_flowedge_is_imported_in_the_folder_that_holds_the_clone(tmp_path: Path) -> None:
     (tmp_path / "flowedge").symlink_to(ROOT)
     program = "import flowedge; print(flowedge.Client.__name__)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = run_command([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert done.stdout == "Client\n"
 
 

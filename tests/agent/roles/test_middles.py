@@ -18,6 +18,7 @@ from flowedge.models.check.reference import ReferenceModel
 from tests.drafting.conftest import save_small_lm
 from tests.support.processes import AgentProcess, agents
 from tests.support.truncated import first_layers
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PROMPT = "Tell me a long story about the sea."
@@ -107,7 +108,4 @@ def test_the_client_learns_that_a_middle_model_is_lost(
                 devices[2].signal(signal.SIGKILL)
                 killed = time.monotonic()
     assert lost.value.device == "m1"
-    deadline = time.monotonic() + RELEASED_S
-    while devices[1].describe().role:
-        assert time.monotonic() < deadline, "the stage is not given up"
-        time.sleep(0.1)
+    await_that(lambda: not devices[1].describe().role, "the stage is not given up", RELEASED_S)

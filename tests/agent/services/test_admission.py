@@ -9,10 +9,10 @@ import json
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,10 +22,12 @@ from flowedge.client.sync import Generation
 from flowedge.core.errors import CapacityError, FlowEdgeError
 from flowedge.v1 import generation_pb2
 from tests.cluster.raw_caller import raw_caller
+from tests.support import waiting
 from tests.support.processes import AgentProcess, FlowEdgeProcess, become_pipeline, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WAIT_S = 120.0
+await_that = partial(waiting.await_that, seconds=WAIT_S)
 LONG = 1900  # new tokens of a request that is not to end by itself; the model has 2,048 positions
 PROMPT = "Tell me a long story about the sea."
 CLIENT = f"""
@@ -66,13 +68,6 @@ class Cluster:
     def refused(self, reason: str) -> float:
         name = f'flowedge_requests_refused_total{{reason="{reason}"}}'
         return self.draft_node.samples().get(name, 0.0)
-
-
-def await_that(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from flowedge.live.transport.server import StreamServer
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import generation_pb2
 from tests.live.test_transport import SETTINGS, Client, Owner, open_link
+from tests.support.loops import in_loop
 
 WAIT_S = 60.0
 
@@ -45,45 +46,41 @@ async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
         await listener.close()
 
 
-def test_calls_beyond_the_limit_are_refused() -> None:
-    async def test() -> None:
-        async with (
-            serving(AgentLimits(calls=2, reserved_calls=0)) as (address, _),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
-            stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
-            calls = [stub.Watch(request, timeout=WAIT_S) for _ in range(2)]
-            for call in calls:
-                assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
+@in_loop(WAIT_S)
+async def test_calls_beyond_the_limit_are_refused() -> None:
+    async with (
+        serving(AgentLimits(calls=2, reserved_calls=0)) as (address, _),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+        calls = [stub.Watch(request, timeout=WAIT_S) for _ in range(2)]
+        for call in calls:
+            assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(request, timeout=WAIT_S)
+        error = from_status(caught.value, "bob")
+        assert isinstance(error, CapacityError)
+        assert "2 calls open here is the maximum" in str(error)
+        calls[0].cancel()
+        while True:  # the server hears of the end soon; the test has a deadline
+            with contextlib.suppress(grpc.aio.AioRpcError):
                 await stub.Check(request, timeout=WAIT_S)
-            error = from_status(caught.value, "bob")
-            assert isinstance(error, CapacityError)
-            assert "2 calls open here is the maximum" in str(error)
-            calls[0].cancel()
-            while True:  # the server hears of the end soon; the test has a deadline
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    await stub.Check(request, timeout=WAIT_S)
-                    return
-
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+                return
 
 
-def test_streams_of_one_address_beyond_the_limit_are_refused() -> None:
-    async def test() -> None:
-        async with serving(AgentLimits(streams_per_peer=1)) as (address, _):
-            first = await open_link(address, Client())
-            with pytest.raises(CapacityError, match="you have 1 stream open here"):
-                await open_link(address, Client())
-            async with grpc.aio.insecure_channel(address) as channel:  # a call is no stream
-                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
-            await first.close()
-            while True:
-                with contextlib.suppress(CapacityError):
-                    await (await open_link(address, Client())).close()
-                    return
-
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+@in_loop(WAIT_S)
+async def test_streams_of_one_address_beyond_the_limit_are_refused() -> None:
+    async with serving(AgentLimits(streams_per_peer=1)) as (address, _):
+        first = await open_link(address, Client())
+        with pytest.raises(CapacityError, match="you have 1 stream open here"):
+            await open_link(address, Client())
+        async with grpc.aio.insecure_channel(address) as channel:  # a call is no stream
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        await first.close()
+        while True:
+            with contextlib.suppress(CapacityError):
+                await (await open_link(address, Client())).close()
+                return
 
 
 def test_long_prompts_are_refused_before_they_are_looked_at() -> None:

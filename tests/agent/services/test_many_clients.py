@@ -6,18 +6,18 @@ import json
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from flowedge import Client
-from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.v1 import generation_pb2
 from tests.cluster.raw_caller import raw_caller
 from tests.support.processes import AgentProcess, FlowEdgeProcess, agents
+from tests.support.stage_config import assembled
+from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 FREED_S = 30.0
@@ -56,23 +56,12 @@ def cluster() -> Iterator[list[AgentProcess]]:
     deadlines = {"silence_s": 100.0, "upstream_silence_s": 100.0, "progress_s": 100.0, "send_s": 100.0}
     settings = {"deadlines": {**deadlines, "read_s": 3.0}, "limits": {"kept_rows": 0}}
     with agents(["many-d0", "many-v1", "many-v2"], settings=settings) as made:
-        addresses = [agent.address for agent in made]
-        spec = PipelineSpec(
-            draft_node=addresses[0], stages=tuple(addresses[1:]), drafter=("bundled",), dtype="float32"
-        )
-        assemble(spec, lambda *_: None)
+        assembled(made, dtype="float32")
         yield made
 
 
-def await_that(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + FREED_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def await_zero(agent: AgentProcess, metric: str) -> None:
-    await_that(lambda: agent.samples()[metric] == 0, f"{metric} of {agent.name}")
+    await_that(lambda: agent.samples()[metric] == 0, f"{metric} of {agent.name}", FREED_S)
 
 
 def answers_of(client: Client, *, at_once: bool) -> list[list[int]]:
@@ -137,7 +126,9 @@ def test_clients_that_die_harm_no_other_and_leave_nothing(cluster: list[AgentPro
                 caller.request("/flowedge.v1.Generation/Generate", unread.SerializeToString())
                 with stopped(cluster[2]):
                     reading.start()
-                    await_that(lambda: cluster[1].samples()["flowedge_sessions"] == 8, "some are not open")
+                    await_that(
+                        lambda: cluster[1].samples()["flowedge_sessions"] == 8, "some are not open", FREED_S
+                    )
                 for process in dying:
                     process.signal(signal.SIGKILL)
                 cluster[0].line("a session has ended", "the caller read no reply", after=seen)

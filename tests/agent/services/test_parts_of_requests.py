@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowedge.client import ChatMessage, Client, Grammar, ToolCall
-from flowedge.core.errors import BadRequestError, CapacityError, GrammarError
+from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, GrammarError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.text.template_tools import described_tools
@@ -65,13 +65,43 @@ def test_an_answer_without_calls_is_its_text(cluster4: str) -> None:
     assert (cut.text, cut.finish_reason) == (plain.text[: plain.text.index(plain.text[10:14])], "stop")
 
 
+def test_the_chat_template_is_applied_to_all_messages(cluster4: str) -> None:
+    talk = [("user", "Name a river."), ("assistant", "The Elbe."), ("user", "Another.")]
+    with Client(cluster4) as client:
+        answer = client.chat([ChatMessage(*each) for each in talk], max_new_tokens=2).result()
+    messages = [{"role": role, "content": content} for role, content in talk]
+    assert list(answer.prompt_ids) == encode_messages(load_tokenizer(Checkpoint.open("bundled")), messages)
+
+
+def test_a_request_of_another_version_is_refused(cluster4: str) -> None:
+    request = pb.GenerateRequest(prompt="Hi")
+    request.MergeFromString(b"\x20\x09")  # max_new_tokens, when it was a field
+    with (
+        Client(cluster4) as client,
+        pytest.raises(FlowEdgeError, match="install the same version of FlowEdge on both"),
+    ):
+        client._start(request, 60, None).result()  # noqa: SLF001 (the client itself would not send it)
+
+
+def spoken(*turns: tuple[str, str]) -> dict[str, list[pb.ChatMessage]]:
+    return {"messages": [pb.ChatMessage(role=role, content=content) for role, content in turns]}
+
+
 RAIN = '{"type": "function", "function": {"name": "rain", "parameters": {}}}'
+QUESTION = ("user", "Rain?")
 DEEP = "[" * 64 + "]" * 64
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
+        (spoken(), "does not end with a message of the user"),
+        (spoken(QUESTION, ("assistant", "Yes.")), "does not end with a message of the user"),
+        (spoken(("robot", "x"), QUESTION), "the role 'robot'"),
+        (spoken(("tool", "x"), QUESTION), "a message of a tool follows no message that calls tools"),
+        (spoken(*[QUESTION] * 1025), "1025 messages"),
+        (spoken(("system", "x"), QUESTION), "takes no system message"),
+        (spoken(("user", "x" * 200_000), ("user", "x" * 100_000)), "300000 bytes"),
         ({"tools": ["{"]}, "a tool: not JSON"),
         ({"tools": ["[]"]}, "is no JSON object"),
         ({"tools": ['{"type": "function"}']}, "it must be"),

@@ -19,6 +19,7 @@ from flowedge.core.errors import CapacityError, DeviceError, DeviceLostError
 from flowedge.engine.work_counts import Load
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
+from tests.support.loops import in_loop
 from tests.support.processes import AgentProcess, agents, become_pipeline
 
 PROMPT = "Tell me a long story about the sea."
@@ -134,26 +135,24 @@ def test_an_idle_pipeline_tells_its_state_with_each_message(monkeypatch: pytest.
     assert asyncio.run(read()) == [True] * 6
 
 
-def test_only_a_few_may_watch(draft_node: AgentProcess) -> None:
-    async def watch() -> None:
-        async with AsyncClient(draft_node.address) as one, AsyncClient(draft_node.address) as other:
-            watches = [one.watch() for _ in range(MAX_WATCHERS)]
-            for each in watches:
-                assert (await anext(each)).state is not None
-            with pytest.raises(CapacityError):
-                await anext(other.watch())
-            for each in watches:
-                await each.aclose()  # type: ignore[attr-defined]
-            deadline = time.monotonic() + 30
-            while True:  # until the agent has noticed
-                try:
-                    assert (await anext(other.watch())).state is not None
-                    return
-                except CapacityError:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.05)
-
-    asyncio.run(watch())
+@in_loop(120.0)
+async def test_only_a_few_may_watch(draft_node: AgentProcess) -> None:
+    async with AsyncClient(draft_node.address) as one, AsyncClient(draft_node.address) as other:
+        watches = [one.watch() for _ in range(MAX_WATCHERS)]
+        for each in watches:
+            assert (await anext(each)).state is not None
+        with pytest.raises(CapacityError):
+            await anext(other.watch())
+        for each in watches:
+            await each.aclose()  # type: ignore[attr-defined]
+        deadline = time.monotonic() + 30
+        while True:  # until the agent has noticed
+            try:
+                assert (await anext(other.watch())).state is not None
+                return
+            except CapacityError:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
 
 
 def test_a_watch_ends_with_the_pipeline_and_needs_one() -> None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from flowedge.client import Client
+from tests.support.commands import run_command
 from tests.support.terminal import CLI, Terminal
 
 QUESTION = "Write a function that adds two numbers."
@@ -18,9 +19,7 @@ ENDLESS = "Tell me a long story about the sea."
 def piped(text: str, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [*CLI, "chat", "--max-new-tokens", "24", *options]
     environment = {**os.environ, **(env or {})}
-    return subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    return run_command(command, input=text, env=environment)
 
 
 def test_each_line_of_standard_input_is_a_message(cluster4: str, tmp_path: Path) -> None:

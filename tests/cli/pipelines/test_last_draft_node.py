@@ -43,6 +43,17 @@ class HangingSearch:
         return []
 
 
+@pytest.fixture
+def failing_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of the network that fails after a moment, in which a known draft node would have answered."""
+
+    async def discover(*_: object, **__: object) -> list[object]:
+        await asyncio.sleep(0.5)
+        raise DeviceError("this one", "the network is searched")
+
+    monkeypatch.setattr("flowedge.cli.pipelines.network.discover", discover)
+
+
 def known_at(address: str) -> KnownDraftNode:
     with Client(address) as client:
         device = client.describe()
@@ -63,25 +74,16 @@ def test_a_ready_pipeline_answers_without_waiting_for_the_search(
 
 @pytest.mark.parametrize("change", [{"id": "another"}, {"name": "another"}, {"address": "127.0.0.1:1"}])
 def test_another_device_at_the_address_is_not_used(
-    cluster4: str, change: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster4: str, change: dict[str, str], failing_search: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def discover(*_: object, **__: object) -> list[object]:
-        await asyncio.sleep(0.5)
-        raise DeviceError("this one", "the network is searched")
-
-    monkeypatch.setattr("flowedge.cli.pipelines.network.discover", discover)
     LastDraftNodes("").remember(replace(known_at(cluster4), **change))
     assert run(ASK) == 1
     assert "the network is searched" in capsys.readouterr().err
 
 
 def test_another_pipeline_than_the_one_asked_for_is_not_used(
-    cluster4: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster4: str, failing_search: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def discover(*_: object, **__: object) -> list[object]:
-        raise DeviceError("this one", "the network is searched")
-
-    monkeypatch.setattr("flowedge.cli.pipelines.network.discover", discover)
     LastDraftNodes("").remember(known_at(cluster4))
     assert run([*ASK, "--drafter", "ngram"]) == 1
     assert "the network is searched" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from flowedge.cli.pipelines.preflight import check_capacity
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.core.errors import CapacityError
 from flowedge.models.checkpoint.model_header import ModelHeader
+from tests.support.commands import run_command
 from tests.support.gguf_files import write_gguf
 
 BUNDLED = Path(flowedge.__file__).parent / "bundled"
@@ -110,8 +110,6 @@ def test_a_prompt_of_more_bytes_than_agents_take(capsys: pytest.CaptureFixture[s
 
 
 def test_the_demo_is_checked_as_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["demo", "--stages", "9"]) == 2
-    assert "8 layers cannot be split over 9 stages" in capsys.readouterr().err
     assert run(["demo", "--max-new-tokens", "3000"]) == 1
     assert "bundled takes 2048 tokens" in capsys.readouterr().err
     assert run(["demo", "--prompt", "\udcff"]) == 2
@@ -196,8 +194,6 @@ def test_no_library_of_models_is_imported_for_it(gguf: Path) -> None:
         f"print([run(['generate', *options]) for options in {commands!r}])\n"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_command([sys.executable, "-c", code], check=True)
     assert done.stdout.splitlines() == ["[1, 1, 2, 2]", "[]"]
     assert "starting" not in done.stderr

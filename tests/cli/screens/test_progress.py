@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 
 import pytest
 
@@ -13,6 +12,7 @@ from flowedge.cli.screens.profile_screen import profile_progress
 from flowedge.cli.screens.tables import TerminalConsole
 from flowedge.cli.screens.transfers import TransferBars, transfer_bars
 from flowedge.weights.fetch.progress import FetchProgress
+from tests.support.commands import run_command
 from tests.support.terminal import CLI
 
 _COMMANDS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -44,9 +44,7 @@ def test_measuring_is_a_line_for_each_device(capsys: pytest.CaptureFixture[str])
 
 def test_doctor_writes_plain_text_into_a_pipe() -> None:
     options = ["--no-libraries", "--no-rate", "--timeout", "0.2"]
-    done = subprocess.run(
-        [*CLI, "doctor", *options], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_command([*CLI, "doctor", *options])
     assert done.returncode in (0, 1, 4)
     assert _is_plain(done.stdout)
     assert done.stdout.count("\n") >= 1

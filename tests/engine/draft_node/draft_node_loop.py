@@ -81,6 +81,12 @@ class Loop:
     def start(self, wanted: Request) -> None:
         self.node.start(self.node.prepare(wanted))
 
+    def answer(self, wanted: Request) -> None:
+        """Serve a request to its end, and hold its answer against the plain model's."""
+        self.start(wanted)
+        self.run()
+        self.check_finished(wanted.session, wanted)
+
     def run(self, tamper: Tamper = lambda message: [message], turns: int = 10_000) -> None:
         """Let messages and jobs go on until nothing moves, or for some turns."""
         for _ in range(turns):

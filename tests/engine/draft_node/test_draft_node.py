@@ -18,9 +18,7 @@ from tests.support.seams import draft_sessions, waits_for_thread
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3), (3, 2, 1, 0, 3, 2, 1)])
 def test_the_loop_generates_what_the_plain_model_does(strategy, prompt):
     loop, wanted = Loop(), request(strategy=strategy, prompt=prompt)
-    loop.start(wanted)
-    loop.run()
-    loop.check_finished("s", wanted)
+    loop.answer(wanted)
     finished = loop.of("s")[-1]
     assert finished.reason == "length"
     assert [report.device for report in finished.reports] == ["d0", "v0"]
@@ -108,9 +106,7 @@ def test_a_request_that_cannot_be_served_opens_nothing(bad, kind, problem):
 
 def test_the_longest_sequence_that_fits_is_served():
     loop, wanted = Loop(max_positions=40), request(max_new_tokens=35)
-    loop.start(wanted)
-    loop.run()
-    loop.check_finished("s", wanted)
+    loop.answer(wanted)
 
 
 def test_drafting_strategies_need_a_drafter():
@@ -118,9 +114,7 @@ def test_drafting_strategies_need_a_drafter():
     with pytest.raises(BadRequestError, match="needs a drafter"):
         loop.start(request())
     wanted = request(strategy="autoregressive")
-    loop.start(wanted)
-    loop.run()
-    loop.check_finished("s", wanted)
+    loop.answer(wanted)
     assert not any(isinstance(job, OpenDraft | DropCache) for job in loop.jobs), "it has no use for a drafter"
 
 
@@ -192,9 +186,7 @@ def test_eos_ends_a_session_in_the_middle_of_what_was_accepted():
     plain = PlainModel(1, VOCAB).generate((1, 2, 3, 0, 1), 12)
     for eos in set(plain):
         loop, wanted = Loop(), request(eos=frozenset([eos]))
-        loop.start(wanted)
-        loop.run()
-        loop.check_finished("s", wanted)
+        loop.answer(wanted)
         assert loop.of("s")[-1].reason == "eos"
         assert loop.tokens("s")[-1] == eos
         loop.check_empty()

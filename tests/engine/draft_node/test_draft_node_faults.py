@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,21 @@ from flowedge.core.request import Failed, Finished
 from flowedge.engine.jobs import DraftBatch
 from flowedge.strategies.events import TARGET
 from tests.engine.draft_node.draft_node_loop import Loop, Tamper, request
+
+
+def two_sessions(**changes: Any) -> Loop:
+    """Start the session `s`, with changes, and a session `other` beside it."""
+    loop = Loop()
+    loop.start(request(**changes))
+    loop.start(request("other"))
+    return loop
+
+
+def check_other(loop: Loop) -> None:
+    """Hold that the session `other` was answered, and that nothing is left of any session."""
+    loop.check_finished("other")
+    loop.check_empty()
+
 
 # ------------------------------------------------------------------------------------------ wrong results
 
@@ -80,17 +96,14 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_result_fails_its_session_and_no_other(kind, nth):
     change, problem = WRONG[kind]
-    loop = Loop()
-    loop.start(request())
-    loop.start(request("other"))
+    loop = two_sessions()
     loop.run(nth_draft_result(nth, change))
     error = loop.error()
     assert isinstance(error, ProtocolError)
     with pytest.raises(ProtocolError, match=problem):
         raise error
     assert "segment" in str(error)
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 @pytest.mark.parametrize("strategy", ["flowspec", "autoregressive"])
@@ -100,13 +113,10 @@ def test_a_wrong_result_of_the_prompt_fails_its_session(strategy, first_row):
         wrong = isinstance(message, Segment) and message.session == "s" and message.committed
         return [replace(message, first_row=first_row) if wrong else message]
 
-    loop = Loop()
-    loop.start(request(strategy=strategy))
-    loop.start(request("other"))
+    loop = two_sessions(strategy=strategy)
     loop.run(tamper)
     assert "other rows than were sent" in str(loop.error())
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def test_a_result_that_comes_twice_is_refused():
@@ -131,9 +141,7 @@ def test_a_result_that_was_never_sent_is_refused():
 
 @pytest.mark.parametrize("epoch", [0, 2, 2**40, -1])
 def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
-    loop = Loop()
-    loop.start(request())
-    loop.start(request("other"))
+    loop = two_sessions()
 
     def tamper(message):
         wrong = isinstance(message, Prune) and message.session == "s"
@@ -141,20 +149,16 @@ def test_a_prune_that_comes_back_out_of_order_is_refused(epoch):
 
     loop.run(tamper)
     assert f"prune {epoch} came back, but 1 was due" in str(loop.error())
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def test_tapped_values_that_were_not_asked_for_are_refused():
-    loop = Loop()
-    loop.start(request())
-    loop.start(request("other"))
+    loop = two_sessions()
     loop.run(turns=3)
     loop.node.receive(Tapped("s", 1, np.zeros((1, 1), np.uint64)))
     loop.run()
     assert "from column 1 of a row came; no stage was asked to keep these" in str(loop.error())
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def test_messages_of_sessions_that_are_not_there_are_ignored():
@@ -197,9 +201,7 @@ def test_messages_of_sessions_that_are_not_there_are_ignored():
     ],
 )
 def test_a_fault_of_a_stage_is_the_error_it_names(code, kind):
-    loop = Loop()
-    loop.start(request())
-    loop.start(request("other"))
+    loop = two_sessions()
     loop.run(turns=6)
     loop.node.receive(Fault("s", "pi-3", code, "out of luck"))
     loop.node.receive(Fault("s", "pi-3", code, "and again"))
@@ -208,20 +210,16 @@ def test_a_fault_of_a_stage_is_the_error_it_names(code, kind):
     assert type(error) is kind
     assert "pi-3" in str(error)
     assert "out of luck" in str(error)
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def test_what_a_stage_refuses_reaches_the_client():
-    loop = Loop()
-    loop.start(request(prompt=(1, 99)))  # beyond the stage's vocabulary
-    loop.start(request("other"))
+    loop = two_sessions(prompt=(1, 99))  # beyond the stage's vocabulary
     loop.run()
     assert isinstance(loop.error(), ProtocolError)
     assert "device v0" in str(loop.error())
     assert "token id" in str(loop.error())
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def test_a_lost_device_fails_every_session_at_once():
@@ -239,9 +237,7 @@ def test_a_lost_device_fails_every_session_at_once():
     assert not any(isinstance(o, Finished | Failed) for o in loop.of("u")), "it had been cancelled"
     loop.rig.pump()
     loop.check_empty()
-    loop.start(request("v"))
-    loop.run()
-    loop.check_finished("v")
+    loop.answer(request("v"))
 
 
 def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
@@ -259,9 +255,7 @@ def test_a_device_lost_while_a_session_closes_costs_only_the_reports():
 
 
 def test_a_job_that_fails_ends_its_session():
-    loop = Loop()
-    loop.start(request())
-    loop.start(request("other"))
+    loop = two_sessions()
     while not isinstance(job := loop.next_job(), DraftBatch) or not verifies(job, "s"):
         if job is not None:
             loop.finish(job)
@@ -270,8 +264,7 @@ def test_a_job_that_fails_ends_its_session():
     loop.run()
     assert isinstance(loop.error(), DeviceError)
     assert len(job.jobs) == 1, "the other session goes on"
-    loop.check_finished("other")
-    loop.check_empty()
+    check_other(loop)
 
 
 def verifies(job: DraftBatch, session: str) -> bool:

@@ -54,28 +54,39 @@ def test_tokens_that_end_nothing_come_out_as_they_are():
     assert out.push(()) == Accepted((), "", None)
 
 
-def test_eos_in_the_middle_is_a_token_but_no_text_and_ends_it():
-    assert output().push((1, 3, EOS, 5, 1)) == Accepted((1, 3, EOS), "ab", "eos")
-
-
-def test_eos_as_the_first_token():
-    assert output().push((EOS,)) == Accepted((EOS,), "", "eos")
-    assert output().push((EOS, 1, 2)) == Accepted((EOS,), "", "eos")
-
-
-def test_any_of_several_eos_ids_ends_it():
-    assert output(eos=(7, 9)).push((EOS + 1, 9, 7)).reason == "eos"
-    assert output(eos=(7, 9)).push((1, 7, 9)).tokens == (1, 7)
+@pytest.mark.parametrize(
+    ("limits", "tokens", "accepted"),
+    [
+        pytest.param({}, (1, 3, EOS, 5, 1), ((1, 3, EOS), "ab", "eos"), id="eos is a token but no text"),
+        pytest.param({}, (EOS,), ((EOS,), "", "eos"), id="eos alone"),
+        pytest.param({}, (EOS, 1, 2), ((EOS,), "", "eos"), id="eos first"),
+        pytest.param({"eos": (7, 9)}, (EOS + 1, 9, 7), ((1, 9), "a", "eos"), id="second of two eos"),
+        pytest.param({"eos": (7, 9)}, (1, 7, 9), ((1, 7), "a", "eos"), id="first of two eos"),
+        pytest.param({"max_new_tokens": 2}, (1, EOS), ((1, EOS), "a", "eos"), id="eos at the limit"),
+        pytest.param({"stop": ["bc", "abc"]}, (9, 6), ((9, 6), "x", "stop"), id="longer stop begins first"),
+        pytest.param({"stop": ["abc", "bc"]}, (9, 6), ((9, 6), "x", "stop"), id="in the other order"),
+        pytest.param({"stop": ["bc", "abcab"]}, (9, 2, 5), ((9, 2, 5), "xa", "stop"), id="longer not whole"),
+        pytest.param({"stop": ["ab", "abc"]}, (9, 2), ((9, 2), "x", "stop"), id="stops begin alike"),
+        pytest.param({"stop": ["b"]}, (6, 9, 9), ((6,), "a", "stop"), id="nothing after the stop"),
+        pytest.param({"stop": ["", "\n"]}, (1, 7), ((1, 7), "a", "stop"), id="an empty stop beside another"),
+        pytest.param({"stop": [""]}, (1,), ((1,), "a", None), id="an empty stop"),
+        pytest.param({"max_new_tokens": 1}, (9,), ((9,), "x", "length"), id="limit of one token"),
+        pytest.param(
+            {"stop": ["abc"], "max_new_tokens": 2}, (9, 2), ((9, 2), "xab", "length"), id="limit releases"
+        ),
+        pytest.param(
+            {"stop": ["abc"], "max_new_tokens": 2}, (2, 5), ((2, 5), "", "stop"), id="stop at the limit"
+        ),
+    ],
+)
+def test_where_the_tokens_of_one_verification_end(limits, tokens, accepted):
+    assert output(**limits).push(tokens) == Accepted(*accepted)
 
 
 def test_eos_releases_what_was_held_for_a_stop_string():
     out = output(stop=["abx"])
     assert out.push((2,)) == Accepted((2,), "", None)
     assert out.push((EOS,)) == Accepted((EOS,), "ab", "eos")
-
-
-def test_eos_as_the_last_token_that_fits_is_eos():
-    assert output(max_new_tokens=2).push((1, EOS)).reason == "eos"
 
 
 @pytest.mark.parametrize(
@@ -108,44 +119,16 @@ def test_a_start_of_a_stop_string_is_held_back_and_released():
     assert out.push((1,)).text == "a", "the second a may be the start; the first is not any more"
 
 
-def test_of_overlapping_stop_strings_the_first_to_begin_is_cut_at():
-    assert output(stop=["bc", "abc"]).push((9, 6)).text == "x"
-    assert output(stop=["abc", "bc"]).push((9, 6)).text == "x"
-    assert output(stop=["bc", "abcab"]).push((9, 2, 5)) == Accepted((9, 2, 5), "xa", "stop")
-    assert output(stop=["ab", "abc"]).push((9, 2)).text == "x"
-
-
 def test_a_stop_string_that_overlaps_itself():
     out = output(stop=["aab"])
     assert out.push((1, 1, 1)).text == "a"
     assert out.push((3,)) == Accepted((3,), "", "stop")
 
 
-def test_nothing_after_the_stop_string_comes_out():
-    assert output(stop=["b"]).push((6, 9, 9)) == Accepted((6,), "a", "stop")
-
-
-def test_empty_stop_strings_are_ignored():
-    assert output(stop=["", "\n"]).push((1, 7)) == Accepted((1, 7), "a", "stop")
-    assert output(stop=[""]).push((1,)) == Accepted((1,), "a", None)
-
-
 def test_the_limit_in_the_middle_of_what_was_accepted():
     out = output(max_new_tokens=3)
     assert out.push((1,)).reason is None
     assert out.push((3, 5, 9, 9)) == Accepted((3, 5), "bc", "length")
-
-
-def test_the_limit_of_one_token():
-    assert output(max_new_tokens=1).push((9,)) == Accepted((9,), "x", "length")
-
-
-def test_the_limit_releases_what_was_held():
-    assert output(stop=["abc"], max_new_tokens=2).push((9, 2)) == Accepted((9, 2), "xab", "length")
-
-
-def test_a_stop_string_in_the_last_token_is_a_stop():
-    assert output(stop=["abc"], max_new_tokens=2).push((2, 5)) == Accepted((2, 5), "", "stop")
 
 
 def test_text_that_is_not_complete_yet_is_flushed_at_the_end():

@@ -72,9 +72,7 @@ def loop(**limits: int) -> Loop:
     made = Loop(kept_rows=1000, least_prefix=2, keeps_drafter=True)
     if limits:
         made.rig = Rig(**limits)
-    made.start(request())
-    made.run()
-    made.check_finished("s")
+    made.answer(request())
     assert made.node.target.num_retained == made.rig.stage.load().retained == 1
     return made
 
@@ -94,9 +92,7 @@ def forget_all(made: Loop) -> None:
 
 def test_the_next_request_begins_with_the_rows_of_the_last() -> None:
     made = loop()
-    made.start(request("t"))
-    made.run()
-    made.check_finished("t", request("t"))
+    made.answer(request("t"))
     assert reused(made, "t") == len(request().prompt) - 1
     forget_all(made)
 
@@ -105,9 +101,7 @@ def test_the_drafter_keeps_rows_of_a_session_that_has_drafted_nothing() -> None:
     made = Loop(kept_rows=1000, least_prefix=2, prefill_rows=8, keeps_drafter=True)
     made.start(request("s", max_new_tokens=1))
     made.run()
-    made.start(request("t"))
-    made.run()
-    made.check_finished("t", request("t"))
+    made.answer(request("t"))
     assert reused(made, "t") == len(request().prompt) - 1
     forget_all(made)
 
@@ -117,9 +111,7 @@ def test_kept_sessions_make_room(strategy: str) -> None:
     capacity = Loop().node.prepare(request()).capacity
     made = loop(max_total_capacity=capacity + 10)
     other = request("t", strategy, prompt=(3, 3, 1))
-    made.start(other)
-    made.run()
-    made.check_finished("t", other)
+    made.answer(other)
     told = [type(m) for m in made.sent if m.session in ("s", "t") and not isinstance(m, Close)]
     assert told.count(Forget) == 1
     opened = [m for m in made.sent if isinstance(m, Open) and m.session == "t"]
@@ -138,9 +130,7 @@ def test_a_request_larger_than_the_stage_fails_all_the_same() -> None:
 def test_rows_that_a_stage_has_lost_are_computed() -> None:
     made = loop()
     made.rig.receive(Forget("s"))
-    made.start(request("t"))
-    made.run()
-    made.check_finished("t", request("t"))
+    made.answer(request("t"))
     assert reused(made, "t") == 0
     forget_all(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowedge.core.messages import CONTEXT, Close, Fault, Open, Segment
+from flowedge.protocol.link_kind import LinkKind
 from tests.engine.rig import Rig, of_other, other_session, prune, segment
 
 
@@ -16,6 +17,7 @@ def undisturbed() -> list:
 UNDISTURBED = undisturbed()
 # In session `s`, rows 4 (root), 5 and 6 are cached; 7 and 8 may still be upstream.
 KEEP_5 = prune(epoch=1, source_len=9, context=4, accepted=1, retained=[4, 5, 7, 8])
+AFTER_KEEP_5 = prune(epoch=2, source_len=8, context=5, accepted=1, retained=[5, 6])
 
 
 def opened(**limits) -> Rig:
@@ -54,6 +56,14 @@ def refused(rig: Rig, message, problem: str, express: bool = False, code: str = 
     assert rig.receive(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4]), express=True) == []
     assert len(rig.faults(message.session)) == 1
     finish(rig)
+
+
+def compute_unsent(rig: Rig) -> None:
+    """Compute the segment that is due; its result waits to be sent."""
+    rig.stage.receive(draft(), LinkKind.IN_BAND)
+    job = rig.next_job()
+    assert job is not None
+    rig.stage.finish(job, rig.executor.run(job))
 
 
 def draft(**changes) -> Segment:

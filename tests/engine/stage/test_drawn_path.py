@@ -37,6 +37,13 @@ def after_prompt(token: int = 5) -> DrawnPath:
     return path
 
 
+def after_draft() -> DrawnPath:
+    """The path when 7 and 9 are drawn after the rows 4 and 6; row 5 is off the path."""
+    path = after_prompt(5)
+    path.take(draft(4, [5, 6, 7], [CONTEXT, 4, 4]), np.arange(3), drawn([0, 2], [7, 9]))
+    return path
+
+
 def test_only_the_last_row_of_the_prompt_is_followed_by_a_draw() -> None:
     path = DrawnPath(DRAWING)
     assert path.draw(segment(first=0, rows=3)).first is None
@@ -69,23 +76,20 @@ def test_it_goes_on_in_the_next_segment() -> None:
 
 
 def test_a_prune_that_accepts_it_makes_it_context() -> None:
-    path = after_prompt(5)
-    path.take(draft(4, [5, 6, 7], [CONTEXT, 4, 4]), np.arange(3), drawn([0, 2], [7, 9]))
+    path = after_draft()
     path.apply(prune(epoch=1, source_len=7, context=4, accepted=2, retained=[4, 6]))
     assert path.draw(draft(6, [8, 9], [CONTEXT, CONTEXT], number=1, epoch=1)).first == 1
 
 
 def test_a_prune_may_accept_less_than_was_drawn() -> None:
-    path = after_prompt(5)
-    path.take(draft(4, [5, 6, 7], [CONTEXT, 4, 4]), np.arange(3), drawn([0, 2], [7, 9]))
+    path = after_draft()
     path.apply(prune(epoch=1, source_len=9, context=4, accepted=1, retained=[4, 6, 8]))
     draw = path.draw(draft(6, [3, 9], [5, 5], number=1, epoch=1))
     assert draw.first == 1, "row 6 is row 5 now"
 
 
 def test_rows_that_are_given_up_may_come_again() -> None:
-    path = after_prompt(5)
-    path.take(draft(4, [5, 6, 7], [CONTEXT, 4, 4]), np.arange(3), drawn([0, 2], [7, 9]))
+    path = after_draft()
     path.apply(prune(epoch=1, source_len=7, context=4, accepted=1, retained=[4]))
     assert path.draw(draft(5, [9, 7], [CONTEXT, CONTEXT], number=1, epoch=1)).first == 1
 
@@ -114,8 +118,7 @@ def test_nothing_is_drawn_beyond_the_end(eos: set[int], max_new_tokens: int) -> 
 
 
 def test_other_rows_cannot_be_accepted() -> None:
-    path = after_prompt(5)
-    path.take(draft(4, [5, 6, 7], [CONTEXT, 4, 4]), np.arange(3), drawn([0, 2], [7, 9]))
+    path = after_draft()
     with pytest.raises(ProtocolError, match="prune 1 accepts rows that the target has not drawn"):
         path.apply(prune(epoch=1, source_len=7, context=4, accepted=2, retained=[4, 5]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.core.messages import Close, Open
 from flowedge.protocol.link_kind import LinkKind
 from tests.engine.rig import of_other, other_session, prune, segment
-from tests.engine.stage.stage_sessions import KEEP_5, UNDISTURBED, draft, finish, opened
+from tests.engine.stage.stage_sessions import KEEP_5, UNDISTURBED, compute_unsent, draft, finish, opened
 from tests.support.seams import has_tombstones
 
 
@@ -48,9 +48,7 @@ def test_late_prunes_and_segments_of_a_closed_session_are_ignored():
 
 def test_what_waits_to_be_sent_of_a_closed_session_is_dropped():
     rig = opened()
-    rig.stage.receive(draft(), LinkKind.IN_BAND)
-    job = rig.next_job()
-    rig.stage.finish(job, rig.executor.run(job))
+    compute_unsent(rig)
     rig.stage.receive(Close("s"), LinkKind.EXPRESS)
     assert rig.pump() == []
     finish(rig)

@@ -8,7 +8,15 @@ import pytest
 from flowedge.core.messages import CONTEXT, Close, Open, Prune, Segment
 from flowedge.protocol.link_kind import LinkKind
 from tests.engine.rig import Rig, prune, segment
-from tests.engine.stage.stage_sessions import KEEP_5, draft, finish, opened, refused
+from tests.engine.stage.stage_sessions import (
+    AFTER_KEEP_5,
+    KEEP_5,
+    compute_unsent,
+    draft,
+    finish,
+    opened,
+    refused,
+)
 from tests.support.seams import inbox, stage_sessions
 
 
@@ -68,13 +76,11 @@ def test_an_express_prune_that_comes_twice_or_late_is_ignored():
 
 def test_express_prunes_out_of_order_are_held_until_their_turn():
     rig = opened()
-    second, third = later(2, 5), later(3, 6)
-    second = prune(epoch=2, source_len=8, context=5, accepted=1, retained=[5, 6])
     third = prune(epoch=3, source_len=7, context=6, accepted=0, retained=[])
     assert rig.receive(third, express=True) == []
-    assert rig.receive(second, express=True) == []
-    assert rig.receive(KEEP_5, express=True) == [KEEP_5, second, third]
-    for message in (KEEP_5, second, third):
+    assert rig.receive(AFTER_KEEP_5, express=True) == []
+    assert rig.receive(KEEP_5, express=True) == [KEEP_5, AFTER_KEEP_5, third]
+    for message in (KEEP_5, AFTER_KEEP_5, third):
         assert rig.receive(message) == []
     held = stage_sessions(rig.stage)["s"]
     assert (held.epoch, held.fence, held.maps, held.held) == (3, 3, {}, {})
@@ -83,9 +89,8 @@ def test_express_prunes_out_of_order_are_held_until_their_turn():
 
 def test_an_in_band_prune_sets_free_the_express_ones_that_waited():
     rig = opened()
-    second = prune(epoch=2, source_len=8, context=5, accepted=1, retained=[5, 6])
-    assert rig.receive(second, express=True) == []
-    assert rig.receive(KEEP_5) == [KEEP_5, second]
+    assert rig.receive(AFTER_KEEP_5, express=True) == []
+    assert rig.receive(KEEP_5) == [KEEP_5, AFTER_KEEP_5]
     finish(rig)
 
 
@@ -101,15 +106,14 @@ def test_held_prunes_are_bounded():
 def test_maps_are_dropped_when_the_fence_has_passed():
     rig = opened()
     rig.receive(KEEP_5, express=True)
-    second = prune(epoch=2, source_len=8, context=5, accepted=1, retained=[5, 6])
-    rig.receive(second, express=True)
+    rig.receive(AFTER_KEEP_5, express=True)
     assert sorted(stage_sessions(rig.stage)["s"].maps) == [1, 2]
     # A segment that was sent before both: its rows go through both maps. 7 -> 6, 8 -> 7 -> gone.
     (sent,) = rig.receive(draft())
     assert (sent.epoch, sent.first_row, sent.num_rows, sent.parents.tolist()) == (2, 6, 1, [CONTEXT])
     rig.receive(KEEP_5)
     assert sorted(stage_sessions(rig.stage)["s"].maps) == [2]
-    rig.receive(second)
+    rig.receive(AFTER_KEEP_5)
     assert stage_sessions(rig.stage)["s"].maps == {}
     finish(rig)
 
@@ -156,9 +160,7 @@ def test_a_close_aborts_what_is_in_the_lane_and_nothing_comes_of_it():
 
 def test_a_result_that_waits_to_be_sent_is_trimmed_and_follows_the_prune():
     rig = opened()
-    rig.stage.receive(draft(), LinkKind.IN_BAND)
-    job = rig.next_job()
-    rig.stage.finish(job, rig.executor.run(job))
+    compute_unsent(rig)
     rig.stage.receive(
         prune(epoch=1, source_len=9, context=4, accepted=1, retained=[4, 5, 7]), LinkKind.EXPRESS
     )

@@ -66,8 +66,7 @@ def test_wrong_limits_are_refused(value: object) -> None:
 
 
 @given(
-    uses=st.lists(st.tuples(st.integers(0, 240), st.integers(1, 50)), max_size=40),
-    most=st.integers(1, 200),
+    uses=st.lists(st.tuples(st.integers(0, 240), st.integers(1, 50)), max_size=40), most=st.integers(1, 200)
 )
 def test_after_the_wait_there_is_room_and_not_before(uses: list[tuple[int, int]], most: int) -> None:
     window, now = Window(MINUTE_S), 0.0

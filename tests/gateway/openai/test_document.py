@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.gateways import ANSWER_S, GatewayProcess
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -28,5 +28,5 @@ def test_the_command_of_curl_gets_an_answer(gateway4: GatewayProcess) -> None:
     found = re.search(r"^    (curl .*?[^\\])$", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
     assert found is not None
     command = shlex.split(found.group(1).replace("\\\n", " ").replace(ADDRESS, gateway4.url))
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    answer = run_command(command, timeout=ANSWER_S, check=True)
     assert '"object":"chat.completion"' in answer.stdout

@@ -62,10 +62,7 @@ def test_log_probabilities_in_the_old_shape(official: OpenAI) -> None:
 
 def test_a_response(official: OpenAI) -> None:
     response = official.responses.create(
-        model="bundled",
-        input="Add two numbers.",
-        max_output_tokens=12,
-        temperature=0,
+        model="bundled", input="Add two numbers.", max_output_tokens=12, temperature=0
     )
     assert response.id.startswith("resp_")
     assert (response.status, response.model) == ("incomplete", "bundled")
@@ -76,11 +73,7 @@ def test_a_response(official: OpenAI) -> None:
     assert response.usage.output_tokens == 12
     text = ""
     for event in official.responses.create(
-        model="bundled",
-        input="Add two numbers.",
-        max_output_tokens=12,
-        temperature=0,
-        stream=True,
+        model="bundled", input="Add two numbers.", max_output_tokens=12, temperature=0, stream=True
     ):
         if event.type == "response.output_text.delta":
             text += event.delta

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -17,6 +16,7 @@ from tests.gateway.page.talking import ask, await_answer, settings
 from tests.support.browser import Browser
 from tests.support.gateways import GatewayProcess
 from tests.support.processes import AgentProcess, running
+from tests.support.waiting import await_that
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,8 @@ def _trees(gateway: GatewayProcess, key: str, begun: threading.Event) -> Iterato
 
 def _await_key(gateway: GatewayProcess, key: str) -> None:
     """Wait until a running gateway knows a new key."""
-    deadline = time.monotonic() + 30
     with gateway.client(headers={"authorization": f"Bearer {key}"}) as client:
-        while client.get("/v1/models").status_code != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        await_that(lambda: client.get("/v1/models").status_code == 200)
 
 
 @pytest.mark.parametrize("reader", ["nobody", "another", "asker"])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge.gateway.pipelines.file import read_pipelines
+from flowedge.gateway.pipelines.file import DeclaredPipeline, read_pipelines
 
 A, B = "192.168.1.20:7070", "192.168.1.21:7070"
 
 
-def read(folder: Path, text: str) -> object:
+def read(folder: Path, text: str) -> tuple[DeclaredPipeline, ...]:
     file = folder / "pipelines.toml"
     file.write_text(text)
     return read_pipelines(file)
@@ -35,7 +35,7 @@ def test_pipelines_are_read(tmp_path: Path) -> None:
     stages = 2
     drafter = ["bundled", "ngram"]
     """
-    first, second, third = read_pipelines(_written(tmp_path, text))
+    first, second, third = read(tmp_path, text)
     assert (first.name, first.aliases, first.draft_node) == ("small", ("gpt-4o-mini",), A)
     assert (second.agents[0], second.model, second.drafters) == (B, "meta-llama/Llama-3.2-1B", ("ngram",))
     assert (third.stages, third.drafters, third.model) == (2, ("bundled", "ngram"), "bundled")
@@ -64,14 +64,3 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
         read(tmp_path, text)
     assert words in str(refused.value)
     assert "pipelines.toml" in str(refused.value)
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadRequestError, match="there is no file"):
-        read_pipelines(tmp_path / "none.toml")
-
-
-def _written(folder: Path, text: str) -> Path:
-    file = folder / "pipelines.toml"
-    file.write_text(text)
-    return file

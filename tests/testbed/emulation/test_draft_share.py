@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +24,8 @@ from flowedge_testbed.scenario import read_scenario
 from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt
 from tests.support.session_jobs import batch_of
+from tests.testbed.conftest import ScenarioFile, results
 
-ScenarioFile = Callable[..., Path]
 ROOT_LAYER = batch_of(GrowDraft("s", 1, np.array([0]), np.array([-1]), np.array([5]), 10, None, None))
 
 
@@ -123,6 +121,6 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
         run_bench(
             BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1), BenchProgress()
         )
-        found.append(json.loads((tmp_path / clock / "results.json").read_text()))
+        found.append(results(tmp_path / clock))
     assert found[0]["runs"] == found[1]["runs"]
     assert not found[0]["outputs_differ"]

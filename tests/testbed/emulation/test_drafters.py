@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,16 @@ from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.support.session_jobs import batch_of
+from tests.testbed.conftest import ScenarioFile, results
 
 ITSELF = str(Path(flowedge.__file__).parent / "bundled" / "model")  # a language model with the same tokenizer
-ScenarioFile = Callable[..., Path]
 
 
 def runs(scenario: Path, out: Path, clock: str, drafter: tuple[str, ...]) -> list[dict[str, Any]]:
     run_bench(
         BenchOptions(scenario=scenario, out=out, clock=clock, drafter=drafter, processes=1), BenchProgress()
     )
-    content = json.loads((out / "results.json").read_text())
+    content = results(out)
     assert content["outputs_differ"] == []
     found: list[dict[str, Any]] = content["runs"]
     return found

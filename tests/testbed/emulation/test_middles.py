@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from flowedge_testbed.scenario import read_scenario
 from tests.planning.test_profile_costs import BYTES_PER_S, DEVICE, LINK, OVERHEAD, emulation, forward
 from tests.support.session_jobs import batch_of
 from tests.support.truncated import first_layers
+from tests.testbed.conftest import results
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
 MIDDLE = MiddleProfile(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
@@ -78,7 +78,7 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     for clock in ("replay", "virtual"):
         options = BenchOptions(scenario=scenario, out=tmp_path / clock, clock=clock, processes=1)
         run_bench(options, BenchProgress(), replace(pair, middles=(middle,)))
-        found[clock] = json.loads((tmp_path / clock / "results.json").read_text())
+        found[clock] = results(tmp_path / clock)
     assert found["replay"]["runs"] == found["virtual"]["runs"]
     assert found["replay"]["outputs_differ"] == []
     alone, pipespec = found["replay"]["runs"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from tests.cluster.clusters import Cluster as SecureCluster
 from tests.cluster.clusters import members
 from tests.support.processes import AgentProcess, agents
 from tests.support.seams import set_own_security
+from tests.testbed.conftest import Bench, ScenarioFile, results
 
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 STRATEGIES = ["naive_pp", "flowspec"]
 LIVE: dict[str, Any] = {
     "clock": "real",
@@ -78,13 +77,13 @@ def test_a_load_on_agents_is_measured(
     out = tmp_path / "real"
     bench(scenario_file(**changes, hosts=hosts_of(cluster)), out)
     assert roles_of(cluster) == ["idle"] * 3
-    results = json.loads((out / "results.json").read_text())
-    assert results["outputs_differ"] == []
-    assert [(entry["load"], entry["at"], entry["requests"]) for entry in results["load"]] == [
+    written = results(out)
+    assert written["outputs_differ"] == []
+    assert [(entry["load"], entry["at"], entry["requests"]) for entry in written["load"]] == [
         ("clients", 2, 2),
         ("arrivals_per_s", 1, 2),
     ]
-    for entry in results["load"]:
+    for entry in written["load"]:
         assert entry["emulated"] is False
         assert entry["tokens_per_s"] > 0
         assert 0 < entry["ttft_p50_ms"] <= entry["latency_p99_ms"]
@@ -105,12 +104,12 @@ def test_agents_are_measured(
     assert flowedge(["bench", scenario, "--out", str(out)]) == 0
     assert roles_of(cluster) == ["idle"] * 3
 
-    results = json.loads((out / "results.json").read_text())
-    assert results["clock"] == "real"
-    assert results["outputs_differ"] == []
-    assert results["profiles"]["bundled-fp32"]["hosts"] == [agent.address for agent in cluster]
-    assert [run["method"] for run in results["runs"]] == STRATEGIES
-    for run in results["runs"]:
+    written = results(out)
+    assert written["clock"] == "real"
+    assert written["outputs_differ"] == []
+    assert written["profiles"]["bundled-fp32"]["hosts"] == [agent.address for agent in cluster]
+    assert [run["method"] for run in written["runs"]] == STRATEGIES
+    for run in written["runs"]:
         assert (run["tokens"], run["stages"], run["mbps"], run["emulated"]) == (12, 2, None, False)
         assert run["tokens_per_s"] > 0
         assert 0 < run["ttft_ms"] < run["latency_ms"]
@@ -163,7 +162,7 @@ def test_agents_of_a_cluster_are_measured_with_its_credentials(
         changes = {**LIVE, "strategies": ["flowspec"], "hosts": hosts_of(agents_of_it)}
         command = ["bench", str(scenario_file(**changes)), "--clock", "real", "--out", str(tmp_path / "out")]
         assert flowedge([*command, "--cluster-dir", str(client)]) == 0
-    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    runs = results(tmp_path / "out")["runs"]
     assert [run["tokens"] for run in runs] == [12]
 
 
@@ -185,7 +184,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     bench(scenario_file(**changes, hosts=hosts), tmp_path / "out")
     with Client(spec.draft_node) as client:
         assert client.describe().pipeline == pipeline_label(pipeline)
-    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    runs = results(tmp_path / "out")["runs"]
     assert [run["point"] for run in runs] == [{"option.depth": 3}, {"option.depth": 4}]
     assert all(run["energy_j_per_token"] > 0 for run in runs)
 
@@ -204,9 +203,9 @@ def test_the_template_works_with_hosts_filled_in(
         form = form.replace(name, address)
     (tmp_path / "lan.yaml").write_text(form)
     bench(tmp_path / "lan.yaml", tmp_path / "out", quick=True)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [run["tokens"] for run in results["runs"]] == [16] * 5
-    assert results["outputs_differ"] == []
+    written = results(tmp_path / "out")
+    assert [run["tokens"] for run in written["runs"]] == [16] * 5
+    assert written["outputs_differ"] == []
 
 
 HOSTS = {"draft_node": "127.0.0.1:1", "stages": ["127.0.0.1:2", "127.0.0.1:3"]}

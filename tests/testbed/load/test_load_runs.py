@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from flowedge_testbed.plan import cases
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
 from flowedge_testbed.workers import read_load_record
-from tests.testbed.conftest import SMALL
+from tests.testbed.conftest import SMALL, Bench, ScenarioFile, results
 
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
 LOADED: dict[str, Any] = {
     "strategies": ["autoregressive", "naive_pp", "in batches", "flowspec"],
     "variants": {"in batches": {"strategy": "naive_pp"}},
@@ -28,11 +25,6 @@ LOADED: dict[str, Any] = {
 }
 SHORT_LOAD = {"clients": [3], "requests": 2, "new_tokens": [2, 4], "static_batches": ["in batches"]}
 PROMPTS = Dataset("own", ((1, 2, 3, 4), (5, 6, 7), (9, 8, 7, 6, 5)), 0)
-
-
-def results(out: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return content
 
 
 def plan(**changes: Any) -> LoadPlan:
@@ -59,10 +51,7 @@ def test_each_method_has_a_run_at_each_point() -> None:
     [
         ({"load": {"requests": 3}}, "a load has no point; give clients or arrivals_per_s"),
         ({"load": {"clients": [2], "static_batches": ["moon"]}}, "names moon, which is no method here"),
-        (
-            {"load": {"arrivals_per_s": [2], "static_batches": ["naive_pp"]}},
-            "static_batches are of clients",
-        ),
+        ({"load": {"arrivals_per_s": [2], "static_batches": ["naive_pp"]}}, "static_batches are of clients"),
         ({"load": {"clients": [2], "new_tokens": [9, 4]}}, "new_tokens goes from 9 to 4"),
         ({"load": {"clients": [2], "new_tokens": [4, 9]}}, "load.new_tokens goes up to 9, max_new_tokens is"),
         ({"seeds": [0, 1]}, "a load takes one seed"),

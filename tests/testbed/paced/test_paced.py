@@ -6,11 +6,9 @@ import ipaddress
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -32,10 +30,10 @@ from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLo
 from flowedge_testbed.profiles import library
 from flowedge_testbed.workers import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.support.commands import run_command
 from tests.support.processes import CLI
-
-ScenarioFile = Callable[..., Path]
-Bench = Callable[..., Any]
+from tests.support.waiting import await_that
+from tests.testbed.conftest import Bench, ScenarioFile, results
 
 # Small enough that a test is short, slow enough that the real pair can keep up.
 MODEL = {
@@ -201,7 +199,7 @@ def test_a_load_on_paced_agents_gives_the_answers_of_replay(
         bench(loaded, tmp_path / clock, clock=clock)
         (file,) = (tmp_path / clock / "runs").glob("*.json")
         found[clock] = read_load_record(tmp_path / clock, file.stem)
-        assert json.loads((tmp_path / clock / "results.json").read_text())["outputs_differ"] == []
+        assert results(tmp_path / clock)["outputs_differ"] == []
         assert (tmp_path / clock / "gantt-flowspec.png").read_bytes().startswith(b"\x89PNG")
     paced, replayed = found["paced"], found["replay"]
     assert paced is not None
@@ -236,8 +234,8 @@ def check_same_tokens(scenario: Path, bench: Bench, tmp_path: Path, **options: s
     nano = library.device("orin-nano-8gb")
     forward = 2 * layer_s(nano, LayerSize.of(ModelProfile.model_validate(MODEL)), 1, 0, "none")
     for clock in ("paced", "replay"):
-        results = json.loads((tmp_path / clock / "results.json").read_text())
-        assert results["outputs_differ"] == []
+        written = results(tmp_path / clock)
+        assert written["outputs_differ"] == []
         files = (tmp_path / clock / "runs").glob("*.json")
         records = [read_record(tmp_path / clock, file.stem) for file in files]
         assert all(records)
@@ -274,10 +272,8 @@ def test_nothing_is_left_of_a_network_whose_owner_is_killed() -> None:
     finally:
         owner.kill()
         owner.wait(10)
-    deadline = time.monotonic() + 60
-    while interface in interfaces() or any(psutil.pid_exists(int(pid)) for pid in pids):
-        assert time.monotonic() < deadline, "a namespace outlived its owner"
-        time.sleep(0.05)
+    await_that(lambda: interface not in interfaces(), "a link outlived its owner")
+    await_that(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), "a namespace outlived its owner")
 
 
 @pytest.mark.usefixtures("networks")
@@ -285,9 +281,7 @@ def test_two_networks_do_not_meet() -> None:
     before = interfaces()
     with Namespaces(1) as one, Namespaces(2) as other:
         assert len({*one.hosts, *other.hosts}) == 3
-        listing = subprocess.run(
-            other.enter(1, ["ip", "-4", "-oneline", "address"]), capture_output=True, text=True, check=True
-        )
+        listing = run_command(other.enter(1, ["ip", "-4", "-oneline", "address"]), check=True)
         assert other.hosts[1] in listing.stdout
         assert not any(host in listing.stdout for host in (*one.hosts, other.hosts[0]))
         other.limit(0, 150.0)

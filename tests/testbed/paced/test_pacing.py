@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,9 @@ from flowedge_testbed.paced.emulated_time import (
 )
 from flowedge_testbed.paced.express_faults import parse_express_fault
 from flowedge_testbed.paced.timings import JobTiming
+from tests.support.loops import in_loop
 
+TEST_S = 60.0
 TIMES = st.floats(0, 100)
 JOBS = st.lists(st.tuples(TIMES, st.floats(0, 10)), min_size=1, max_size=20)
 
@@ -130,23 +133,21 @@ async def send(pace: EmulatedTime, link: Any, message: Message) -> int | DeviceL
     return await done
 
 
-def run(given_: Given, test: Callable[[EmulatedTime], Coroutine[Any, Any, None]]) -> None:
-    async def with_pace() -> None:
-        compute = ComputeThread("d")
-        pace = EmulatedTime(compute, given_)
-        try:
-            await test(pace)
-        finally:
-            pace.stop()
-            compute.stop(5)
-
-    asyncio.run(asyncio.wait_for(with_pace(), 60))
+@asynccontextmanager
+async def paced(device: Given) -> AsyncIterator[EmulatedTime]:
+    compute = ComputeThread("d")
+    pace = EmulatedTime(compute, device)
+    try:
+        yield pace
+    finally:
+        pace.stop()
+        compute.stop(5)
 
 
-def test_a_job_takes_its_slot_and_reports_it() -> None:
+@in_loop(TEST_S)
+async def test_a_job_takes_its_slot_and_reports_it() -> None:
     pacing = Given(job_s=0.05)
-
-    async def test(pace: EmulatedTime) -> None:
+    async with paced(pacing) as pace:
         began = time.monotonic()
         pace.changed()
         first, span = await run_job(pace, forward(), lambda: "first")
@@ -157,29 +158,27 @@ def test_a_job_takes_its_slot_and_reports_it() -> None:
         assert span.seconds == pytest.approx(0.05)
         assert after.start == span.end, "however late the loop came to it"
 
-    run(pacing, test)
     assert [timing.slot_s for timing in pacing.timings] == [pytest.approx(0.05)] * 2
     assert all(timing.late_s >= 0 for timing in pacing.timings)
 
 
-def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
+@in_loop(TEST_S)
+async def test_work_that_takes_longer_than_its_slot_is_an_overrun() -> None:
     pacing = Given(job_s=0.001)
-
-    async def test(pace: EmulatedTime) -> None:
+    async with paced(pacing) as pace:
         result, span = await run_job(pace, forward(), lambda: time.sleep(0.05))
         assert result is None
         assert span.seconds == pytest.approx(0.001)
 
-    run(pacing, test)
     (timing,) = pacing.timings
     assert timing.compute_s >= 0.05
     assert timing.overrun_s > 0.04
 
 
-def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
+@in_loop(TEST_S)
+async def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
     pacing = Given(job_s=30.0, layer_s=0.02)
-
-    async def test(pace: EmulatedTime) -> None:
+    async with paced(pacing) as pace:
         job = forward()
         pace.changed()
         running = asyncio.ensure_future(run_job(pace, job, lambda: "computed"))
@@ -191,23 +190,21 @@ def test_an_aborted_forward_ends_with_its_layer_and_has_no_result() -> None:
         assert span.seconds < 30
         assert span.seconds / 0.02 == pytest.approx(round(span.seconds / 0.02))
 
-    run(pacing, test)
 
-
-def test_an_error_does_not_wait_for_the_slot() -> None:
+@in_loop(TEST_S)
+async def test_an_error_does_not_wait_for_the_slot() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    async def test(pace: EmulatedTime) -> None:
+    async with paced(Given(job_s=50.0)) as pace:
         with pytest.raises(DeviceError, match="no"):
             await run_job(pace, forward(), fail)
 
-    run(Given(job_s=50.0), test)
-
 
 @pytest.mark.parametrize("shaped", [False, True])
-def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
-    async def test(pace: EmulatedTime) -> None:
+@in_loop(TEST_S)
+async def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
+    async with paced(Given(transfer_s=0.03, shaped=shaped)) as pace:
         link: Any = Recorder()
         began = time.monotonic()
         pace.changed()
@@ -218,11 +215,10 @@ def test_the_link_carries_one_message_at_a_time(shaped: bool) -> None:
         due = [0.0, 0.03, 0.06] if shaped else [0.03, 0.06, 0.09]
         assert all(sent - began >= wait for sent, wait in zip(link.sent, due, strict=True))
 
-    run(Given(transfer_s=0.03, shaped=shaped), test)
 
-
-def test_jitter_does_not_reorder_what_comes_one_way() -> None:
-    async def test(pace: EmulatedTime) -> None:
+@in_loop(TEST_S)
+async def test_jitter_does_not_reorder_what_comes_one_way() -> None:
+    async with paced(Given(latencies=[0.05, 0.0, 0.01])) as pace:
         came: list[int] = []
         began = time.monotonic()
         for number in range(3):
@@ -234,53 +230,45 @@ def test_jitter_does_not_reorder_what_comes_one_way() -> None:
         assert came == [0, 1, 2]
         assert time.monotonic() - began >= 0.05
 
-    run(Given(latencies=[0.05, 0.0, 0.01]), test)
-
 
 @pytest.mark.parametrize(
     ("departed", "wait_s"), [(-0.02, 0.03), (-9.0, 0.0), (0.03, 0.08), (1e9, MAX_EARLY_S + 0.05)]
 )
-def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: float) -> None:
+@in_loop(TEST_S)
+async def test_time_that_is_over_is_not_waited_for_again(departed: float, wait_s: float) -> None:
     """`departed` is in seconds from now; the latency is 50 ms."""
-
-    async def test(pace: EmulatedTime) -> None:
+    async with paced(Given(latencies=[0.05])) as pace:
         done = asyncio.Event()
         began = time.monotonic()
         pace.arrive(LinkKind.IN_BAND, began + departed, done.set)
         await done.wait()
         assert time.monotonic() - began >= wait_s
 
-    run(Given(latencies=[0.05]), test)
-
 
 @given(st.lists(st.floats(-0.01, 0.01), max_size=30))
-def test_a_delay_line_gives_times_that_do_not_fall(dues: list[float]) -> None:
-    async def test() -> None:
-        alarm, found = PreciseTimer(), []
-        line = DelayLine(alarm)
-        now = time.monotonic()
-        for index, due in enumerate(dues):
-            line.put(now + due, lambda at, index=index: found.append((index, at)))  # type: ignore[misc]
-        done = asyncio.Event()
-        line.put(now, lambda at: done.set())
-        await done.wait()
-        alarm.stop()
-        assert [index for index, _ in found] == list(range(len(dues)))
-        times = [at for _, at in found]
-        assert times == sorted(times)
-        assert all(at >= now + due for at, due in zip(times, dues, strict=True))
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+@in_loop(TEST_S)
+async def test_a_delay_line_gives_times_that_do_not_fall(dues: list[float]) -> None:
+    alarm, found = PreciseTimer(), []
+    line = DelayLine(alarm)
+    now = time.monotonic()
+    for index, due in enumerate(dues):
+        line.put(now + due, lambda at, index=index: found.append((index, at)))  # type: ignore[misc]
+    done = asyncio.Event()
+    line.put(now, lambda at: done.set())
+    await done.wait()
+    alarm.stop()
+    assert [index for index, _ in found] == list(range(len(dues)))
+    times = [at for _, at in found]
+    assert times == sorted(times)
+    assert all(at >= now + due for at, due in zip(times, dues, strict=True))
 
 
-def test_a_stopped_alarm_calls_nothing() -> None:
-    async def test() -> None:
-        alarm = PreciseTimer()
-        alarm.stop()
-        alarm.at(time.monotonic(), lambda: pytest.fail("it was stopped"))
-        await asyncio.sleep(0.05)
-
-    asyncio.run(test())
+@in_loop(TEST_S)
+async def test_a_stopped_alarm_calls_nothing() -> None:
+    alarm = PreciseTimer()
+    alarm.stop()
+    alarm.at(time.monotonic(), lambda: pytest.fail("it was stopped"))
+    await asyncio.sleep(0.05)
 
 
 ONE = np.zeros(1, dtype=np.int64)
@@ -324,9 +312,7 @@ def test_nothing_else_is_padded(message: Message, size: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "delay_s"), [("", 0.0), ("cut", None), ("delay:0.05", 0.05)])
-def test_express_messages_have_the_fault_that_is_given(text: str, delay_s: float | None) -> None:
-    async def test() -> None:
-        pace = EmulatedTime(ComputeThread("d"), Given(), parse_express_fault(text))
-        assert pace.express_delay_s(Credit("s")) == delay_s
-
-    asyncio.run(test())
+@in_loop(TEST_S)
+async def test_express_messages_have_the_fault_that_is_given(text: str, delay_s: float | None) -> None:
+    pace = EmulatedTime(ComputeThread("d"), Given(), parse_express_fault(text))
+    assert pace.express_delay_s(Credit("s")) == delay_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,9 +16,9 @@ from flowedge.planning.profile.model import WEIGHT_BYTES
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import Scenario, read_scenario
+from tests.testbed.conftest import ScenarioFile
 
 SCENARIOS = sorted((Path(__file__).parents[3] / "testbed" / "flowedge_testbed" / "scenarios").glob("*.yaml"))
-ScenarioFile = Callable[..., Path]
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

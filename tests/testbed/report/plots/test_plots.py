@@ -16,14 +16,7 @@ from flowedge_testbed.record import DeviceUsage, RunRecord
 from flowedge_testbed.report.entries import Entry, Variant
 from flowedge_testbed.report.plots.bars import draw_bars
 from flowedge_testbed.report.plots.gantt import LOOKS, draw_gantt
-from flowedge_testbed.report.plots.style import (
-    Heading,
-    line_style,
-    spread,
-    text_width,
-    three_digits,
-    wrapped,
-)
+from flowedge_testbed.report.plots.style import Heading, line_style, spread, text_width, three_digits, wrapped
 from flowedge_testbed.report.plots.sweeps import draw_depth, draw_lines
 from flowedge_testbed.trace import Interval, PruneMark, Trace
 from tests.testbed.report.plots.figure_texts import cut_texts, overlapping, texts
@@ -97,11 +90,7 @@ def test_methods_that_differ_at_one_temperature_are_told_apart_there() -> None:
         [t.get_text() for t in panel.get_yticklabels()] for panel in draw_bars(entries, HEADING).axes
     )
     assert greedy == ["auto = small segments"]
-    assert warm == [
-        "auto, shared noise",
-        "small segments, shared noise",
-        "pipedec = specpipe, shared noise",
-    ]
+    assert warm == ["auto, shared noise", "small segments, shared noise", "pipedec = specpipe, shared noise"]
 
 
 def test_a_speed_that_was_not_measured_is_no_bar_of_zero() -> None:
