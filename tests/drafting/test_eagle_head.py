@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head, save_eagle_head
+from tests.drafting.made_drafters import HIDDEN, small_config
 
-HIDDEN = 32
 PUBLISHED_NAMES = {
     "fc.weight",
     "fc.bias",
@@ -28,18 +27,6 @@ PUBLISHED_NAMES = {
     "layers.0.mlp.down_proj.weight",
     "layers.0.post_attention_layernorm.weight",
 }
-
-
-def small_config() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=64,
-        hidden_size=HIDDEN,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-    )
 
 
 def small_head(fc_bias: bool = True, own_embedding: bool = False) -> EagleHead:
