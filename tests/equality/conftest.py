@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
@@ -26,12 +27,27 @@ from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, TimedOutput, VirtualPipeline
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
+from tests.drafting.made_drafters import small_config
 from tests.support.gguf_files import BUNDLED
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "
     "How many dollars does he earn in four weeks? Explain each step. "
 )
+
+SMALL_VOCAB = 24
+SMALL_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)  # of a model of so few tokens
+
+
+def random_config(layers: int, spread: float, vocab_size: int = SMALL_VOCAB) -> LlamaConfig:
+    """Of a small model with random weights of a standard deviation, which decide for few tokens."""
+    return small_config(
+        vocab_size=vocab_size,
+        num_hidden_layers=layers,
+        initializer_range=spread,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
 
 
 @dataclass(frozen=True)
