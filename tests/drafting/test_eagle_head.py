@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head, save_eagle_head
 from tests.drafting.made_drafters import HIDDEN, small_config
+from tests.models.conftest import edit_tensors
 
 PUBLISHED_NAMES = {
     "fc.weight",
@@ -96,10 +97,7 @@ def test_older_config_and_derived_buffer(tmp_path: Path) -> None:
     edit_config(
         tmp_path, rope_parameters=None, head_dim=None, rope_theta=5000.0, architectures=["LlamaForCausalLM"]
     )
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file(
-        tensors | {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, tmp_path / "model.safetensors"
-    )
+    edit_tensors(tmp_path, {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
     head = load_eagle_head(tmp_path, torch.float32)
     assert head.config.rope_parameters["rope_theta"] == 5000.0
 
@@ -162,12 +160,6 @@ def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     torch.testing.assert_close(head.forward_causal(embeddings, features), expected, atol=1e-5, rtol=0)
 
 
-def replace_tensor(directory: Path, name: str, value: torch.Tensor | None) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    tensors.pop(name, None)
-    save_file(tensors if value is None else tensors | {name: value}, directory / "model.safetensors")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -180,7 +172,7 @@ def replace_tensor(directory: Path, name: str, value: torch.Tensor | None) -> No
 )
 def test_bad_tensor_is_named(tmp_path: Path, name: str, value: torch.Tensor | None) -> None:
     save_eagle_head(small_head(), tmp_path)
-    replace_tensor(tmp_path, name, value)
+    edit_tensors(tmp_path, {name: value})
     with pytest.raises(CheckpointError, match=name):
         load_eagle_head(tmp_path, torch.float32)
 

@@ -16,10 +16,10 @@ from flowedge.drafting.heads import recall
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
 from flowedge.drafting.model_drafter import TrueSpan
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
-from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceFunction, Recording
+from flowedge.models.cuda_graphs.recording import CapturingMaker
 from tests.drafting.made_drafters import HIDDEN, PART, VOCAB, eagle, eagle3
 from tests.drafting.trees import extend, predict
-from tests.models.cuda_graphs.static_pipeline import CountingMaker
+from tests.models.cuda_graphs.static_pipeline import CountingMaker, RefusingMaker
 
 ROWS = 1200
 Make = Callable[[], HeadDrafter]
@@ -155,11 +155,6 @@ def test_memory_is_accounted_for() -> None:
     assert 100 * values * 4 < static.decoding_bytes <= static.session_bytes(100)
     static.free_idle()
     assert static.decoding_bytes == 0
-
-
-class RefusingMaker:
-    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
-        raise RuntimeError("operation not permitted when stream is capturing\nin detail")
 
 
 def test_a_device_that_records_nothing_computes_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
