@@ -124,28 +124,6 @@ def test_incremental_equals_full_causal_forward(steps: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.cat(predicted), full, atol=1e-5, rtol=0)
 
 
-def test_tree_rows_equal_their_own_paths() -> None:
-    head = small_head()
-    embeddings, features = torch.randn(2, 7, HIDDEN)
-    parents = [2, 2, 3, 4]  # rows 3..6; rows 0..2 are context
-    cache = empty_cache(head, 7)
-    context = torch.ones(3, 3).tril().bool()
-    head(embeddings[:3], features[:3], torch.arange(3), views(cache, 3), context)
-    paths = {index: [index] for index in range(3, 7)}
-    for index, parent in zip(paths, parents, strict=True):
-        paths[index] = [*paths.get(parent, []), index]
-    mask = torch.zeros(4, 7, dtype=torch.bool)
-    mask[:, :3] = True
-    for row, path in enumerate(paths.values()):
-        mask[row, path] = True
-    positions = torch.tensor([2 + len(path) for path in paths.values()])
-    tree = head(embeddings[3:], features[3:], positions, views(cache, 7), mask)
-    for row, path in enumerate(paths.values()):
-        rows = [0, 1, 2, *path]
-        alone = head.forward_causal(embeddings[rows][None], features[rows][None])[0, -1]
-        torch.testing.assert_close(tree[row], alone, atol=1e-5, rtol=0)
-
-
 def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     head, config = small_head(), small_config()
     config._attn_implementation = "sdpa"  # noqa: SLF001 (there is no public way)

@@ -58,6 +58,7 @@ GEMMA: dict[str, Any] = {
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "mistral": {"head_size": 12, "scaling": 12**-0.5, "windows": (WINDOW,) * LAYERS},
+    "qwen2": {"qkv_bias": True},
     "qwen2-windows": {"qkv_bias": True, "windows": (None, None, WINDOW, WINDOW)},
     "qwen3": {
         "head_size": 16,

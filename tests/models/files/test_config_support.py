@@ -20,26 +20,8 @@ from flowedge.models.files.config_support import check_config, max_positions
 from flowedge.models.lm_head import LMHead
 from tests.models.conftest import edit_config, edit_tensors
 from tests.models.pipeline import Pipeline
-from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
+from tests.models.tiny_families import LONGROPE, TINY, VOCAB, make_multimodal, make_tiny, rope
 from tests.support.breadth import dealt
-
-WINDOWS: list[tuple[str, list[int | None]]] = [
-    ("llama", [None] * 4),
-    ("mistral", [WINDOW] * 4),
-    ("mixtral", [WINDOW] * 4),
-    ("qwen2", [None] * 4),
-    ("qwen2-windows", [None, None, WINDOW, WINDOW]),
-    ("gemma2", [WINDOW, None] * 2),
-    ("gemma3", [WINDOW, WINDOW, None, WINDOW]),
-    ("qwen3_moe", [None] * 4),
-]
-
-
-def test_windows_of_the_layers(tmp_path: Path) -> None:
-    for name, expected in WINDOWS:
-        checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
-        assert [*checkpoint.architecture.windows] == expected
-
 
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     (
