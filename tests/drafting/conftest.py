@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import flowedge
+from flowedge.drafting.drafter import Drafter
 
 BUNDLED_MODEL = Path(flowedge.__file__).parent / "bundled" / "model"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -45,3 +46,12 @@ def small_lm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return save_small_lm(tmp_path_factory.mktemp("small"), **changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], Drafter]]:
+    """How drafters of every kind are made, by name; see `makers`."""
+    from tests.drafting.made_drafters import makers  # which imports this module
+
+    torch.set_num_threads(1)
+    return makers(tmp_path_factory.mktemp("drafters"))

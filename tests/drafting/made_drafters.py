@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead
+from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.taps import eagle3_taps
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
@@ -33,22 +35,28 @@ PART = DraftVocabulary(np.array([9, 30, 2, 41, 17, 8, 55, 23]), VOCAB)
 Make = Callable[[], Drafter]
 
 
+def small_config(**changes: Any) -> LlamaConfig:
+    """Of one narrow layer, unless it is changed."""
+    sizes = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return LlamaConfig(**(sizes | heads | changes))
+
+
 def eagle(
     recalls: bool = False,
     dtype: torch.dtype = torch.float32,
     part: DraftVocabulary | None = None,
     native: bool = True,
+    device: str = "cpu",
+    quant: str = "none",
 ) -> HeadDrafter:
     torch.manual_seed(0)
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(dtype).eval()
-    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(dtype), requires_grad=False)
-    embedding = nn.Embedding(VOCAB, HIDDEN).to(dtype).requires_grad_(False)
+    head = EagleHead(small_config(), fc_bias=True).to(device, dtype).eval().requires_grad_(False)
+    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(device, dtype), requires_grad=False)
+    embedding = nn.Embedding(VOCAB, HIDDEN).to(device, dtype).requires_grad_(False)
     lm_head = LMHead(weight, "lm_head.weight")
-    drafter = HeadDrafter(
-        head.requires_grad_(False), lm_head, embedding, (), recalls, ProposalHead(lm_head, part)
-    )
+    quantize_block(head, quant)
+    drafter = HeadDrafter(head, lm_head, embedding, (), recalls, ProposalHead(lm_head, part, quant))
     if not native:
         vars(vars(drafter)["_forward"])["_kernels"] = None
     return drafter

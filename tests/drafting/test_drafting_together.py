@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +18,7 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting import joined, model_drafter
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.joined import JoinedDrafter
-from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, makers, small
+from tests.drafting.made_drafters import EXACT, HIDDEN, NAMES, VOCAB, Make, eagle, small
 from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally
 
@@ -27,12 +28,6 @@ SAMPLINGS = (
     SamplingParams(temperature=0.9, seed=4),
     SamplingParams(temperature=0.7, top_p=0.8, seed=9),
 )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
-    torch.set_num_threads(1)
-    return makers(tmp_path_factory.mktemp("drafters"))
 
 
 @dataclass
@@ -89,6 +84,17 @@ class Text:
         return int(rng.choice(proposed)) if proposed and rng.random() < 0.8 else int(rng.integers(VOCAB))
 
 
+def opened(
+    count: int, *drafters: Drafter, samplings: Sequence[SamplingParams | None] = (None,)
+) -> list[Text]:
+    """Random texts, of each of which all the drafters have an open session."""
+    texts = [Text.random(index) for index in range(count)]
+    for index, text in enumerate(texts):
+        for drafter in drafters:
+            drafter.open(text.name, ROWS, int(text.tokens[0]), samplings[index % len(samplings)])
+    return texts
+
+
 def alone(drafter: Drafter, request: GrowRequest) -> DraftLayer | None:
     if request.next_tokens is not None:
         extend(drafter, request.session, request.features, request.next_tokens)
@@ -109,10 +115,7 @@ def compare(got: DraftLayer, expected: DraftLayer, exact: bool) -> None:
 def test_layers_together_are_those_alone(made: dict[str, Make], name: str, count: int) -> None:
     exact = name in EXACT and not missing_reason()
     one, other = made[name](), made[name]()
-    texts = [Text.random(index) for index in range(count)]
-    for index, text in enumerate(texts):
-        for drafter in (one, other):
-            drafter.open(text.name, ROWS, int(text.tokens[0]), SAMPLINGS[index % 3])
+    texts = opened(count, one, other, samplings=SAMPLINGS)
     rng = np.random.default_rng(count)
     for _ in range(14):
         asked = [text for text in texts if rng.random() < 0.8 and text.rows < ROWS - 40]
@@ -132,10 +135,7 @@ def test_nodes_below_the_root_may_be_asked_for_with_the_rows(made: dict[str, Mak
     """The root's row is computed in one forward, the nodes below it in another."""
     for name in ("eagle", "lm", "lm+ngram"):
         one, other = made[name](), made[name]()
-        texts = [Text.random(index) for index in range(2)]
-        for drafter in (one, other):
-            for text in texts:
-                drafter.open(text.name, ROWS, int(text.tokens[0]))
+        texts = opened(2, one, other)
         requests = [
             GrowRequest(
                 text.name, 1, Frontier([1, 2], [0, 0], [7, 8]), 4, text.features[:5], text.tokens[1:6]
@@ -160,11 +160,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("name", ["eagle", "eagle3", "lm", "ngram", "eagle+lm+ngram"])
 def test_a_request_that_cannot_be_served_changes_nothing(made: dict[str, Make], name: str) -> None:
     one, other = made[name](), made[name]()
-    texts = [Text.random(index) for index in range(2)]
-    rng = np.random.default_rng(0)
-    for text in texts:
-        for drafter in (one, other):
-            drafter.open(text.name, ROWS, int(text.tokens[0]))
+    texts, rng = opened(2, one, other), np.random.default_rng(0)
     first = [text.request(rng) for text in texts]
     other.grow(first)
     asked: dict[str, Any] = {
@@ -196,11 +192,7 @@ def test_after_memory_ran_out_each_request_can_be_made_again(
     made: dict[str, Make], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = made[name](), made[name]()
-    texts = [Text.random(index) for index in range(4)]
-    rng = np.random.default_rng(3)
-    for text in texts:
-        for drafter in (one, other):
-            drafter.open(text.name, ROWS, int(text.tokens[0]))
+    texts, rng = opened(4, one, other), np.random.default_rng(3)
     for step in range(12):
         requests = [text.request(rng) for text in texts if text.rows < ROWS - 40]
         if step % 4:
@@ -223,13 +215,18 @@ def _out_of_memory(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
+def noted_products(drafter: Drafter, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list, to which the rows of each product with the proposing head are added."""
+    products: list[int] = []
+    logits: Any = attrgetter("_logits")(drafter)
+    monkeypatch.setattr(drafter, "_logits", lambda hidden: (products.append(len(hidden)), logits(hidden))[1])
+    return products
+
+
 def test_all_rows_take_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of the text and nodes of trees pass through each linear layer of a head together."""
     drafter = eagle(native=False)
-    texts = [Text.random(index) for index in range(3)]
-    rng = np.random.default_rng(1)
-    for text in texts:
-        drafter.open(text.name, ROWS, int(text.tokens[0]))
+    texts, rng = opened(3, drafter), np.random.default_rng(1)
     for text, layer in zip(texts, drafter.grow([each.request(rng) for each in texts]), strict=True):
         text.layer = layer
     requests = [text.request(rng) for text in texts]
@@ -237,9 +234,7 @@ def test_all_rows_take_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     head: Any = drafter.head
     for linear in (head.fc, head.layers[0].self_attn.q_proj, head.layers[0].mlp.down_proj):
         linear.register_forward_hook(lambda _, inputs, __: counted.append(inputs[0].shape[-2]))
-    products: list[int] = []
-    logits: Any = attrgetter("_logits")(drafter)
-    monkeypatch.setattr(drafter, "_logits", lambda hidden: (products.append(len(hidden)), logits(hidden))[1])
+    products = noted_products(drafter, monkeypatch)
     drafter.grow(requests)
     rows = sum(
         each.added_rows or len(each.frontier.nodes) * (list(each.frontier.nodes) != [ROOT])
@@ -261,13 +256,8 @@ def test_the_small_models_rows_take_one_forward_and_one_product_of_its_head(
         "forward_together",
         lambda parts, *rest: (forwards.append(len(parts)), forward(parts, *rest))[1],
     )
-    products: list[int] = []
-    logits: Any = attrgetter("_logits")(drafter)
-    monkeypatch.setattr(drafter, "_logits", lambda hidden: (products.append(len(hidden)), logits(hidden))[1])
-    texts = [Text.random(index) for index in range(4)]
-    rng = np.random.default_rng(1)
-    for text in texts:
-        drafter.open(text.name, ROWS, int(text.tokens[0]))
+    products = noted_products(drafter, monkeypatch)
+    texts, rng = opened(4, drafter), np.random.default_rng(1)
     requests = [text.request(rng) for text in texts]
     drafter.grow(requests)
     assert forwards == [4]

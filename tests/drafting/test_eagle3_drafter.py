@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
@@ -19,6 +18,7 @@ from flowedge.models.lm_head import LMHead
 from flowedge.models.taps import check_taps, eagle3_taps, row_width
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 from tests.drafting.trees import extend, grow, grow_and_check
+from tests.models.conftest import edit_config, edit_tensors
 
 HIDDEN, VOCAB, DRAFT_VOCAB = 32, 60, 25
 
@@ -89,21 +89,15 @@ def test_a_wide_layer_has_the_whole_draft_vocabulary_and_no_more(tmp_path: Path)
 
 def test_a_vocabulary_as_large_as_the_targets_needs_no_maps(tmp_path: Path) -> None:
     save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=VOCAB)
-    edit(tmp_path, d2t=None, t2d=None)
+    edit_tensors(tmp_path, {"d2t": None, "t2d": None})
     head = load_eagle3_head(tmp_path, torch.float32)
     assert head.target_ids(np.arange(VOCAB)).tolist() == list(range(VOCAB))
-
-
-def edit(directory: Path, **changes: torch.Tensor | None) -> None:
-    path = directory / "model.safetensors"
-    tensors = {**load_file(path), **changes}
-    save_file({name: value for name, value in tensors.items() if value is not None}, path)
 
 
 def test_maps_that_cannot_be(tmp_path: Path) -> None:
     def refused(said: str, **changes: torch.Tensor | None) -> None:
         save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=DRAFT_VOCAB)
-        edit(tmp_path, **changes)
+        edit_tensors(tmp_path, changes)
         with pytest.raises(CheckpointError, match=said):
             load_eagle3_head(tmp_path, torch.float32)
 
@@ -138,8 +132,7 @@ def test_maps_that_cannot_be(tmp_path: Path) -> None:
 )
 def test_configs_that_are_refused(tmp_path: Path, settings: dict[str, object], said: str) -> None:
     save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=DRAFT_VOCAB)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    edit_config(tmp_path, **settings)
     with pytest.raises(CheckpointError, match=said):
         load_eagle3_head(tmp_path, torch.float32)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig
 
 from flowedge.core.errors import CapacityError
 from flowedge.drafting.drafter import DraftLayer, Frontier
@@ -14,9 +13,8 @@ from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.models.lm_head import LMHead
-from tests.drafting.trees import extend, grow
-
-HIDDEN, VOCAB = 32, 50
+from tests.drafting.made_drafters import HIDDEN, VOCAB, small_config
+from tests.drafting.trees import check_shape, children, extend, grow, grow_and_check
 
 
 class Setting:
@@ -24,15 +22,7 @@ class Setting:
 
     def __init__(self, seed: int, rows: int = 40) -> None:
         torch.manual_seed(seed)
-        config = LlamaConfig(
-            hidden_size=HIDDEN,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            vocab_size=VOCAB,
-        )
-        self.head = EagleHead(config, fc_bias=True).eval()
+        self.head = EagleHead(small_config(), fc_bias=True).eval()
         self.lm_head = LMHead(nn.Parameter(torch.randn(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
         self.embedding = nn.Embedding(VOCAB, HIDDEN)
         self.features = np.random.default_rng(seed).standard_normal((rows, HIDDEN)).astype(np.float32)
@@ -40,6 +30,13 @@ class Setting:
 
     def drafter(self) -> HeadDrafter:
         return HeadDrafter(self.head, self.lm_head, self.embedding)
+
+    def check(self, rows: int, path: list[int], tokens: np.ndarray, log_probs: np.ndarray) -> None:
+        """`path` is a chain of draft tokens below the root, after so many true rows."""
+        expected = self.recompute(rows, path)
+        np.testing.assert_allclose(log_probs, expected[tokens].numpy(), atol=1e-4)
+        best = torch.topk(expected, len(tokens)).values.numpy()
+        np.testing.assert_allclose(log_probs, best, atol=1e-4)
 
     @torch.inference_mode()
     def recompute(self, rows: int, path: list[int]) -> torch.Tensor:
@@ -69,32 +66,10 @@ class Setting:
         )
 
 
-def grow_and_check(setting: Setting, drafter: HeadDrafter, rows: int, growth: int, layers: int) -> None:
-    """Grow a tree of random frontiers and compare every layer with the recomputation."""
-    random = np.random.default_rng(growth)
-    width, frontier = 4, 3
-    paths: dict[int, list[int]] = {0: []}
-    nodes, parents, tokens = [0], [-1], [0]
-    for _ in range(layers):
-        layer = grow(drafter, "s", growth, Frontier(nodes, parents, tokens), width)
-        check(setting, rows, [paths[node] for node in nodes], layer)
-        chosen = random.permutation(len(nodes) * width)[:frontier]
-        above = [(nodes[index // width], int(layer.tokens.reshape(-1)[index])) for index in chosen]
-        first = max(paths) + 1
-        nodes = list(range(first, first + len(above)))
-        parents, tokens = [parent for parent, _ in above], [token for _, token in above]
-        for node, (parent, token) in zip(nodes, above, strict=True):
-            paths[node] = [*paths[parent], token]
-
-
-def check(setting: Setting, rows: int, paths: list[list[int]], layer: DraftLayer) -> None:
-    assert layer.tokens.dtype == np.int64 and layer.log_probs.dtype == np.float64
-    for path, tokens, log_probs in zip(paths, layer.tokens, layer.log_probs, strict=True):
-        expected = setting.recompute(rows, path)
-        assert (np.diff(log_probs) <= 0).all()
-        np.testing.assert_allclose(log_probs, expected[tokens].numpy(), atol=1e-4)
-        best = torch.topk(expected, len(tokens)).values.numpy()
-        np.testing.assert_allclose(log_probs, best, atol=1e-4)
+def check_layer(setting: Setting, rows: int, paths: list[list[int]], layer: DraftLayer) -> None:
+    check_shape(layer, len(paths), layer.tokens.shape[1])
+    for node, path in enumerate(paths):
+        setting.check(rows, path, *children(layer, node))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,7 +81,7 @@ def test_growth_equals_recomputation(seed: int) -> None:
     for growth, step in enumerate((7, 1, 3, 12)):
         extend(drafter, "s", setting.features[rows : rows + step], setting.next_tokens[rows : rows + step])
         rows += step
-        grow_and_check(setting, drafter, rows, growth, layers=4)
+        grow_and_check(drafter, growth, 4, lambda *given, rows=rows: setting.check(rows, *given), vocab=VOCAB)
 
 
 def test_a_new_growth_from_the_same_root_discards_the_old_one() -> None:
@@ -133,7 +108,7 @@ def test_a_growth_larger_than_the_scratch_is_still_right() -> None:
         nodes = list(range(node, node + VOCAB))
         node += VOCAB
         layer = grow(drafter, "s", 1, Frontier(nodes, [0] * VOCAB, tokens), 3)
-    check(setting, 5, [[token] for token in tokens], layer)
+    check_layer(setting, 5, [[token] for token in tokens], layer)
 
 
 def test_sessions_are_apart_and_capacity_holds() -> None:
@@ -143,7 +118,7 @@ def test_sessions_are_apart_and_capacity_holds() -> None:
     drafter.open("t", 8, 0)
     extend(drafter, "s", setting.features[:8], setting.next_tokens[:8])
     extend(drafter, "t", setting.features[8:12], setting.next_tokens[8:12])
-    check(setting, 8, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))
+    check_layer(setting, 8, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))
     with pytest.raises(CapacityError, match="8 rows"):
         extend(drafter, "s", setting.features[:1], setting.next_tokens[:1])
     drafter.close("s")
@@ -158,4 +133,4 @@ def test_a_payload_in_bfloat16_is_read_as_such() -> None:
     setting.features[:6] = exact.float().numpy()
     drafter.open("s", 6, 0)
     extend(drafter, "s", exact.view(torch.uint16).numpy(), setting.next_tokens[:6])
-    check(setting, 6, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))
+    check_layer(setting, 6, [[]], grow(drafter, "s", 1, Frontier([0], [-1], [0]), 5))

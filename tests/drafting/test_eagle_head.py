@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
+from safetensors.torch import load_file
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import KeyValueViews
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head, save_eagle_head
+from tests.drafting.made_drafters import HIDDEN, small_config
+from tests.models.conftest import edit_tensors
 
-HIDDEN = 32
 PUBLISHED_NAMES = {
     "fc.weight",
     "fc.bias",
@@ -28,18 +28,6 @@ PUBLISHED_NAMES = {
     "layers.0.mlp.down_proj.weight",
     "layers.0.post_attention_layernorm.weight",
 }
-
-
-def small_config() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=64,
-        hidden_size=HIDDEN,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-    )
 
 
 def small_head(fc_bias: bool = True, own_embedding: bool = False) -> EagleHead:
@@ -109,10 +97,7 @@ def test_older_config_and_derived_buffer(tmp_path: Path) -> None:
     edit_config(
         tmp_path, rope_parameters=None, head_dim=None, rope_theta=5000.0, architectures=["LlamaForCausalLM"]
     )
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file(
-        tensors | {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, tmp_path / "model.safetensors"
-    )
+    edit_tensors(tmp_path, {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
     head = load_eagle_head(tmp_path, torch.float32)
     assert head.config.rope_parameters["rope_theta"] == 5000.0
 
@@ -139,28 +124,6 @@ def test_incremental_equals_full_causal_forward(steps: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.cat(predicted), full, atol=1e-5, rtol=0)
 
 
-def test_tree_rows_equal_their_own_paths() -> None:
-    head = small_head()
-    embeddings, features = torch.randn(2, 7, HIDDEN)
-    parents = [2, 2, 3, 4]  # rows 3..6; rows 0..2 are context
-    cache = empty_cache(head, 7)
-    context = torch.ones(3, 3).tril().bool()
-    head(embeddings[:3], features[:3], torch.arange(3), views(cache, 3), context)
-    paths = {index: [index] for index in range(3, 7)}
-    for index, parent in zip(paths, parents, strict=True):
-        paths[index] = [*paths.get(parent, []), index]
-    mask = torch.zeros(4, 7, dtype=torch.bool)
-    mask[:, :3] = True
-    for row, path in enumerate(paths.values()):
-        mask[row, path] = True
-    positions = torch.tensor([2 + len(path) for path in paths.values()])
-    tree = head(embeddings[3:], features[3:], positions, views(cache, 7), mask)
-    for row, path in enumerate(paths.values()):
-        rows = [0, 1, 2, *path]
-        alone = head.forward_causal(embeddings[rows][None], features[rows][None])[0, -1]
-        torch.testing.assert_close(tree[row], alone, atol=1e-5, rtol=0)
-
-
 def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     head, config = small_head(), small_config()
     config._attn_implementation = "sdpa"  # noqa: SLF001 (there is no public way)
@@ -175,12 +138,6 @@ def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     torch.testing.assert_close(head.forward_causal(embeddings, features), expected, atol=1e-5, rtol=0)
 
 
-def replace_tensor(directory: Path, name: str, value: torch.Tensor | None) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    tensors.pop(name, None)
-    save_file(tensors if value is None else tensors | {name: value}, directory / "model.safetensors")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -193,7 +150,7 @@ def replace_tensor(directory: Path, name: str, value: torch.Tensor | None) -> No
 )
 def test_bad_tensor_is_named(tmp_path: Path, name: str, value: torch.Tensor | None) -> None:
     save_eagle_head(small_head(), tmp_path)
-    replace_tensor(tmp_path, name, value)
+    edit_tensors(tmp_path, {name: value})
     with pytest.raises(CheckpointError, match=name):
         load_eagle_head(tmp_path, torch.float32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,13 +17,9 @@ from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.joined import JoinedDrafter, copy_share, first_odds, learnt_odds
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
-from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.language_model import LanguageModel
-from flowedge.models.lm_head import LMHead
+from tests.drafting.made_drafters import VOCAB, small
 from tests.drafting.trees import extend, grow, grow_and_check, predict
 
-VOCAB = 60
 PROMPT = 20  # tokens of the text that are known when the first tree is grown
 SAMPLING = SamplingParams(temperature=0.8, seed=21)
 
@@ -31,16 +27,14 @@ SAMPLING = SamplingParams(temperature=0.8, seed=21)
 @pytest.fixture(scope="module")
 def models(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
     torch.set_num_threads(1)
-    checkpoint = Checkpoint(small_lm(vocab_size=VOCAB))
-    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
-    return lambda: LMDrafter(LanguageModel(block, head, VOCAB, "small"))
+    directory = small_lm(vocab_size=VOCAB)
+    return lambda: small(directory)
 
 
 @pytest.fixture(scope="module")
 def others(small_lm: Callable[..., Path]) -> Callable[[], LMDrafter]:
-    checkpoint = Checkpoint(small_lm(vocab_size=VOCAB, seed=1))
-    block, head = LayerBlock.load(checkpoint, 0, 2), LMHead.load(checkpoint)
-    return lambda: LMDrafter(LanguageModel(block, head, VOCAB, "other"))
+    directory = small_lm(vocab_size=VOCAB, seed=1)
+    return lambda: small(directory)
 
 
 def after(model: LMDrafter, text: list[int]) -> np.ndarray:
@@ -52,15 +46,19 @@ def after(model: LMDrafter, text: list[int]) -> np.ndarray:
     return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
 
 
+def index_of(tokens: Sequence[int]) -> NGramIndex:
+    index = NGramIndex(4, 1)
+    for token in tokens:
+        index.append(token)
+    return index
+
+
 def mixture(texts: list[LMDrafter], known: list[int], path: list[int], odds: float) -> np.ndarray:
     """The definition: w of what followed in `known`, and the rest of the models' weighted geometric mean."""
     weights = (1.0,) if len(texts) == 1 else (0.6, 0.4)
     pooled = sum(weight * after(model, [*known, *path]) for weight, model in zip(weights, texts, strict=True))
     shares = np.exp(pooled) / np.exp(pooled).sum()
-    index = NGramIndex(4, 1)
-    for token in known:
-        index.append(token)
-    match = find_match(index, tuple([*known, *path][-12:]), 12)
+    match = find_match(index_of(known), tuple([*known, *path][-12:]), 12)
     copied = np.zeros(VOCAB)
     for token, log_prob in match.candidates:
         copied[token] = math.exp(log_prob)
@@ -74,11 +72,8 @@ def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | Non
     odds = first_odds(noise)
     for place in range(PROMPT, len(text)):
         known = text[:place]
-        index = NGramIndex(4, 1)
-        for token in known:
-            index.append(token)
         without = mixture(models, known, [], -1e3)
-        match = find_match(index, tuple(known[-12:]), 12)
+        match = find_match(index_of(known), tuple(known[-12:]), 12)
         odds = learnt_odds(odds, match, text[place], float(without[text[place]]))
     return odds
 
@@ -147,9 +142,7 @@ def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
 
 
 def test_lookup_counts_for_more_the_more_it_is_right() -> None:
-    index = NGramIndex(4, 1)
-    for token in (1, 2, 3, 4, 5, 6, 1, 2):
-        index.append(token)
+    index = index_of((1, 2, 3, 4, 5, 6, 1, 2))
     match = find_match(index, (6, 1, 2), 12)
     assert (match.length, match.distinct) == (2, 1)
     right = learnt_odds(0.0, match, 3, math.log(0.2))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig
 
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.heads import head_forward
@@ -20,17 +19,16 @@ from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.heads.kernel_eagle import KernelEagle, no_kernels_reason
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block
+from tests.drafting.made_drafters import VOCAB, small_config
 from tests.drafting.trees import extend, grow_and_check
 
-HIDDEN, VOCAB, TRUE_ROWS = 64, 50, 300
+HIDDEN, TRUE_ROWS = 64, 300
 pytestmark = pytest.mark.skipif(bool(missing_reason()), reason=missing_reason() or "there are kernels")
 
 
 def head(dtype: torch.dtype = torch.float32, **changes: object) -> EagleHead:
     torch.manual_seed(0)
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": 96, "vocab_size": VOCAB, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(**(sizes | heads | changes))  # type: ignore[arg-type]
+    config = small_config(**({"hidden_size": HIDDEN, "intermediate_size": 96} | changes))
     return EagleHead(config, fc_bias=True).to(dtype).eval().requires_grad_(False)
 
 

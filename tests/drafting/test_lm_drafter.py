@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from flowedge.core.errors import CapacityError
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.lm import SCRATCH_ROWS, LMDrafter
 from flowedge.models.block import LayerBlock
@@ -41,6 +40,14 @@ class Setting:
 
     def open(self, capacity: int = 50) -> None:
         self.drafter.open("s", capacity, int(self.tokens[0]))
+
+    @classmethod
+    def opened(cls, directory: Path, rows: int, capacity: int = 50) -> Setting:
+        """A setting whose session has so many true rows."""
+        setting = cls(directory)
+        setting.open(capacity)
+        setting.extend(rows)
+        return setting
 
     def extend(self, count: int) -> None:
         given = self.tokens[self.rows + 1 : self.rows + 1 + count]
@@ -89,9 +96,7 @@ def test_every_layer_equals_the_plain_model(directory: Path, seed: int) -> None:
 def test_rows_of_an_accepted_branch_are_not_computed_again(
     directory: Path, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = Setting(directory)
-    setting.open()
-    setting.extend(9)
+    setting = Setting.opened(directory, 9)
     setting.count_rows(monkeypatch)
     paths = setting.grow(1, layers=4)
     assert setting.computed == [3, 3, 3], "the root's row is there, and each layer takes one forward"
@@ -110,9 +115,7 @@ def test_rows_of_an_accepted_branch_are_not_computed_again(
 def test_a_branch_that_is_left_half_way_is_computed_from_there(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = Setting(directory)
-    setting.open()
-    setting.extend(5)
+    setting = Setting.opened(directory, 5)
     paths = setting.grow(1, layers=3)
     setting.count_rows(monkeypatch)
     branch = max(paths.values(), key=len)
@@ -123,9 +126,7 @@ def test_a_branch_that_is_left_half_way_is_computed_from_there(
 
 
 def test_going_back_and_on_again(directory: Path) -> None:
-    setting = Setting(directory)
-    setting.open()
-    setting.extend(20)
+    setting = Setting.opened(directory, 20)
     setting.grow(1, layers=3)
     setting.drafter.rewind("s", 12)
     setting.rows = 12
@@ -145,9 +146,7 @@ def test_going_back_and_on_again(directory: Path) -> None:
 def test_a_node_that_is_asked_for_again_costs_nothing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = Setting(directory)
-    setting.open()
-    setting.extend(5)
+    setting = Setting.opened(directory, 5)
     grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), 3)
     first = grow(setting.drafter, "s", 1, Frontier([1, 2], [0, 0], [7, 8]), 3)
     setting.count_rows(monkeypatch)
@@ -158,31 +157,17 @@ def test_a_node_that_is_asked_for_again_costs_nothing(
 
 
 def test_a_growth_larger_than_the_scratch_is_still_right(directory: Path) -> None:
-    setting = Setting(directory)
-    setting.open(capacity=6)
-    setting.extend(6)
+    setting = Setting.opened(directory, 6, capacity=6)
     setting.grow(1, layers=(SCRATCH_ROWS + 40) // 50 + 2, frontier=50, width=3)
 
 
-def test_what_does_not_fit_is_refused(directory: Path) -> None:
-    setting = Setting(directory)
-    setting.open(capacity=8)
-    setting.extend(8)
-    with pytest.raises(CapacityError, match="8 rows"):
-        setting.extend(1)
-    grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), 3)
-    with pytest.raises(ValueError, match="not of growth 1"):
-        grow(setting.drafter, "s", 1, Frontier([2], [1], [3]), 3)
-    setting.drafter.close("s")
-    setting.drafter.close("s")
-
-
 def test_a_token_the_model_does_not_have_ends_nothing(directory: Path) -> None:
-    setting = Setting(directory)
-    setting.open()
+    setting = Setting.opened(directory, 0)
     extend(setting.drafter, "s", None, np.array([3, VOCAB + 5]))
     layer = grow(setting.drafter, "s", 1, Frontier([0], [-1], [0]), TARGET_VOCAB + 9)
     assert layer.tokens.shape == (1, TARGET_VOCAB), "nothing beyond the target's vocabulary is proposed"
+    setting.drafter.close("s")
+    setting.drafter.close("s")
 
 
 def test_memory_is_accounted_for(directory: Path, small_lm: Callable[..., Path]) -> None:

@@ -6,23 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, VocabularyLearner
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, DraftPrefix, Frontier
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
-from tests.drafting.made_drafters import HIDDEN, NAMES, VOCAB, Make, makers, small
+from tests.drafting.made_drafters import HIDDEN, NAMES, VOCAB, Make, small
 from tests.drafting.trees import extend, grow
 from tests.support.breadth import dealt_diagonally
 
 ROWS, SOURCE_ROWS = 90, 50
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
-    torch.set_num_threads(1)
-    return makers(tmp_path_factory.mktemp("drafters"))
 
 
 class Texts:

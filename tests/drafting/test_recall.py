@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig
 
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
 from flowedge.drafting.heads.recall import BANDWIDTH, RESISTANCE, Recall
 from flowedge.models.lm_head import LMHead
+from tests.drafting.made_drafters import small_config
 from tests.drafting.trees import extend, grow
 
 HIDDEN, VOCAB, ROWS = 16, 20, 12
@@ -58,9 +58,7 @@ def test_each_row_is_corrected_by_what_was_known_before_it(
 def test_a_text_that_comes_again_is_foreseen() -> None:
     """A random head foresees nothing by itself: its proposals come from the text that was shown to it."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=HIDDEN, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=VOCAB
-    )
+    config = small_config(hidden_size=HIDDEN, num_attention_heads=2, vocab_size=VOCAB)
     weight = torch.randn(VOCAB, HIDDEN)
     head = EagleHead(config, fc_bias=True).eval()
     lm_head, embedding = LMHead(nn.Parameter(weight, requires_grad=False), "w"), nn.Embedding(VOCAB, HIDDEN)

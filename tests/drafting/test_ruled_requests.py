@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from flowedge.core.arrays import NO_TOKEN
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.ranking import RULED_OUT
-from tests.drafting.made_drafters import EXACT, NAMES, VOCAB, Make, makers
+from tests.drafting.made_drafters import EXACT, NAMES, VOCAB, Make
 from tests.drafting.test_drafting_together import ROWS, SAMPLINGS, Text, compare
 from tests.drafting.trees import grow
 
 CHAIN = Frontier([1, 2, 3, 4, 5], [ROOT, 1, 2, ROOT, 3], [7, 8, 9, 5, 11])
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
-    torch.set_num_threads(1)
-    return makers(tmp_path_factory.mktemp("drafters"))
 
 
 def opened(made: dict[str, Make], name: str, sampling: int = 0):

@@ -9,55 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from transformers import LlamaConfig
 
 from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads import recall
-from flowedge.drafting.heads.eagle3_head import load_eagle3_head
-from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter, capture_drafting
 from flowedge.drafting.model_drafter import TrueSpan
-from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
-from flowedge.models.cuda_graphs.recording import CapturingMaker, PieceFunction, Recording
-from flowedge.models.lm_head import LMHead
-from flowedge.models.quant.quantize import quantize_block
-from flowedge.models.taps import eagle3_taps
-from tests.drafting.eagle3_files import save_eagle3_head
+from flowedge.models.cuda_graphs.recording import CapturingMaker
+from tests.drafting.made_drafters import HIDDEN, PART, VOCAB, eagle, eagle3
 from tests.drafting.trees import extend, predict
-from tests.models.cuda_graphs.static_pipeline import CountingMaker
+from tests.models.cuda_graphs.static_pipeline import CountingMaker, RefusingMaker
 
-HIDDEN, VOCAB, ROWS = 32, 50, 1200
+ROWS = 1200
 Make = Callable[[], HeadDrafter]
-
-
-def eagle(
-    recalls: bool = False, device: str = "cpu", part: DraftVocabulary | None = None, quant: str = "none"
-) -> HeadDrafter:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "vocab_size": VOCAB}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    head = EagleHead(LlamaConfig(**sizes, **heads, num_hidden_layers=1), fc_bias=True).to(device).eval()
-    weight = nn.Parameter(torch.randn(VOCAB, HIDDEN).to(device), requires_grad=False)
-    embedding = nn.Embedding(VOCAB, HIDDEN).to(device)
-    lm_head = LMHead(weight, "lm_head.weight")
-    quantize_block(head.requires_grad_(False), quant)
-    return HeadDrafter(head, lm_head, embedding, (), recalls, ProposalHead(lm_head, part, quant))
-
-
-@pytest.fixture
-def eagle3(tmp_path: Path) -> Make:
-    save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=20)
-
-    def make() -> HeadDrafter:
-        torch.manual_seed(0)
-        lm_head = LMHead(nn.Parameter(torch.zeros(VOCAB, HIDDEN), requires_grad=False), "lm_head.weight")
-        head = load_eagle3_head(tmp_path, torch.float32)
-        return HeadDrafter(head, lm_head, nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
-
-    return make
 
 
 class Histories:
@@ -116,22 +81,17 @@ def check(histories: Histories, prompt: int, rounds: int = 6) -> None:
         histories.extend(int(histories.rng.integers(1, 7)))
 
 
+@pytest.mark.parametrize("part", [None, PART], ids=["whole", "part"])
 @pytest.mark.parametrize("recalls", [False, True])
 @pytest.mark.parametrize("prompt", [1, 40, 245, 500])
-def test_histories_of_an_eagle_head_of_a_part(prompt: int, recalls: bool) -> None:
-    check(Histories(lambda: eagle(recalls, part=PART), prompt), prompt)
-
-
-@pytest.mark.parametrize("recalls", [False, True])
-@pytest.mark.parametrize("prompt", [1, 40, 245, 500])
-def test_histories_of_an_eagle_head(prompt: int, recalls: bool) -> None:
-    histories = Histories(lambda: eagle(recalls), prompt)
+def test_histories_of_an_eagle_head(prompt: int, recalls: bool, part: DraftVocabulary | None) -> None:
+    histories = Histories(lambda: eagle(recalls, part=part), prompt)
     check(histories, prompt)
     assert histories.maker.runs >= 24
 
 
-def test_histories_of_an_eagle3_head(eagle3: Make) -> None:
-    histories = Histories(eagle3, 1)
+def test_histories_of_an_eagle3_head(tmp_path: Path) -> None:
+    histories = Histories(lambda: eagle3(tmp_path), 1)
     check(histories, 60)
     assert histories.maker.runs >= 24
 
@@ -197,11 +157,6 @@ def test_memory_is_accounted_for() -> None:
     assert static.decoding_bytes == 0
 
 
-class RefusingMaker:
-    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
-        raise RuntimeError("operation not permitted when stream is capturing\nin detail")
-
-
 def test_a_device_that_records_nothing_computes_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     histories = Histories(eagle, 8)
     histories.drafters[1].decode_statically(RefusingMaker(), uncaptured=0)
@@ -223,9 +178,6 @@ def test_a_cpu_records_nothing() -> None:
     assert drafter.session_bytes(10) == (10 + SCRATCH_ROWS) * (2 * 2 * 8 + HIDDEN) * 4
 
 
-PART = DraftVocabulary(np.array([9, 30, 2, 41]), VOCAB)
-
-
 def test_another_vocabulary_takes_the_place_of_what_was_recorded(tmp_path: Path) -> None:
     histories = Histories(lambda: eagle(part=PART), 3)
     check(histories, 40, rounds=2)
@@ -236,7 +188,7 @@ def test_another_vocabulary_takes_the_place_of_what_was_recorded(tmp_path: Path)
     for drafter in histories.drafters:
         drafter.learn_by(VocabularyLearner(3, file))
         drafter.close("s")
-        assert drafter.draft_tokens == 4, "nothing new was drawn"
+        assert drafter.draft_tokens == len(PART.ids), "nothing new was drawn"
         learner = VocabularyLearner(3, file)
         learner.vocabulary = None  # as before enough was known
         drafter.learn_by(learner)
@@ -252,7 +204,7 @@ def test_another_vocabulary_takes_the_place_of_what_was_recorded(tmp_path: Path)
 @pytest.mark.parametrize("quant", ["none", "int8", "int4"])
 @pytest.mark.parametrize("part", [None, PART])
 def test_graphs_propose_what_is_proposed_without(part: DraftVocabulary | None, quant: str) -> None:
-    histories = Histories(lambda: eagle(True, "cuda:0", part, quant), 9)
+    histories = Histories(lambda: eagle(True, part=part, device="cuda:0", quant=quant), 9)
     drafter = histories.drafters[1]
     drafter.decode_statically(CapturingMaker(drafter.device), uncaptured=0)
     drafter.open("s", ROWS, 0)

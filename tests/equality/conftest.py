@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
-from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
 from flowedge.core.request import Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -22,19 +24,30 @@ from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tok
 from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
-from flowedge.planning.virtual_pipeline import (
-    ExpressDelay,
-    TimedOutput,
-    VirtualObserver,
-    VirtualPipeline,
-)
+from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, TimedOutput, VirtualPipeline
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
+from tests.drafting.made_drafters import small_config
+from tests.support.gguf_files import BUNDLED
 
 TEXT = (
     "A farmer has 12 hens. Each hen lays 5 eggs a week, and he sells a dozen eggs for $3. "
     "How many dollars does he earn in four weeks? Explain each step. "
 )
+
+SMALL_VOCAB = 24
+SMALL_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)  # of a model of so few tokens
+
+
+def random_config(layers: int, spread: float, vocab_size: int = SMALL_VOCAB) -> LlamaConfig:
+    """Of a small model with random weights of a standard deviation, which decide for few tokens."""
+    return small_config(
+        vocab_size=vocab_size,
+        num_hidden_layers=layers,
+        initializer_range=spread,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,17 @@ class Pair:
     head: LMHead
     drafter: Drafter
     tokenizer: Any
-    grammars: GrammarCompiler | None = None
+    grammars: GrammarCompiler
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Pair:
+        """The bundled model in the form of a checkpoint, with its EAGLE head."""
+        head = LMHead.load(checkpoint)
+        embedding = load_embedding(checkpoint, shared_with=head)
+        eagle = load_eagle_head(BUNDLED.parent / "eagle", torch.float32)
+        tokenizer = load_tokenizer(checkpoint)
+        grammars = GrammarCompiler(tokenizer, eos_token_ids(checkpoint, tokenizer), head.vocab_size)
+        return cls(checkpoint, head, HeadDrafter(eagle, head, embedding), tokenizer, grammars)
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:
         """A chat prompt cut to, or repeated up to, a number of tokens."""
@@ -53,26 +76,18 @@ class Pair:
         return tuple(ids[:num_tokens])
 
     def pipeline(
-        self,
-        split: list[int],
-        quant: str = "none",
-        express_fault: ExpressDelay | None = None,
-        observer: VirtualObserver | None = None,
-        verification: VerificationPlace = DRAFT_NODE,
+        self, split: list[int], quant: str = "none", costs: Costs | None = None, **options: Any
     ) -> VirtualPipeline:
-        return virtual_pipeline(
-            self.checkpoint,
-            split,
-            FixedCosts(),
-            drafter=self.drafter,
-            head=self.head,
-            make_text=lambda: StreamDecoder(self.tokenizer),
-            express_fault=express_fault,
-            observer=observer,
-            verification=verification,
-            blocks=bundled_blocks(tuple(split), quant),
-            grammars=self.grammars,
-        )
+        """A pipeline on the virtual clock; `options` are those of `virtual_pipeline`."""
+        settings = {
+            "drafter": self.drafter,
+            "head": self.head,
+            "make_text": lambda: StreamDecoder(self.tokenizer),
+            "grammars": self.grammars,
+        } | options
+        if "blocks" not in settings:
+            settings["blocks"] = bundled_blocks(tuple(split), quant)
+        return virtual_pipeline(self.checkpoint, split, costs or FixedCosts(), **settings)
 
 
 @cache
@@ -89,13 +104,16 @@ def reference(quant: str) -> ReferenceModel:
 @pytest.fixture(scope="session")
 def pair() -> Pair:
     torch.set_num_threads(1)
-    checkpoint = Checkpoint.open("bundled")
-    head = LMHead.load(checkpoint)
-    embedding = load_embedding(checkpoint, shared_with=head)
-    eagle = load_eagle_head(checkpoint.directory.parent / "eagle", torch.float32)
-    tokenizer = load_tokenizer(checkpoint)
-    grammars = GrammarCompiler(tokenizer, eos_token_ids(checkpoint, tokenizer), head.vocab_size)
-    return Pair(checkpoint, head, HeadDrafter(eagle, head, embedding), tokenizer, grammars)
+    return Pair.of(Checkpoint.open("bundled"))
+
+
+@cache
+def drafter_of(pair: Pair, names: str) -> Drafter:
+    """Return a drafter for the target of the pair, loaded once; its names are joined by "+"."""
+    target = TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32)
+    drafter = load_drafter(names.split("+"), target)
+    assert drafter is not None
+    return drafter
 
 
 @cache
@@ -104,9 +122,35 @@ def expected(prompt: tuple[int, ...], sampling: SamplingParams, count: int, quan
     return tuple(reference(quant).generate(prompt, sampling, count, frozenset()).token_ids)
 
 
-def token_ids(outputs: list[TimedOutput]) -> tuple[int, ...]:
-    assert isinstance(outputs[-1].output, Finished)
+def outputs_of(pipeline: VirtualPipeline, session: str) -> list[TimedOutput]:
+    return [timed for timed in pipeline.outputs if timed.output.session == session]
+
+
+def drawn(outputs: list[TimedOutput]) -> tuple[int, ...]:
+    """The tokens of an answer, whatever ended it."""
     return tuple(t for o in outputs if isinstance(o.output, Tokens) for t in o.output.token_ids)
+
+
+def finished(outputs: list[TimedOutput]) -> Finished:
+    last = outputs[-1].output
+    assert isinstance(last, Finished), last
+    return last
+
+
+def token_ids(outputs: list[TimedOutput]) -> tuple[int, ...]:
+    """The tokens of an answer that has come to its end."""
+    finished(outputs)
+    return drawn(outputs)
+
+
+def text_of(outputs: list[TimedOutput]) -> str:
+    return "".join(timed.output.text for timed in outputs if isinstance(timed.output, Tokens))
+
+
+def faulty(seed: int, lost: float) -> ExpressDelay:
+    """A share of the express messages is lost, and the others come late and out of order."""
+    rng = random.Random(seed)
+    return lambda _stage, _message: None if rng.random() < lost else rng.random() * 2
 
 
 def request(

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, FlowEdgeError, NonFiniteError, ProtocolError
-from flowedge.core.request import Failed, Tokens
+from flowedge.core.request import Failed
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import ForwardBatch, StageJob
 from flowedge.models.session_rows import SessionRows
 from flowedge.planning.virtual_pipeline import VirtualPipeline
-from tests.equality.conftest import Pair, expected, request, token_ids
+from tests.equality.conftest import Pair, drawn, expected, outputs_of, request, token_ids
 from tests.support.breadth import dealt_thinly
 from tests.support.seams import caches_of, is_empty, open_drafts, stage_executors
 
@@ -68,13 +68,13 @@ def check(pipeline: VirtualPipeline, alone: dict[str, tuple[int, ...]], *failed:
     """Check the answers, and return the errors of the sessions that failed."""
     errors = []
     for session, tokens in alone.items():
-        own = [timed for timed in pipeline.outputs if timed.output.session == session]
+        own = outputs_of(pipeline, session)
         if session in failed:
-            last = own.pop().output
+            last = own[-1].output
             assert isinstance(last, Failed)
             errors.append(last.error)
-            got = [token for o in own if isinstance(o.output, Tokens) for token in o.output.token_ids]
-            assert got == list(tokens[: len(got)])
+            got = drawn(own)
+            assert got == tokens[: len(got)]
         else:
             assert token_ids(own) == tokens
     assert is_empty(pipeline.draft_node)

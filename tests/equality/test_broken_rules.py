@@ -8,13 +8,13 @@ from itertools import product
 import pytest
 
 from flowedge.core.errors import GrammarError
-from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.request import Failed, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.path_rules import PathRules
 from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
-from tests.equality.conftest import Pair, expected, token_ids
+from tests.equality.conftest import Pair, drawn, expected, finished, outputs_of, text_of, token_ids
 from tests.equality.test_rules import RULES, asked, likelihoods, ruled
 from tests.support.breadth import dealt, dealt_diagonally, thinnest
 
@@ -57,19 +57,13 @@ def stop_at_the_limit(pair: Pair) -> tuple[str, ...]:
 
 def ends_like(own: list[TimedOutput], plain: list[TimedOutput]) -> None:
     assert token_ids(own) == token_ids(plain)
-    assert "".join(t.output.text for t in own if isinstance(t.output, Tokens)) == "".join(
-        t.output.text for t in plain if isinstance(t.output, Tokens)
-    )
-    last, plain_last = own[-1].output, plain[-1].output
-    assert isinstance(last, Finished)
-    assert isinstance(plain_last, Finished)
-    assert last.reason == plain_last.reason
+    assert text_of(own) == text_of(plain)
+    assert finished(own).reason == finished(plain).reason
     assert len(likelihoods(own)) == len(token_ids(own))
 
 
 def fails_at_the_limit(pair: Pair, outputs: list[TimedOutput]) -> None:
-    drawn = [token for t in outputs if isinstance(t.output, Tokens) for token in t.output.token_ids]
-    assert tuple(drawn) == whole(pair)[:LIMIT]
+    assert drawn(outputs) == whole(pair)[:LIMIT]
     failed = outputs[-1].output
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, GrammarError)
@@ -122,9 +116,7 @@ def test_sessions_beside_each_other(pair: Pair, strategy: str, monkeypatch: pyte
     for each in requests:
         pipeline.start(each, 0.0)
     pipeline.run()
-    own = {
-        each.session: [t for t in pipeline.outputs if t.output.session == each.session] for each in requests
-    }
+    own = {each.session: outputs_of(pipeline, each.session) for each in requests}
     ends_like(own["length"], plain)
     ends_like(own["again"], plain)
     fails_at_the_limit(pair, own["fails"])

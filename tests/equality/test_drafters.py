@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.draft_vocabulary import ENOUGH_TOKENS, DraftVocabulary, VocabularyLearner
 from flowedge.drafting.drafter import Drafter
@@ -37,25 +37,16 @@ from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
+from tests.equality.conftest import SMALL_PROMPT as PROMPT
+from tests.equality.conftest import SMALL_VOCAB as VOCAB
+from tests.equality.conftest import finished, random_config, token_ids
 from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
-VOCAB = 24
 TOKENS = 28
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
-CONFIG = LlamaConfig(
-    vocab_size=VOCAB,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.35,
-    bos_token_id=0,
-    eos_token_id=0,
-)
+CONFIG = random_config(3, 0.35)
 
 
 @dataclass
@@ -149,9 +140,8 @@ def generate(
         blocks=models.blocks,
     )
     request = Request("s", prompt, sampling, TOKENS, strategy=strategy)
-    outputs = [timed.output for timed in pipeline.generate(request)]
-    assert isinstance(outputs[-1], Finished)
-    return [t for output in outputs if isinstance(output, Tokens) for t in output.token_ids], outputs[-1]
+    outputs = pipeline.generate(request)
+    return list(token_ids(outputs)), finished(outputs)
 
 
 DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
@@ -160,10 +150,10 @@ DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
 @pytest.mark.parametrize(("strategy", "kind"), dealt_thinly(DRAFTING, list(DRAFTERS)))
 def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
-        tokens, finished = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
+        tokens, end = generate(models, DRAFTERS[kind](models), strategy, PROMPT, sampling)
         assert tokens == expected
         if kind.startswith("itself") and sampling.temperature == 0:
-            rounds = finished.counters.accepted_per_round
+            rounds = end.counters.accepted_per_round
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
 
 
@@ -201,6 +191,6 @@ def test_a_drafter_with_nothing_to_say_leaves_plain_decoding(models: Models, str
     """A prompt of one token, and matches so long that there are none."""
     drafter = NGramDrafter(max_n=40, min_n=40)
     expected = models.reference.generate((7,), SAMPLINGS[0], TOKENS, frozenset()).token_ids
-    tokens, finished = generate(models, drafter, strategy, (7,), SAMPLINGS[0])
+    tokens, end = generate(models, drafter, strategy, (7,), SAMPLINGS[0])
     assert tokens == expected
-    assert finished.counters.draft_rows_sent <= TOKENS, "the roots, and nothing else"
+    assert end.counters.draft_rows_sent <= TOKENS, "the roots, and nothing else"

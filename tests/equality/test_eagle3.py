@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from flowedge.core.arrays import Payload
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.messages import Segment
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.request import Finished, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter, DraftLayer, GrowRequest
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
@@ -38,24 +38,16 @@ from flowedge.planning.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.engine.histories import NoText
+from tests.equality.conftest import SMALL_PROMPT as PROMPT
+from tests.equality.conftest import SMALL_VOCAB as VOCAB
+from tests.equality.conftest import finished, random_config, token_ids
 from tests.support.breadth import dealt, dealt_diagonally, dealt_thinly
 
-VOCAB, HIDDEN, LAYERS, TOKENS = 24, 32, 8, 24
+HIDDEN, LAYERS, TOKENS = 32, 8, 24
 TAPS = (2, 4, 5)
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
 DRAFTING = [name for name in STRATEGIES if name != "autoregressive"]
-CONFIG = LlamaConfig(
-    vocab_size=VOCAB,
-    hidden_size=HIDDEN,
-    intermediate_size=48,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.25,
-    bos_token_id=0,
-    eos_token_id=0,
-)
+CONFIG = random_config(LAYERS, 0.25)
 
 
 @dataclass
@@ -114,9 +106,8 @@ def generate(
         observer=observer,
     )
     request = Request("s", PROMPT, sampling, TOKENS, strategy=strategy)
-    outputs = [timed.output for timed in pipeline.generate(request)]
-    assert isinstance(outputs[-1], Finished)
-    return [t for output in outputs if isinstance(output, Tokens) for t in output.token_ids], outputs[-1]
+    outputs = pipeline.generate(request)
+    return list(token_ids(outputs)), finished(outputs)
 
 
 def plain(models: Models, sampling: SamplingParams) -> list[int]:
@@ -165,10 +156,8 @@ def test_tapped_states_are_the_whole_models(
     models: Models, split: str, strategy: str, place: VerificationPlace, keeps: str
 ) -> None:
     drafter, layers = TappingDrafter(models.noisy), list(map(int, split))
-    tokens, finished = generate(
-        models, drafter, strategy, SAMPLINGS[1], layers, place, keeps_taps=keeps == "kept"
-    )
-    assert finished.counters.prunes > 0
+    tokens, end = generate(models, drafter, strategy, SAMPLINGS[1], layers, place, keeps_taps=keeps == "kept")
+    assert end.counters.prunes > 0
     features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
     assert text == [*PROMPT, *tokens][: len(text)]
     assert len(text) > len(PROMPT) + TOKENS // 2 or strategy == "auto", "which may come to decode plainly"
@@ -186,9 +175,9 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool)
         assert isinstance(eagle3, HeadDrafter) and isinstance(eagle3.head, Eagle3Head)
         assert eagle3.needs_features and eagle3.taps == TAPS
         for drafter, split in ((eagle3, [1, 4, 3]), (JoinedDrafter([eagle3], NGramDrafter(), VOCAB), [8])):
-            tokens, finished = generate(models, drafter, strategy, sampling, split, keeps_taps=keeps)
+            tokens, end = generate(models, drafter, strategy, sampling, split, keeps_taps=keeps)
             assert tokens == expected
-            assert finished.counters.draft_layers > 0
+            assert end.counters.draft_layers > 0
 
 
 class Widths(VirtualObserver):

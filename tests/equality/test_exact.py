@@ -13,10 +13,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
-from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.support.breadth import dealt, thinnest
 
@@ -48,27 +45,19 @@ def exact_head(precision: str) -> LMHead:
     return LMHead.load(Checkpoint.open("bundled"), PRECISIONS[precision]["dtype"], exact=True)
 
 
-def generate(pair: Pair, precision: str, sampling: SamplingParams, strategy: str) -> tuple[int, ...]:
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
-        [3, 5],
-        FixedCosts(),
-        drafter=pair.drafter,
-        head=exact_head(precision),
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        blocks=exact_blocks(precision),
-    )
-    return token_ids(pipeline.generate(request(pair.prompt(PROMPT), sampling, TOKENS, strategy)))
+def exact(precision: str) -> dict[str, Any]:
+    """Options of a pipeline of stages of 3 and 5 layers, exact in a precision."""
+    return {"head": exact_head(precision), "blocks": exact_blocks(precision)}
 
 
-_plain: dict[tuple[str, str], tuple[int, ...]] = {}
+def generate(pair: Pair, precision: str, sampling: str, strategy: str) -> tuple[int, ...]:
+    asked = request(pair.prompt(PROMPT), SAMPLINGS[sampling], TOKENS, strategy)
+    return token_ids(pair.pipeline([3, 5], **exact(precision)).generate(asked))
 
 
+@cache
 def plain(pair: Pair, precision: str, sampling: str) -> tuple[int, ...]:
-    key = precision, sampling
-    if key not in _plain:
-        _plain[key] = generate(pair, precision, SAMPLINGS[sampling], PLAIN)
-    return _plain[key]
+    return generate(pair, precision, sampling, PLAIN)
 
 
 @pytest.mark.slow
@@ -80,22 +69,13 @@ def plain(pair: Pair, precision: str, sampling: str) -> tuple[int, ...]:
     ),
 )
 def test_strategies_in_every_precision(pair: Pair, precision: str, sampling: str, strategy: str) -> None:
-    assert generate(pair, precision, SAMPLINGS[sampling], strategy) == plain(pair, precision, sampling)
+    assert generate(pair, precision, sampling, strategy) == plain(pair, precision, sampling)
 
 
 @pytest.mark.parametrize("sampling", dealt(SAMPLINGS, "T1".__eq__))
 def test_the_size_of_prefill_chunks_changes_no_token(pair: Pair, sampling: str) -> None:
     def with_chunks(rows: int) -> tuple[int, ...]:
-        pipeline = virtual_pipeline(
-            pair.checkpoint,
-            [3, 5],
-            FixedCosts(),
-            drafter=pair.drafter,
-            head=exact_head("bf16"),
-            make_text=lambda: StreamDecoder(pair.tokenizer),
-            blocks=exact_blocks("bf16"),
-            prefill_rows=rows,
-        )
+        pipeline = pair.pipeline([3, 5], prefill_rows=rows, **exact("bf16"))
         return token_ids(pipeline.generate(request(pair.prompt(PROMPT), SAMPLINGS[sampling], 12, "flowspec")))
 
     assert with_chunks(128) == with_chunks(37) == with_chunks(1)

@@ -10,17 +10,11 @@ from itertools import product
 import pytest
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.heads.eagle_head import load_eagle_head
-from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.models.lm_head import LMHead, load_embedding
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import load_blocks, virtual_pipeline
+from flowedge.planning.in_process import load_blocks
 from flowedge.strategies.registry import STRATEGIES
-from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.support.breadth import dealt, thinnest
 from tests.support.gguf_files import BUNDLED, write_gguf
@@ -59,12 +53,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
     @cache
     def write(kind: str) -> Opened:
         path = tmp_path_factory.mktemp("gguf") / "model.gguf"
-        checkpoint = Checkpoint.open(str(write_gguf(path, BUNDLED, kind)))
-        head = LMHead.load(checkpoint)
-        eagle = load_eagle_head(BUNDLED.parent / "eagle", head.weight.dtype)
-        embedding = load_embedding(checkpoint, shared_with=head)
-        drafter = HeadDrafter(eagle, head, embedding)
-        return Opened(Pair(checkpoint, head, drafter, load_tokenizer(checkpoint)))
+        return Opened(Pair.of(Checkpoint.open(str(write_gguf(path, BUNDLED, kind)))))
 
     return write
 
@@ -79,14 +68,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
 def test_lossless(opened: Callable[[str], Opened], kind: str, strategy: str, sampling: str) -> None:
     model = opened(kind)
     pair = model.pair
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
-        list(SPLIT),
-        FixedCosts(),
-        drafter=pair.drafter,
-        head=pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        blocks=model.blocks,
-    )
+    pipeline = pair.pipeline(list(SPLIT), blocks=model.blocks)
     outputs = pipeline.generate(request(pair.prompt(40), SAMPLINGS[sampling], TOKENS, strategy))
     assert token_ids(outputs) == model.plain[sampling]

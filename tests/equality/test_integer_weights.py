@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-import flowedge
 from flowedge.cli.main import run
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import load_blocks, virtual_pipeline
+from flowedge.planning.in_process import load_blocks
 from flowedge.strategies.registry import STRATEGIES
-from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
+from tests.support.gguf_files import BUNDLED
 from tests.support.integer_checkpoints import LAYOUTS, write_integer_checkpoint
 from tests.support.processes import AgentProcess
 
-BUNDLED = Path(flowedge.__file__).parent / "bundled" / "model"
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, top_p=0.9, seed=13))
 NEW_TOKENS = 16
 OWN = ("autoregressive", "flowspec", "auto")
@@ -64,15 +62,7 @@ def test_strategies_are_lossless(
     same = 0
     for strategy in strategies:
         for sampling in SAMPLINGS if strategy in OWN else SAMPLINGS[1:]:
-            pipeline = virtual_pipeline(
-                checkpoint,
-                [3, 5],
-                FixedCosts(),
-                drafter=pair.drafter,
-                head=pair.head,
-                make_text=lambda: StreamDecoder(pair.tokenizer),
-                blocks=blocks,
-            )
+            pipeline = replace(pair, checkpoint=checkpoint).pipeline([3, 5], blocks=blocks)
             tokens = token_ids(pipeline.generate(request(prompt, sampling, NEW_TOKENS, strategy)))
             judgement = reference.judge(prompt, tokens, sampling, tolerance)
             assert judgement.passed and judgement.checked == NEW_TOKENS, (strategy, sampling, judgement)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from itertools import product
 
 import pytest
-import torch
 
 from flowedge.core.messages import Segment
 from flowedge.core.pipeline_config import LAST_STAGE
-from flowedge.core.request import Failed, Finished
+from flowedge.core.request import Failed
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob
 from flowedge.planning.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
-from tests.equality.conftest import Pair, expected, request, token_ids
+from tests.equality.conftest import (
+    Pair,
+    drafter_of,
+    expected,
+    faulty,
+    finished,
+    outputs_of,
+    request,
+    token_ids,
+)
 from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
@@ -50,35 +56,21 @@ def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
 )
 def test_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(300), SAMPLINGS[sampling_name]
-    rng = random.Random(stages)
-    pipeline = pair.pipeline(
-        SPLITS[stages],
-        express_fault=lambda _stage, _message: None if rng.random() < 0.3 else rng.random() * 2,
-        verification=LAST_STAGE,
-    )
+    pipeline = pair.pipeline(SPLITS[stages], express_fault=faulty(stages, 0.3), verification=LAST_STAGE)
     outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
     assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
 
 
-@pytest.mark.parametrize(
-    "names", [("bundled-small",), ("ngram",), ("bundled", "bundled-small"), ("bundled-eagle3",)], ids="+".join
-)
-def test_drafters_with_and_without_features(pair: Pair, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", ["bundled-small", "ngram", "bundled+bundled-small", "bundled-eagle3"])
+def test_drafters_with_and_without_features(pair: Pair, names: str) -> None:
     """What a drafter proposes shows whether it was given the right hidden states."""
-    drafter = load_drafter(names, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
-    assert drafter is not None
     prompt, sampling = pair.prompt(40), SAMPLINGS["T1"]
-    own = replace(pair, drafter=drafter)
+    own = replace(pair, drafter=drafter_of(pair, names))
     there = own.pipeline([3, 5], verification=LAST_STAGE).generate(request(prompt, sampling, 24, "naive_pp"))
     assert token_ids(there) == expected(prompt, sampling, 24, "none")
     here = own.pipeline([3, 5]).generate(request(prompt, sampling, 24, "naive_pp"))
-    assert accepted(there) == accepted(here), "the drafter proposed other trees"
-
-
-def accepted(outputs: list) -> tuple[int, ...]:
-    finished = outputs[-1].output
-    assert isinstance(finished, Finished)
-    return finished.counters.accepted_per_round
+    rounds = [finished(outputs).counters.accepted_per_round for outputs in (there, here)]
+    assert rounds[0] == rounds[1], "the drafter proposed other trees"
 
 
 class Watching(VirtualObserver):
@@ -125,7 +117,6 @@ def test_a_session_may_end_in_flight_beside_another(pair: Pair) -> None:
     pipeline.cancel("cancelled", time=1.1)
     pipeline.start(request(prompt, sampling, 24, "auto", session="other"), time=0.1)
     pipeline.run()
-    own = [timed for timed in pipeline.outputs if timed.output.session == "other"]
-    assert token_ids(own) == expected(prompt, sampling, 24, "none")
+    assert token_ids(outputs_of(pipeline, "other")) == expected(prompt, sampling, 24, "none")
     assert all(stage.load().drained for stage in pipeline.stages)
     assert not any(isinstance(timed.output, Failed) for timed in pipeline.outputs)

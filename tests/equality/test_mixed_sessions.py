@@ -7,22 +7,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob, session_jobs
 from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
 from flowedge.planning.virtual_pipeline import Costs, VirtualObserver, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.text.tokenizer import StreamDecoder
 from tests.engine.histories import RandomCosts, express_fault
-from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
-from tests.equality.test_exact import exact_blocks, exact_head
+from tests.equality.conftest import Pair, drafter_of, expected, outputs_of, request, token_ids
+from tests.equality.test_exact import exact
 from tests.support.mixed_sessions import MixedSession, mixed_sessions
 from tests.support.seams import caches_of, is_empty, kept_by, open_drafts, share_measurements, stage_executors
 
@@ -70,8 +65,7 @@ def check_answers(
 ) -> None:
     """Check the tokens of all sessions, and that nothing is left of them but kept rows."""
     for session in sessions:
-        name = session.request.session
-        outputs = [timed.output for timed in pipeline.outputs if timed.output.session == name]
+        outputs = [timed.output for timed in outputs_of(pipeline, session.request.session)]
         session.check(outputs, alone(session.request))
     assert is_empty(pipeline.draft_node)
     assert not any(stage.load().sessions for stage in pipeline.stages)
@@ -100,17 +94,13 @@ def test_random_histories_of_mixed_sessions(pair: Pair, shard: int) -> None:
     fixed = shard % 4 > 0
     kept_rows = 600 if shard % 2 else 0  # about two prompts
     costs: Costs = FixedCosts() if fixed else RandomCosts(rng)
-    together, drafter = Together(), eagle3(pair) if taps_are_kept else pair.drafter
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
+    together, drafter = Together(), drafter_of(pair, "bundled-eagle3") if taps_are_kept else pair.drafter
+    pipeline = pair.pipeline(
         split,
-        costs,
+        costs=costs,
         drafter=drafter,
-        head=pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
         express_fault=express_fault(rng),
         observer=together,
-        blocks=bundled_blocks(tuple(split)),
         verification=place,
         keeps_taps=taps_are_kept,
         kept_rows=kept_rows,
@@ -125,32 +115,6 @@ def test_random_histories_of_mixed_sessions(pair: Pair, shard: int) -> None:
         assert {"forward", "draft"} <= set(together.jobs)
 
 
-_eagle3: list[Drafter] = []
-
-
-def eagle3(pair: Pair) -> Drafter:
-    """Return the bundled EAGLE-3 drafter, loaded once; no session of it is open."""
-    if not _eagle3:
-        target = TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32)
-        drafter = load_drafter(("bundled-eagle3",), target)
-        assert drafter is not None
-        _eagle3.append(drafter)
-    return _eagle3[0]
-
-
-def exact_pipeline(pair: Pair, precision: str, observer: VirtualObserver | None = None) -> VirtualPipeline:
-    return virtual_pipeline(
-        pair.checkpoint,
-        [3, 5],
-        FixedCosts(),
-        drafter=pair.drafter,
-        head=exact_head(precision),
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        observer=observer,
-        blocks=exact_blocks(precision),
-    )
-
-
 @pytest.mark.parametrize(
     "precision",
     ["bf16", pytest.param("int8", marks=pytest.mark.proof), pytest.param("int4", marks=pytest.mark.proof)],
@@ -159,13 +123,13 @@ def test_mixed_sessions_of_exact_pipelines(pair: Pair, precision: str) -> None:
     """Each session has the bits of the same pipeline's plain decoding of it alone."""
     rng = np.random.default_rng(5)
     together = Together()
-    pipeline = exact_pipeline(pair, precision, together)
+    pipeline = pair.pipeline([3, 5], observer=together, **exact(precision))
     sessions = mixed_sessions(rng, pair.prompt, 16, SPAN_S)
     run_together(pipeline, sessions)
 
     def alone(asked: Request) -> tuple[int, ...]:
         plainly = request(asked.prompt, asked.sampling, asked.max_new_tokens, "autoregressive")
-        return token_ids(exact_pipeline(pair, precision).generate(plainly))
+        return token_ids(pair.pipeline([3, 5], **exact(precision)).generate(plainly))
 
     check_answers(pipeline, sessions, alone)
     assert set(together.jobs) == {"forward", "draft", "verify"}

@@ -46,6 +46,7 @@ SAMPLINGS = {
     "filtered": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=5),
 }
 NAN = float("nan")
+Spoil = Callable[[list[LayerBlock], LMHead], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Small:
     def pipeline(
         self,
         *,
-        spoil: Callable[[list[LayerBlock], LMHead], None] = lambda blocks, head: None,
+        spoil: Spoil = lambda blocks, head: None,
         dtype: torch.dtype = torch.float32,
         drafters: tuple[str, ...] = ("ngram",),
         middles: int = 1,
@@ -118,20 +119,18 @@ def spoil_head(_blocks: list[LayerBlock], head: LMHead) -> None:
     head.weight.data[4000] = NAN
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_layer, "^device v2: 6 of 6 rows that layers 1 to 1 computed are not"),
+        (spoil_head, "^device d0: the LM head's logits for the token at position 6"),
+    ],
+)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_damaged_layer(small: Small, strategy: str, sampling: str) -> None:
-    pipeline = small.pipeline(spoil=spoil_layer)
-    with pytest.raises(NonFiniteError, match=r"^device v2: 6 of 6 rows that layers 1 to 1 computed are not"):
-        pipeline.generate(ask(strategy, sampling))
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_damaged_lm_head(small: Small, strategy: str, sampling: str) -> None:
-    pipeline = small.pipeline(spoil=spoil_head)
-    with pytest.raises(NonFiniteError, match=r"^device d0: the LM head's logits for the token at position 6"):
-        pipeline.generate(ask(strategy, sampling))
+def test_a_damaged_target(small: Small, strategy: str, sampling: str, spoil: Spoil, said: str) -> None:
+    with pytest.raises(NonFiniteError, match=said):
+        small.pipeline(spoil=spoil).generate(ask(strategy, sampling))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from flowedge.core.request import Finished
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.language_model import LanguageModel
 from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.published.pipespec import PipeSpecSync
-from flowedge.text.tokenizer import StreamDecoder
 from tests.drafting.conftest import save_small_lm
-from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
+from tests.equality.conftest import Pair, expected, finished, request, token_ids
 from tests.support.truncated import first_layers
 
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=13)}
@@ -52,17 +49,7 @@ def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, L
 
 
 def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, costs=COSTS):
-    return virtual_pipeline(
-        pair.checkpoint,
-        SPLITS[stages],
-        costs,
-        drafter=pair.drafter,
-        head=pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        side_models=middles,
-        express_fault=fault,
-        blocks=bundled_blocks(tuple(SPLITS[stages])),
-    )
+    return pair.pipeline(SPLITS[stages], costs=costs, side_models=middles, express_fault=fault)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +74,11 @@ def test_whatever_the_models_between_predict(
     run = pipeline(pair, stages, [middles[name] for name in between])
     outputs = run.generate(request(prompt, sampling, NEW_TOKENS, "pipespec"))
     assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
-    finished = outputs[-1].output
-    assert isinstance(finished, Finished)
-    rollbacks = finished.counters.rollbacks
+    end = finished(outputs)
+    rollbacks = end.counters.rollbacks
     assert len(rollbacks) == len(between) + 1
-    assert [report.device for report in finished.side_reports] == ["m1", "m2"][: len(between)]
-    assert all(report.rows_computed >= len(prompt) for report in finished.side_reports)
+    assert [report.device for report in end.side_reports] == ["m1", "m2"][: len(between)]
+    assert all(report.rows_computed >= len(prompt) for report in end.side_reports)
     assert sum(rollbacks) > 0
     if between[-1:] == ["target"] and sampling.greedy:
         assert rollbacks[-1] == 0, "what the target's twin has accepted is never rejected"
@@ -112,8 +98,7 @@ def test_other_strategies_leave_middle_models_alone(pair: Pair, middles: dict[st
     run = pipeline(pair, 1, [middles["cut"]])
     outputs = run.generate(request(prompt, sampling, 8, PipeSpecSync.name))
     assert token_ids(outputs) == expected(prompt, sampling, 8, "none")
-    assert isinstance(outputs[-1].output, Finished)
-    assert outputs[-1].output.side_reports == ()
+    assert finished(outputs).side_reports == ()
 
 
 def test_prompts_in_many_chunks_and_a_full_stop(pair: Pair, middles: dict[str, LanguageModel]) -> None:

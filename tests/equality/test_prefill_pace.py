@@ -10,10 +10,9 @@ import pytest
 from flowedge.core.request import Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 from tests.engine.histories import NoText
-from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
+from tests.equality.conftest import Pair, expected, outputs_of, request, token_ids
 from tests.support.breadth import dealt
 
 pytestmark = pytest.mark.slow
@@ -26,19 +25,6 @@ ROW_S = (0.0005, 0.001, 0.002)  # a chunk of 128 rows takes as long as 1.9, 2.8 
 MOST_FACTOR = 3.0
 
 
-def paced(pair: Pair, row_s: float) -> VirtualPipeline:
-    split = [2, 2, 2, 2]
-    return virtual_pipeline(
-        pair.checkpoint,
-        split,
-        FixedCosts(row_s=row_s),
-        drafter=pair.drafter,
-        head=pair.head,
-        make_text=NoText,
-        blocks=bundled_blocks(tuple(split)),
-    )
-
-
 def start_answers(pipeline: VirtualPipeline, pair: Pair, strategy: str, count: int) -> None:
     for index, session in enumerate(ANSWERING):
         asked = request(pair.prompt(30 + index), SamplingParams(), count, strategy, session)
@@ -49,8 +35,7 @@ def gaps(pipeline: VirtualPipeline, start: float, stop: float) -> list[float]:
     """Return the seconds between the outputs of each answering session that end between two times."""
     found = []
     for session in ANSWERING:
-        outputs = [timed for timed in pipeline.outputs if timed.output.session == session]
-        times = [timed.time for timed in outputs if isinstance(timed.output, Tokens)]
+        times = [timed.time for timed in outputs_of(pipeline, session) if isinstance(timed.output, Tokens)]
         assert times[-1] > stop, "it does not answer for as long as the prompt is computed"
         found += [after - before for before, after in pairwise(times) if start < after <= stop]
     return found
@@ -62,14 +47,16 @@ def gaps(pipeline: VirtualPipeline, start: float, stop: float) -> list[float]:
 )
 def test_answers_go_on_while_a_long_prompt_is_computed(pair: Pair, strategy: str, row_s: float) -> None:
     """No gap between two outputs is longer than three times the p99 without the prompt."""
-    undisturbed, disturbed = (paced(pair, row_s) for _ in range(2))
+    undisturbed, disturbed = (
+        pair.pipeline([2, 2, 2, 2], costs=FixedCosts(row_s=row_s), make_text=NoText) for _ in range(2)
+    )
     for pipeline in (undisturbed, disturbed):
         start_answers(pipeline, pair, strategy, TOKENS[strategy])
     long = request(pair.prompt(LONG_PROMPT), SamplingParams(), 2, "autoregressive", "long")
     disturbed.start(long, ARRIVAL_S)
     for pipeline in (undisturbed, disturbed):
         pipeline.run()
-    of_long = [timed for timed in disturbed.outputs if timed.output.session == "long"]
+    of_long = outputs_of(disturbed, "long")
     assert token_ids(of_long) == expected(long.prompt, long.sampling, 2, "none")
     without = gaps(undisturbed, SETTLED_S, SETTLED_S + 3.0)
     during = gaps(disturbed, ARRIVAL_S, of_long[0].time)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
-import torch
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.core.request import DecodeCounters, Finished
+from flowedge.core.request import DecodeCounters
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
-from flowedge.planning.virtual_pipeline import ExpressDelay, VirtualPipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.registry import STRATEGIES
-from flowedge.text.tokenizer import StreamDecoder
-from tests.equality.conftest import Pair, bundled_blocks, expected, request, token_ids
-from tests.equality.test_exact import exact_blocks, exact_head
-from tests.equality.test_virtual import reordered
+from tests.equality.conftest import (
+    Pair,
+    drafter_of,
+    expected,
+    faulty,
+    finished,
+    outputs_of,
+    request,
+    token_ids,
+)
+from tests.equality.test_exact import exact
 from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
@@ -35,38 +37,12 @@ TURNS, TOKENS, ADDED = 3, 20, 9
 SYSTEM = 150  # tokens that several requests begin with
 
 
-@cache
-def drafter_of(names: str, pair: Pair) -> Drafter:
-    drafter = load_drafter(
-        names.split("+"), TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32)
-    )
-    assert drafter is not None
-    return drafter
-
-
 def pipeline(
-    pair: Pair,
-    names: str = "bundled",
-    place: VerificationPlace = DRAFT_NODE,
-    precision: str = "",
-    kept_rows: int = KEPT_ROWS,
-    express_fault: ExpressDelay | None = None,
+    pair: Pair, names: str = "bundled", place: VerificationPlace = DRAFT_NODE, **options: Any
 ) -> VirtualPipeline:
-    """Return a pipeline of two stages; in fp32 if no precision of exact blocks is given."""
-    return virtual_pipeline(
-        pair.checkpoint,
-        [3, 5],
-        FixedCosts(),
-        drafter=drafter_of(names, pair),
-        head=exact_head(precision) if precision else pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        blocks=exact_blocks(precision) if precision else bundled_blocks((3, 5)),
-        verification=place,
-        keeps_taps=True,
-        kept_rows=kept_rows,
-        express_fault=express_fault,
-        prefill_rows=32,
-    )
+    """Return a pipeline of two stages."""
+    kept = {"keeps_taps": True, "kept_rows": KEPT_ROWS, "prefill_rows": 32} | options
+    return pair.pipeline([3, 5], drafter=drafter_of(pair, names), verification=place, **kept)
 
 
 def chat(
@@ -76,8 +52,7 @@ def chat(
     prompt, answers, counters = pair.prompt(60), [], []
     for turn in range(TURNS):
         outputs = served.generate(request(prompt, sampling, TOKENS, strategy, session=f"{name}{turn}"))
-        assert isinstance(outputs[-1].output, Finished)
-        counters.append(outputs[-1].output.counters)
+        counters.append(finished(outputs).counters)
         answers.append(token_ids(outputs))
         prompt = (*prompt, *answers[-1], *pair.prompt(ADDED))
     return answers, counters
@@ -128,10 +103,9 @@ def test_a_shared_system_prompt_at_once_and_later(
     served.run()
     reused = []
     for name, prompt in prompts.items():
-        own = [timed for timed in served.outputs if timed.output.session == name]
+        own = outputs_of(served, name)
         assert token_ids(own) == expected(prompt, sampling, TOKENS, "none")
-        assert isinstance(own[-1].output, Finished)
-        reused.append(own[-1].output.counters.reused_rows)
+        reused.append(finished(own).counters.reused_rows)
     assert reused[0] == 0
     assert min(reused[1:3]) >= SYSTEM - 2 * 32 - 2, "they wait for the first, as long as that is worth it"
     assert reused[3] >= SYSTEM - 1
@@ -147,8 +121,8 @@ def test_a_shared_system_prompt_at_once_and_later(
 def test_exact_blocks(pair: Pair, precision: str, strategy: str) -> None:
     """With rows of half the precision, and with a KV cache in 8 bits, reuse changes no token."""
     sampling = SAMPLINGS["T1"]
-    computed, none = chat(pair, pipeline(pair, precision=precision, kept_rows=0), strategy, sampling)
-    reused, some = chat(pair, pipeline(pair, precision=precision), strategy, sampling)
+    computed, none = chat(pair, pipeline(pair, kept_rows=0, **exact(precision)), strategy, sampling)
+    reused, some = chat(pair, pipeline(pair, **exact(precision)), strategy, sampling)
     assert reused == computed
     assert [each.reused_rows for each in none] == [0] * TURNS
     assert all(each.reused_rows for each in some[1:])
@@ -157,7 +131,7 @@ def test_exact_blocks(pair: Pair, precision: str, strategy: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", [1, 2])
 def test_without_reliable_express_messages(pair: Pair, seed: int) -> None:
-    served = pipeline(pair, express_fault=reordered(seed))
+    served = pipeline(pair, express_fault=faulty(seed, 0.2))
     answers, counters = chat(pair, served, "auto", SAMPLINGS["T1"])
     assert answers == wanted_chat(pair, SAMPLINGS["T1"])
     assert all(each.reused_rows for each in counters[1:])
@@ -168,6 +142,5 @@ def test_a_request_may_refuse(pair: Pair) -> None:
     wanted = request(prompt, SamplingParams(), TOKENS, "flowspec", session="a")
     for name, reuses, reused in (("a", True, 0), ("b", False, 0), ("c", True, 59)):
         outputs = served.generate(replace(wanted, session=name, reuses_prefix=reuses))
-        assert isinstance(outputs[-1].output, Finished)
-        assert outputs[-1].output.counters.reused_rows == reused
+        assert finished(outputs).counters.reused_rows == reused
         assert token_ids(outputs) == expected(prompt, SamplingParams(), TOKENS, "none")

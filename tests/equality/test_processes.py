@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
+from tests.equality.conftest import reference
 from tests.support.breadth import dealt, dealt_thinly
 from tests.support.processes import AgentProcess
 
@@ -23,21 +24,6 @@ SAMPLINGS = {
 }
 PROMPT = "Tell me a short story about a fox who could not sleep."
 NEW_TOKENS = 48
-
-Reference = Callable[[str], ReferenceModel]
-
-
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    """The plain model of a quantisation, loaded once."""
-    loaded: dict[str, ReferenceModel] = {}
-
-    def get(quant: str) -> ReferenceModel:
-        if quant not in loaded:
-            loaded[quant] = ReferenceModel.load("bundled", quant)
-        return loaded[quant]
-
-    return get
 
 
 def generate(address: str, strategy: str, sampling: SamplingParams, prompt: str = PROMPT) -> Generation:
@@ -62,20 +48,20 @@ def assert_equal(generation: Generation, sampling: SamplingParams, model: Refere
 
 
 @pytest.mark.parametrize(("strategy", "sampling"), dealt_thinly(STRATEGIES, list(SAMPLINGS)))
-def test_over_four_stages(cluster4: str, reference: Reference, strategy: str, sampling: str) -> None:
+def test_over_four_stages(cluster4: str, strategy: str, sampling: str) -> None:
     generation = generate(cluster4, strategy, SAMPLINGS[sampling])
     assert_equal(generation, SAMPLINGS[sampling], reference("none"))
     assert len(generation.statistics["stages"]) == 4
 
 
-def test_a_long_prompt_goes_through_in_chunks(cluster4: str, reference: Reference) -> None:
+def test_a_long_prompt_goes_through_in_chunks(cluster4: str) -> None:
     prompt = "The boat sailed on, and on the next day it met another boat. " * 60
     generation = generate(cluster4, "auto", SAMPLINGS["T0.7"], prompt)
     assert len(generation.prompt_ids) > 500
     assert_equal(generation, SAMPLINGS["T0.7"], reference("none"))
 
 
-def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Reference) -> None:
+def test_two_requests_at_once_do_not_see_each_other(cluster4: str) -> None:
     with Client(cluster4, timeout_s=240) as client:
         both = [
             client.generate(PROMPT, strategy=strategy, temperature=0.7, seed=seed, max_new_tokens=NEW_TOKENS)
@@ -89,7 +75,7 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str, reference: Re
 @pytest.mark.slow
 @pytest.mark.parametrize(("stages", "verification"), dealt_thinly([1, 8], ["draft-node", "last-stage"]))
 def test_over_one_stage_and_over_one_layer_a_stage(
-    idle_agents: list[AgentProcess], reference: Reference, stages: int, verification: str
+    idle_agents: list[AgentProcess], stages: int, verification: str
 ) -> None:
     address = assembled(idle_agents[: stages + 1], verification=verification)
     for strategy in STRATEGIES:
@@ -100,7 +86,7 @@ def test_over_one_stage_and_over_one_layer_a_stage(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", dealt(["nf4", "int8", "int4"], "int8".__eq__))
-def test_quantised(idle_agents: list[AgentProcess], reference: Reference, quant: str) -> None:
+def test_quantised(idle_agents: list[AgentProcess], quant: str) -> None:
     """Quantised kernels may round differently for one row and for many: differences are judged."""
     generation = generate(assembled(idle_agents[:3], quant), "auto", SAMPLINGS["T0.7"])
     model = reference(quant)

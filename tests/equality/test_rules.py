@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,15 +19,21 @@ from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import LogitRules, SamplingParams, TokenLikelihood
 from flowedge.drafting.drafter import Drafter
-from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import DraftBatch, DraftJob, StageJob, Verify
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
 from flowedge.planning.virtual_pipeline import TimedOutput, VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
-from flowedge.text.tokenizer import StreamDecoder
 from tests.engine.histories import express_fault
-from tests.equality.conftest import Pair, bundled_blocks, expected, reference, token_ids
+from tests.equality.conftest import (
+    Pair,
+    drafter_of,
+    expected,
+    faulty,
+    finished,
+    outputs_of,
+    reference,
+    text_of,
+    token_ids,
+)
 from tests.equality.test_mixed_sessions import check_answers, run_together
 from tests.support.breadth import dealt, dealt_thinly, diagonal, thinnest
 from tests.support.mixed_sessions import mixed_sessions
@@ -83,12 +88,6 @@ def asked(
     return Request("s", prompt, sampling, count, EOS, strategy=strategy, rules=rules)
 
 
-def finished(outputs: Sequence[TimedOutput]) -> Finished:
-    last = outputs[-1].output
-    assert isinstance(last, Finished), last
-    return last
-
-
 def likelihoods(outputs: Sequence[TimedOutput]) -> list[TokenLikelihood]:
     found: list[TokenLikelihood] = []
     for timed in outputs:
@@ -119,18 +118,8 @@ def test_every_strategy(pair: Pair, strategy: str, rules_name: str, sampling_nam
 def test_beside_a_last_stage_that_draws(pair: Pair, strategy: str, rules_name: str) -> None:
     """A session with rules is drawn on the draft node, with a drafter whose taps the stages keep."""
     prompt, sampling, rules = pair.prompt(90), SAMPLINGS["T1"], RULES[rules_name]
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
-        [3, 5],
-        FixedCosts(),
-        drafter=drafter_of(pair, ("bundled-eagle3",)),
-        head=pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        blocks=bundled_blocks((3, 5)),
-        verification=LAST_STAGE,
-        keeps_taps=True,
-        grammars=pair.grammars,
-    )
+    drafter = drafter_of(pair, "bundled-eagle3")
+    pipeline = pair.pipeline([3, 5], drafter=drafter, verification=LAST_STAGE, keeps_taps=True)
     outputs = pipeline.generate(asked(prompt, sampling, strategy, rules, 24))
     assert token_ids(outputs) == ruled(pair, prompt, sampling, 24, rules)[0]
     assert finished(outputs).verification == DRAFT_NODE
@@ -140,23 +129,15 @@ def test_beside_a_last_stage_that_draws(pair: Pair, strategy: str, rules_name: s
     assert finished(outputs).verification == LAST_STAGE
 
 
-@cache
-def drafter_of(pair: Pair, names: tuple[str, ...]) -> Drafter:
-    drafter = load_drafter(names, TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32))
-    assert drafter is not None
-    return drafter
-
-
 @pytest.mark.parametrize(
     "names",
-    [("bundled-small",), ("ngram",), ("bundled", "bundled-small"), ("bundled", "ngram"), ("bundled-eagle3",)],
-    ids="+".join,
+    ["bundled-small", "ngram", "bundled+bundled-small", "bundled+ngram", "bundled-eagle3"],
 )
 @pytest.mark.parametrize(
     ("strategy", "sampling_name"),
     dealt(product(["auto", "flowspec"], ["T1", "greedy"]), ("flowspec", "T1").__eq__),
 )
-def test_every_drafter(pair: Pair, names: tuple[str, ...], strategy: str, sampling_name: str) -> None:
+def test_every_drafter(pair: Pair, names: str, strategy: str, sampling_name: str) -> None:
     own = replace(pair, drafter=drafter_of(pair, names))
     prompt, sampling, rules = pair.prompt(90), SAMPLINGS[sampling_name], RULES["schema"]
     outputs = own.pipeline([3, 5]).generate(asked(prompt, sampling, strategy, rules))
@@ -176,19 +157,12 @@ def test_sessions_with_different_rules_share_a_pipeline(pair: Pair, seed: int) -
             if isinstance(job, DraftBatch) and job.verifies:
                 batches.append(job)
 
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
+    pipeline = pair.pipeline(
         [2, 2, 4],
-        FixedCosts(),
-        drafter=pair.drafter,
-        head=pair.head,
-        make_text=lambda: StreamDecoder(pair.tokenizer),
         express_fault=express_fault(rng),
         observer=Watching(),
-        blocks=bundled_blocks((2, 2, 4)),
         verification=LAST_STAGE if seed % 2 else DRAFT_NODE,
         kept_rows=600,
-        grammars=pair.grammars,
     )
     sessions = mixed_sessions(rng, pair.prompt, 20, 4.0)
     rules = [None, *RULES.values()]
@@ -236,7 +210,7 @@ def test_batches_that_fail_for_memory_are_verified_one_by_one(
     pipeline.run()
     assert failed
     for request in requests:
-        own = [timed for timed in pipeline.outputs if timed.output.session == request.session]
+        own = outputs_of(pipeline, request.session)
         assert token_ids(own) == ruled(pair, request.prompt, request.sampling, 16, rules)[0]
 
 
@@ -245,8 +219,7 @@ def test_answers_satisfy_the_schema(pair: Pair, sampling_name: str) -> None:
     sampling, rules = SAMPLINGS[sampling_name], LogitRules(grammar=JSON_SCHEMA)
     outputs = pair.pipeline([2, 2, 4]).generate(asked(pair.prompt(90), sampling, "auto", rules, 120))
     assert finished(outputs).reason == "eos"
-    text = "".join(timed.output.text for timed in outputs if isinstance(timed.output, Tokens))
-    answer = json.loads(text)
+    answer = json.loads(text_of(outputs))
     assert list(answer) == ["name", "eggs_a_week", "kind", "steps"]
     assert isinstance(answer["name"], str)
     assert len(answer["name"]) <= 12
@@ -259,8 +232,7 @@ def test_answers_satisfy_the_schema(pair: Pair, sampling_name: str) -> None:
 def test_the_answer_matches_the_regex_and_ends_with_the_grammar(pair: Pair) -> None:
     rules = LogitRules(grammar=REGEX)
     outputs = pair.pipeline([3, 5]).generate(asked(pair.prompt(90), SAMPLINGS["T1"], "auto", rules, 120))
-    text = "".join(timed.output.text for timed in outputs if isinstance(timed.output, Tokens))
-    assert re.fullmatch(REGEX.text, text)
+    assert re.fullmatch(REGEX.text, text_of(outputs))
     assert finished(outputs).reason == "eos"
 
 
@@ -290,7 +262,7 @@ def test_a_stop_string_ends_an_answer_with_a_grammar(pair: Pair) -> None:
     request = replace(asked(pair.prompt(90), SamplingParams(), "auto", RULES["schema"]), stop=("eggs_a",))
     outputs = pair.pipeline([3, 5]).generate(request)
     assert finished(outputs).reason == "stop"
-    assert "".join(t.output.text for t in outputs if isinstance(t.output, Tokens)).endswith('"')
+    assert text_of(outputs).endswith('"')
 
 
 @pytest.mark.parametrize(
@@ -334,8 +306,8 @@ class Forwards:
         return self._drafter.grow(requests)
 
 
-@pytest.mark.parametrize("names", [("bundled",), ("bundled-small",)], ids="+".join)
-def test_forced_tokens_are_drafted_without_forwards(pair: Pair, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", ["bundled", "bundled-small"])
+def test_forced_tokens_are_drafted_without_forwards(pair: Pair, names: str) -> None:
     """Of a text that is forced from its first to its last token, the drafter computes next to nothing."""
     fixed = "Eggs are laid by hens; hens are kept by farmers, who sell them."
     rules = LogitRules(grammar=GrammarSource("regex", re.escape(fixed)))
@@ -346,8 +318,7 @@ def test_forced_tokens_are_drafted_without_forwards(pair: Pair, names: tuple[str
         outputs = replace(pair, drafter=drafter).pipeline([3, 5]).generate(request)  # type: ignore[arg-type]
         counts[name] = drafter.count / len(token_ids(outputs))
         if own is not None:
-            text = "".join(t.output.text for t in outputs if isinstance(t.output, Tokens))
-            assert text == fixed
+            assert text_of(outputs) == fixed
             assert finished(outputs).counters.forced_tokens >= len(token_ids(outputs)) - 2
     assert counts["forced"] < counts["free"] / 10, counts
 
@@ -369,11 +340,7 @@ def test_a_grammar_that_cannot_be_compiled_ends_the_session_alone(pair: Pair) ->
 
 @pytest.mark.parametrize("strategy", dealt(["auto", "flowspec", "specpipe_db"], "flowspec".__eq__))
 def test_random_faults_change_no_token(pair: Pair, strategy: str) -> None:
-    rng = random.Random(3)
     prompt, sampling, rules = pair.prompt(90), SAMPLINGS["T1"], RULES["all"]
-    pipeline = pair.pipeline(
-        [2, 2, 4],
-        express_fault=lambda _stage, _message: None if rng.random() < 0.3 else rng.random() * 2,
-    )
+    pipeline = pair.pipeline([2, 2, 4], express_fault=faulty(3, 0.3))
     outputs = pipeline.generate(asked(prompt, sampling, strategy, rules))
     assert token_ids(outputs) == ruled(pair, prompt, sampling, TOKENS, rules)[0]

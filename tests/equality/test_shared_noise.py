@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.core.request import Finished, Noise, Request, Tokens
+from flowedge.core.request import Noise, Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.heads.eagle_head import EagleHead
@@ -24,27 +24,19 @@ from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
+from tests.equality.conftest import SMALL_PROMPT as PROMPT
+from tests.equality.conftest import SMALL_VOCAB as VOCAB
+from tests.equality.conftest import finished, random_config, token_ids
 from tests.support.breadth import dealt
 
-VOCAB, HIDDEN, LAYERS, TOKENS, DEPTH = 24, 32, 3, 28, 4
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 1, 4, 1, 5)
+HIDDEN, LAYERS, TOKENS, DEPTH = 32, 3, 28, 4
 CHAIN = {"top_k": 1, "depth": DEPTH, "tree_nodes": DEPTH + 1}
 SAMPLINGS = [
     SamplingParams(temperature=1.0, seed=5),
     SamplingParams(temperature=0.6, top_k=6, seed=6),
     SamplingParams(temperature=1.6, top_p=0.9, seed=7),
 ]
-CONFIG = LlamaConfig(
-    vocab_size=VOCAB,
-    hidden_size=HIDDEN,
-    intermediate_size=48,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    initializer_range=0.35,
-    bos_token_id=0,
-    eos_token_id=0,
-)
+CONFIG = random_config(LAYERS, 0.35)
 
 
 @dataclass
@@ -93,10 +85,8 @@ def generate(
         known.checkpoint, [1, 2], FixedCosts(), drafter=known.drafter, head=known.head, make_text=NoText
     )
     request = Request("s", PROMPT, sampling, TOKENS, strategy=strategy, strategy_options=options, noise=noise)
-    outputs = [timed.output for timed in pipeline.generate(request)]
-    assert isinstance(outputs[-1], Finished)
-    tokens = [token for output in outputs if isinstance(output, Tokens) for token in output.token_ids]
-    return tokens, outputs[-1].counters.accepted_per_round
+    outputs = pipeline.generate(request)
+    return list(token_ids(outputs)), finished(outputs).counters.accepted_per_round
 
 
 @pytest.fixture(autouse=True)

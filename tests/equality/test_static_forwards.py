@@ -17,9 +17,6 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.lm_head import LMHead
-from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.planning.in_process import virtual_pipeline
-from flowedge.text.tokenizer import StreamDecoder
 from tests.equality.conftest import Pair, request, token_ids
 from tests.equality.test_exact import OTHERS, PLAIN
 from tests.models.cuda_graphs.static_pipeline import CountingMaker, decode_statically
@@ -66,15 +63,7 @@ def static_drafter() -> tuple[HeadDrafter, CountingMaker]:
 def generate(
     pair: Pair, drafter: Drafter, loaded: list[LayerBlock], sampling: SamplingParams, strategy: str
 ) -> tuple[int, ...]:
-    pipeline = virtual_pipeline(
-        pair.checkpoint,
-        [3, 5],
-        FixedCosts(),
-        drafter=drafter,
-        head=head(),
-        make_text=lambda: StreamDecoder(pair.tokenizer),
-        blocks=loaded,
-    )
+    pipeline = pair.pipeline([3, 5], drafter=drafter, head=head(), blocks=loaded)
     return token_ids(pipeline.generate(request(pair.prompt(PROMPT), sampling, TOKENS, strategy)))
 
 

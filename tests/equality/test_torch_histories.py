@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from flowedge.core.request import Finished, Request, Tokens
+from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.models.check.reference import ReferenceModel
@@ -19,6 +19,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
+from tests.equality.conftest import outputs_of, random_config, token_ids
 from tests.support.blocks import fifths
 
 VOCAB = 5
@@ -82,19 +83,8 @@ class RandomDrafter:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     torch.manual_seed(3)
     torch.set_num_threads(1)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.4,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
     directory: Path = tmp_path_factory.mktemp("tiny")
-    LlamaForCausalLM(config).save_pretrained(directory)
+    LlamaForCausalLM(random_config(LAYERS, 0.4, VOCAB)).save_pretrained(directory)
     return Checkpoint.open(str(directory))
 
 
@@ -153,9 +143,7 @@ def test_random_histories_on_torch(checkpoint: Checkpoint, seeds: Sequence[int])
             pipeline.start(request, time=float(rng.integers(0, 40)))
         pipeline.run()
         for request in requests:
-            outputs = [timed.output for timed in pipeline.outputs if timed.output.session == request.session]
-            assert isinstance(outputs[-1], Finished), (seed, outputs[-1])
-            got = [token for output in outputs if isinstance(output, Tokens) for token in output.token_ids]
+            got = list(token_ids(outputs_of(pipeline, request.session)))
             wanted = reference.generate(
                 request.prompt, request.sampling, request.max_new_tokens, frozenset()
             ).token_ids

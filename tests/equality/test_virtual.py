@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import pytest
-import torch
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.core.request import Failed, Finished, Tokens
+from flowedge.core.request import Failed
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.jobs import ForwardBatch
 from flowedge.models.check.judging import Tolerance
 from flowedge.planning.virtual_pipeline import VirtualObserver
 from flowedge.strategies.registry import STRATEGIES
-from tests.equality.conftest import Pair, expected, reference, request, token_ids
+from tests.equality.conftest import (
+    Pair,
+    drafter_of,
+    expected,
+    faulty,
+    finished,
+    outputs_of,
+    reference,
+    request,
+    text_of,
+    token_ids,
+)
 from tests.support.breadth import dealt, dealt_thinly
 
 pytestmark = pytest.mark.slow
@@ -70,21 +78,11 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     dealt_thinly(("bundled-small", "bundled+bundled-small", "bundled-eagle3"), TWO_SAMPLINGS),
 )
 def test_the_other_bundled_drafters(pair: Pair, names: str, sampling_name: str) -> None:
-    sampling, target = (
-        SAMPLINGS[sampling_name],
-        TargetModel(pair.checkpoint, pair.head, pair.tokenizer, torch.float32),
-    )
-    drafter = load_drafter(names.split("+"), target)
-    assert drafter is not None
-    outputs = (
-        replace(pair, drafter=drafter)
-        .pipeline([3, 5])
-        .generate(request(pair.prompt(40), sampling, 24, "flowspec"))
-    )
-    assert token_ids(outputs) == expected(pair.prompt(40), sampling, 24, "none")
-    finished = outputs[-1].output
-    assert isinstance(finished, Finished)
-    assert max(finished.counters.accepted_per_round) > 1, "nothing that it drafts is right"
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
+    pipeline = pair.pipeline([3, 5], drafter=drafter_of(pair, names))
+    outputs = pipeline.generate(request(prompt, sampling, 24, "flowspec"))
+    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+    assert max(finished(outputs).counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
 @pytest.mark.parametrize(
@@ -120,29 +118,20 @@ def late(_stage: int, _message: object) -> float:
     return 5.0
 
 
-def reordered(seed: int):
-    rng = random.Random(seed)
-    return lambda _stage, _message: None if rng.random() < 0.2 else rng.random() * 2
-
-
-FAULTS = {"cut": cut, "late": late, "mixed1": reordered(1), "mixed2": reordered(2)}
+FAULTS = {"cut": cut, "late": late, **{f"mixed{seed}": faulty(seed, 0.2) for seed in (1, 2, 3)}}
+BASELINE_FAULTS = product(["mixed3"], BASELINES, ["T1-p0.9"])
 
 
 @pytest.mark.parametrize(
     ("fault", "strategy", "sampling_name"),
-    dealt_thinly(list(FAULTS), ("auto", "flowspec"), TWO_SAMPLINGS),
+    [
+        *dealt_thinly(["cut", "late", "mixed1", "mixed2"], ("auto", "flowspec"), TWO_SAMPLINGS),
+        *dealt(BASELINE_FAULTS, lambda case: case[1] in ("naive_pp", "specpipe_db")),
+    ],
 )
 def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     pipeline = pair.pipeline([2, 2, 2, 2], express_fault=FAULTS[fault])
-    outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
-
-
-@pytest.mark.parametrize("strategy", dealt(BASELINES, ("naive_pp", "specpipe_db").__contains__))
-def test_express_lane_faults_under_the_baselines(pair: Pair, strategy: str) -> None:
-    prompt, sampling = pair.prompt(40), SAMPLINGS["T1-p0.9"]
-    pipeline = pair.pipeline([2, 2, 2, 2], express_fault=reordered(3))
     outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
     assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
 
@@ -179,8 +168,7 @@ def test_sessions_that_step_together_beside_others(
         pipeline.cancel("leaving", 1.5)
     pipeline.run()
     for session, tokens in wanted.items():
-        own = [timed for timed in pipeline.outputs if timed.output.session == session]
-        assert token_ids(own) == tokens
+        assert token_ids(outputs_of(pipeline, session)) == tokens
     assert bool(together.forwards) == (sessions > 1), "levels of several sessions are computed in one forward"
 
 
@@ -199,10 +187,9 @@ def test_end_of_sequence_wherever_it_falls(pair: Pair, first: int) -> None:
     for i in range(first, 24, 9):
         eos = frozenset([tokens[i]])
         session = request(prompt, sampling, 24, "auto", session=f"eos{i}")
-        outputs = pipeline.generate(type(session)(**{**session.__dict__, "eos": eos}))
+        outputs = pipeline.generate(replace(session, eos=eos))
         assert token_ids(outputs) == tokens[: tokens.index(tokens[i]) + 1]
-        assert isinstance(outputs[-1].output, Finished)
-        assert outputs[-1].output.reason == "eos"
+        assert finished(outputs).reason == "eos"
 
 
 @pytest.mark.parametrize(("strategy", "count"), dealt_thinly(list(STRATEGIES), (1, 2, 3, 7)))
@@ -216,12 +203,9 @@ def test_stop_string_across_token_borders(pair: Pair) -> None:
     prompt = pair.prompt(40)
     pipeline = pair.pipeline([3, 5])
     plain = request(prompt, SamplingParams(), 24, "auto", session="plain")
-    outputs = pipeline.generate(plain)
-    text = "".join(o.output.text for o in outputs if isinstance(o.output, Tokens))
+    text = text_of(pipeline.generate(plain))
     stop = text[len(text) // 2 - 2 : len(text) // 2 + 3]
-    stopping = type(plain)(**{**plain.__dict__, "session": "stop", "stop": (stop,)})
-    stopped = pipeline.generate(stopping)
-    assert "".join(o.output.text for o in stopped if isinstance(o.output, Tokens)) == text[: text.index(stop)]
-    assert isinstance(stopped[-1].output, Finished)
-    assert stopped[-1].output.reason == "stop"
+    stopped = pipeline.generate(replace(plain, session="stop", stop=(stop,)))
+    assert text_of(stopped) == text[: text.index(stop)]
+    assert finished(stopped).reason == "stop"
     assert not any(isinstance(timed.output, Failed) for timed in stopped)

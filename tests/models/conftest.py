@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from flowedge.models.files.weight_file import WeightFile
 
 VOCAB = 97
 
@@ -17,10 +23,30 @@ Make = Callable[..., Path]
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads_of_torch(1):
+        yield
+
+
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_tensors(directory: Path, changes: Mapping[str, torch.Tensor | None]) -> None:
+    """Replace tensors of a checkpoint; None removes a tensor."""
+    tensors = {**load_file(directory / "model.safetensors"), **changes}
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, directory / "model.safetensors", {"format": "pt"})
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +81,23 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Make:
 def directory(make_checkpoint: Make) -> Path:
     """An untied, single-file checkpoint with grouped-query attention."""
     return make_checkpoint()
+
+
+@pytest.fixture
+def copy(directory: Path, tmp_path: Path) -> Path:
+    """A copy of `directory` that a test may change."""
+    return Path(shutil.copytree(directory, tmp_path / "copy"))
+
+
+@pytest.fixture
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each reading of a weight file."""
+    sizes: list[int] = []
+    real = WeightFile.read_into
+
+    def spy(file: WeightFile, tensor: torch.Tensor, offset: int) -> None:
+        sizes.append(tensor.nbytes)
+        real(file, tensor, offset)
+
+    monkeypatch.setattr(WeightFile, "read_into", spy)
+    return sizes

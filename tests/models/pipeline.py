@@ -66,6 +66,13 @@ class Pipeline:
         ]
         self.depths = [self.depths[slot - old_context] - len(accepted) for slot in kept]
 
+    def lineage(self, slot: int) -> list[int]:
+        """The tail slots from the context down to this one."""
+        path = [int(slot)]
+        while (parent := self.parents[path[0] - self.context]) != -1:
+            path.insert(0, parent)
+        return path
+
     def _forward(
         self, tokens: Sequence[int], positions: Sequence[int], parents: Sequence[int]
     ) -> torch.Tensor:
@@ -83,3 +90,48 @@ class Pipeline:
             )
         assert hidden is not None
         return self.head.logits(hidden)
+
+
+class History:
+    """A random history of drafts and prunes on a pipeline, after a prompt that is cut at random.
+
+    The parent of a draft row is one of the last `reach` slots, or the context where these are fewer.
+    """
+
+    def __init__(self, pipeline: Pipeline, seed: int, prompt: int, reach: int = 6) -> None:
+        self.pipeline, self.reach = pipeline, reach
+        self.rng = np.random.default_rng(seed)
+        self.vocab = pipeline.blocks[0].vocab_size
+        self.context: list[int] = self.rng.integers(0, self.vocab, prompt).tolist()
+        self.tail: list[int] = []
+        cuts = np.sort(self.rng.choice(np.arange(1, prompt), 3, replace=False))
+        for start, stop in itertools.pairwise([0, *cuts.tolist(), prompt]):
+            self.prompt_logits = pipeline.commit(self.context[start:stop])
+
+    def draft(self, most: int) -> tuple[list[list[int]], torch.Tensor]:
+        """Draft a segment at random places of the tree; return the rows' texts and their logits."""
+        pipeline, rng = self.pipeline, self.rng
+        count = int(rng.integers(1, most))
+        slots = np.arange(pipeline.context, pipeline.cached + count)
+        places = [[-1, *slots[: len(self.tail) + row]][-self.reach :] for row in range(count)]
+        parents = [int(rng.choice(each)) if len(each) > 1 else -1 for each in places]
+        tokens = rng.integers(0, self.vocab, count).tolist()
+        logits = pipeline.draft(tokens, parents)
+        self.tail += tokens
+        return [self.text(slot) for slot in slots[-count:]], logits
+
+    def text(self, slot: int) -> list[int]:
+        path = self.pipeline.lineage(slot)
+        return [*self.context, *(self.tail[each - self.pipeline.context] for each in path)]
+
+    def prune(self) -> None:
+        """Accept a random path of the tree, and keep the subtree of one child of its end."""
+        pipeline, offset = self.pipeline, self.pipeline.context
+        slots = range(offset, pipeline.cached)
+        path = pipeline.lineage(int(self.rng.choice(slots)))
+        accepted = path[: int(self.rng.integers(1, len(path) + 1))]
+        children = [slot for slot in slots if pipeline.parents[slot - offset] == accepted[-1]]
+        kept = [slot for slot in slots if children and children[0] in pipeline.lineage(slot)]
+        self.context += [self.tail[slot - offset] for slot in accepted]
+        self.tail = [self.tail[slot - offset] for slot in kept]
+        pipeline.prune(accepted, kept)

@@ -58,6 +58,7 @@ GEMMA: dict[str, Any] = {
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "mistral": {"head_size": 12, "scaling": 12**-0.5, "windows": (WINDOW,) * LAYERS},
+    "qwen2": {"qkv_bias": True},
     "qwen2-windows": {"qkv_bias": True, "windows": (None, None, WINDOW, WINDOW)},
     "qwen3": {
         "head_size": 16,
@@ -129,7 +130,7 @@ def test_activations(name: str, activation: str) -> None:
 
 
 def test_other_activations_are_refused() -> None:
-    for name in {*ACT2FN} - {"silu", "swish", "gelu", "gelu_pytorch_tanh"}:
+    for name in {*ACT2FN, "../x", "no_such_function"} - {"silu", "swish", "gelu", "gelu_pytorch_tanh"}:
         with pytest.raises(CheckpointError, match=f"{name}' is not supported; supported: gelu, gelu_pytorch"):
             architecture_of(tiny_config("llama", hidden_act=name))
 

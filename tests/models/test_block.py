@@ -18,7 +18,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels import block as native_block
 from tests.models.conftest import VOCAB, Make
-from tests.models.pipeline import Pipeline, never
+from tests.models.pipeline import History, Pipeline, never
 from tests.support.breadth import dealt, dealt_diagonally
 
 ATOL = 2e-5
@@ -90,89 +90,17 @@ def test_tree_rows_equal_their_paths_as_plain_text(directory: Path, segments: li
         torch.testing.assert_close(got[node], expected, atol=ATOL, rtol=1e-4)
 
 
-def test_two_rows_below_the_context_do_not_see_each_other(directory: Path) -> None:
-    pipeline = Pipeline(Checkpoint.open(str(directory)), 1)
-    pipeline.commit(TEXT[:5])
-    both = pipeline.draft([7, 8], [-1, -1])
-    for row, token in enumerate([7, 8]):
-        expected = whole_model_logits(directory, [*TEXT[:5], token])[-1]
-        torch.testing.assert_close(both[row], expected, atol=ATOL, rtol=1e-4)
-
-
-def test_pruning_equals_recomputation(directory: Path) -> None:
-    pipeline = Pipeline(Checkpoint.open(str(directory)), 2)
-    prompt = TEXT[:20]
-    pipeline.commit(prompt)
-    pipeline.draft(TREE_TOKENS, [parent if parent == -1 else 20 + parent for parent in TREE])
-    # Nodes 0 and 2 are accepted, 4 is the new root, 6 and 9 are its subtree.
-    pipeline.prune([20, 22], [24, 26, 29])
-    assert (pipeline.context, pipeline.parents, pipeline.depths) == (22, [-1, 22, 23], [0, 1, 2])
-    next_row = pipeline.draft([50, 51], [24, 22])
-    paths = [[0, 2, 4, 6, 9], [0, 2, 4]]
-    for row, (path, token) in enumerate(zip(paths, [50, 51], strict=True)):
-        expected = whole_model_logits(directory, [*prompt, *(TREE_TOKENS[i] for i in path), token])[-1]
-        torch.testing.assert_close(next_row[row], expected, atol=ATOL, rtol=1e-4)
-    # The round ends: the tail is dropped, and a new round starts on the context alone.
-    pipeline.prune([22], [])
-    committed = pipeline.commit(TEXT[:9])
-    expected = whole_model_logits(directory, [*prompt, 3, 15, 65, *TEXT[:9]])[-9:]
-    torch.testing.assert_close(committed, expected, atol=ATOL, rtol=1e-4)
-
-
 @pytest.mark.parametrize("seed", dealt(range(6), {0, 1}.__contains__))
 def test_random_histories_of_trees_and_prunes(directory: Path, seed: int) -> None:
     """Every row of every round equals the row of its path alone, after any drafts, acceptances and prunes."""
-    rng = np.random.default_rng(seed)
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    pipeline = Pipeline(Checkpoint.open(str(directory)), 2)
-    context: list[int] = rng.integers(0, VOCAB, 12).tolist()
-    pipeline.commit(context)
-    tail: list[int] = []  # tokens of the draft tail
+    history = History(Pipeline(Checkpoint.open(str(directory)), 2), seed, prompt=12, reach=256)
     for _ in range(8):
-        count = int(rng.integers(1, 6))
-        slots = np.arange(pipeline.context, pipeline.cached + count)
-        parents = [
-            int(rng.choice([-1, *slots[: len(tail) + i]])) if len(tail) + i else -1 for i in range(count)
-        ]
-        tokens = rng.integers(0, VOCAB, count).tolist()
-        got = pipeline.draft(tokens, parents)
-        tail += tokens
-        paths = [lineage(pipeline, slot) for slot in slots[-count:]]
-        for row, path in enumerate(paths):
-            text = [*context, *(tail[slot - pipeline.context] for slot in path)]
-            with torch.inference_mode():
-                expected = model(torch.tensor([text])).logits[0, -1]
-            torch.testing.assert_close(got[row], expected, atol=ATOL, rtol=1e-4)
-        if rng.random() < 0.5:
-            leaf = int(rng.choice(slots))
-            accepted = lineage(pipeline, leaf)[: int(rng.integers(1, 4))]
-            kept = [s for s in slots if accepted[-1] in lineage(pipeline, s) and s not in accepted]
-            # The new root is one child of the last accepted row; its siblings go.
-            roots = [s for s in kept if pipeline.parents[s - pipeline.context] == accepted[-1]]
-            kept = [s for s in kept if roots[0] in lineage(pipeline, s)] if roots else []
-            offset = pipeline.context
-            context += [tail[slot - offset] for slot in accepted]
-            tail = [tail[slot - offset] for slot in kept]
-            pipeline.prune(accepted, kept)
-
-
-def lineage(pipeline: Pipeline, slot: int) -> list[int]:
-    """The tail slots from the context down to this one."""
-    path = [int(slot)]
-    while (parent := pipeline.parents[path[0] - pipeline.context]) != -1:
-        path.insert(0, parent)
-    return path
-
-
-def test_bfloat16_blocks_follow_the_bfloat16_model(directory: Path) -> None:
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
-    block = LayerBlock.load(Checkpoint.open(str(directory)), 0, 4, dtype=torch.bfloat16)
-    chain, positions = np.arange(-1, 39, dtype=np.int64), np.arange(40, dtype=np.int64)
-    got = block.forward(torch.tensor(TEXT[:40]), positions, block.new_cache(40), 0, 0, chain, never)
-    with torch.inference_mode():
-        expected = model.model(torch.tensor([TEXT[:40]])).last_hidden_state[0]
-    assert got is not None and got.dtype == torch.bfloat16
-    torch.testing.assert_close(got, expected, atol=0.1, rtol=0.1)
+        texts, logits = history.draft(most=6)
+        for row, text in zip(logits, texts, strict=True):
+            expected = whole_model_logits(directory, text)[-1]
+            torch.testing.assert_close(row, expected, atol=ATOL, rtol=1e-4)
+        if history.rng.random() < 0.5:
+            history.prune()
 
 
 def test_an_abort_between_layers_leaves_the_cached_rows_alone(
@@ -205,15 +133,6 @@ def test_an_abort_between_layers_leaves_the_cached_rows_alone(
     head = Pipeline(checkpoint, 1).head
     assert again is not None
     torch.testing.assert_close(head.logits(again), expected, atol=ATOL, rtol=1e-4)
-
-
-def test_a_lone_row_still_gets_its_mask(directory: Path) -> None:
-    pipeline = Pipeline(Checkpoint.open(str(directory)), 1)
-    pipeline.commit(TEXT[:5])
-    pipeline.draft([1], [-1])
-    alone = pipeline.draft([2], [-1])  # a sibling: it must not see slot 5
-    expected = whole_model_logits(directory, [*TEXT[:5], 2])[-1:]
-    torch.testing.assert_close(alone, expected, atol=ATOL, rtol=1e-4)
 
 
 def test_bytes_are_those_announced(directory: Path) -> None:

@@ -15,7 +15,6 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.check.split_experts import SplitExperts, split_experts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.files.weight_file import WeightFile
 from flowedge.models.quant.quant_cache import QuantCache
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import VOCAB, make_tiny
@@ -86,24 +85,14 @@ def test_stacked_and_separate_tensors_are_the_same_model(tmp_path: Path, name: s
     assert separate.tensor_bytes(separate.names) == stacked.tensor_bytes(stacked.names)
 
 
-def test_of_a_stack_one_expert_is_read_and_rows_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_stack_one_expert_is_read_and_rows_of_it(tmp_path: Path, read_sizes: list[int]) -> None:
     checkpoint = Checkpoint.open(str(make_tiny(tmp_path, "mixtral", save_original_format=False)))
-    sizes: list[int] = []
-    real = WeightFile.read_into
-
-    def spy(file: WeightFile, tensor: torch.Tensor, offset: int) -> None:
-        sizes.append(tensor.nbytes)
-        real(file, tensor, offset)
-
-    monkeypatch.setattr(WeightFile, "read_into", spy)
     for projection in ("gate_proj", "up_proj", "down_proj"):
         name = f"model.layers.1.mlp.experts.4.{projection}.weight"
         whole = checkpoint.tensor(name)
-        assert sizes.pop() == whole.nbytes == checkpoint.tensor_bytes([name])
+        assert read_sizes.pop() == whole.nbytes == checkpoint.tensor_bytes([name])
         assert torch.equal(checkpoint.rows(name, 3, 9), whole[3:9])
-        assert sizes.pop() == whole[3:9].nbytes and not sizes
+        assert read_sizes.pop() == whole[3:9].nbytes and not read_sizes
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])

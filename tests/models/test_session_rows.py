@@ -18,7 +18,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels import block as native_block
 from flowedge.models.row_counts import ANY_COUNT, RowCounts
 from flowedge.models.session_rows import SessionRows, batches
-from tests.models.conftest import Make
+from tests.models.conftest import Make, threads_of_torch
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_tiny
 from tests.support.breadth import dealt_diagonally
 from tests.support.kernels import RUNNING, exact_by_torch
@@ -158,14 +158,11 @@ def test_kernels_give_rows_the_same_bits_beside_other_sessions(
     dealt_diagonally(("int8-bf16", "int4-bf16", "int4-fp32-kv8", "bf16-kv8"), (1, 3), one_in=2),
 )
 def test_kernels_in_every_format(kind: str, threads: int, make_checkpoint: Make) -> None:
-    checkpoint, before = Checkpoint(make_checkpoint(head_dim=32, vocab_size=VOCAB)), torch.get_num_threads()
+    checkpoint = Checkpoint(make_checkpoint(head_dim=32, vocab_size=VOCAB))
     block = LayerBlock.load(checkpoint, 0, 4, exact=True, **FORMATS[kind])
     assert block.kernels is not None
-    torch.set_num_threads(threads)
-    try:
+    with threads_of_torch(threads):
         check(block, torch.equal)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ import pytest
 
 from flowedge.core.messages import Tapped
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
-from flowedge.core.sampling import SamplingParams
-from flowedge.engine.jobs import Verify
 from flowedge.planning.choices import cheaper_verification, forward_of, with_retained_taps, with_verification
 from flowedge.planning.memory_fit import draft_node_parts, stage_parts
 from flowedge.planning.profile.model import EagleSize, SmallModelSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts
-from tests.planning.test_profile_costs import DEVICE, LINK, MODEL, eight_layers, emulation, segment
+from tests.planning.test_profile_costs import DEVICE, LINK, MODEL, eight_layers, emulation, segment, verify
 from tests.support.session_jobs import batch_of
 
 FAST = DEVICE.model_copy(update={"memory_bandwidth_gb_s": 2e-5, "layer_overhead_ms": 0.3})
@@ -33,9 +31,7 @@ def test_the_last_stage_reads_the_head_for_the_rows_that_the_path_can_take() -> 
     for rows in (1, 3):
         assert there.stage_job(1, forward_of(5, drawn=rows)) == pytest.approx(plain + there.verify(rows))
     assert there.verify(3) < here.verify(3), "by the device that has the head"
-    rows = np.zeros(3, dtype=np.int64)
-    job = batch_of(Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows))
-    assert here.draft_job(job) == here.verify(3)
+    assert here.draft_job(batch_of(verify(3))) == here.verify(3)
 
 
 def test_links_carry_tokens_on_the_way_and_rows_of_the_path_back() -> None:

@@ -120,6 +120,15 @@ def grow(nodes: list[int], extended: int | None) -> GrowDraft:
     )  # fmt: skip
 
 
+def verify(rows: int, session: str = "s") -> Verify:
+    index = np.zeros(rows, dtype=np.int64)
+    return Verify(session, SamplingParams(), np.zeros((rows, 1)), index, index, index)
+
+
+def extend(rows: int, session: str = "s", width: int = 4) -> ExtendDraft:
+    return ExtendDraft(session, np.zeros((rows, width)), np.zeros(rows, dtype=np.int64))
+
+
 def head(rows: int, vocab: int = 50) -> float:
     return (vocab * 4 * 2 + 2 * 4 * vocab * rows) / BYTES_PER_S + OVERHEAD
 
@@ -130,30 +139,24 @@ def eagle() -> float:
 
 def test_drafting_and_verifying_with_an_eagle_head() -> None:
     costs = ProfileCosts(emulation())
-    assert costs.draft_job(
-        batch_of(ExtendDraft("s", np.zeros((3, 4)), np.zeros(3, dtype=np.int64)))
-    ) == pytest.approx(eagle())
+    assert costs.draft_job(batch_of(extend(3))) == pytest.approx(eagle())
     # The root's children come from the forward that extends the cache; deeper layers need one of their own.
     assert costs.draft_job(batch_of(grow([0], 2))) == pytest.approx(eagle() + head(1))
     assert costs.draft_job(batch_of(grow([0], None))) == pytest.approx(head(1))
     assert costs.draft_job(batch_of(grow([4, 5], None))) == pytest.approx(eagle() + head(2))
-    rows = np.zeros(3, dtype=np.int64)
-    verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
-    assert costs.draft_job(batch_of(verify)) == pytest.approx(head(3))
+    assert costs.draft_job(batch_of(verify(3))) == pytest.approx(head(3))
     assert costs.draft_job(DropCache("s")) == 0
 
 
 def test_a_batch_shares_a_forward_and_a_product() -> None:
     costs = ProfileCosts(emulation())
-    jobs = [grow([4, 5], None), grow([0], 2), ExtendDraft("u", np.zeros((3, 4)), np.zeros(3, dtype=np.int64))]
+    jobs = [grow([4, 5], None), grow([0], 2), extend(3, "u")]
     named = [replace(job, session=name) for job, name in zip(jobs, "stu", strict=True)]
     assert costs.draft_job(DraftBatch(named)) == pytest.approx(eagle() + head(3))
     assert costs.draft_job(DraftBatch(named[:1])) == costs.draft_job(batch_of(jobs[0]))
     roots = [replace(grow([0], None), session=name) for name in "st"]
     assert costs.draft_job(DraftBatch(roots)) == pytest.approx(head(2))
-    rows = np.zeros(3, dtype=np.int64)
-    segments = [Verify(name, SamplingParams(), np.zeros((3, 1)), rows, rows, rows) for name in "st"]
-    assert costs.draft_job(DraftBatch(segments)) == pytest.approx(head(6))
+    assert costs.draft_job(DraftBatch([verify(3, name) for name in "st"])) == pytest.approx(head(6))
     joined = ProfileCosts(emulation(drafting=(EagleSize(kind="eagle"), NGramSize(kind="ngram"))))
     assert joined.draft_job(DraftBatch(named)) == pytest.approx(eagle() + head(3 + 2) + 2 * LOOKUP_S), (
         "lookup learns from the two rows before the root, and is asked for two layers"
@@ -165,15 +168,12 @@ def test_drafting_with_an_eagle3_head() -> None:
     # q, k and v take the token's embedding beside the state, so they are twice as large.
     layer = (2 * 4 * 4 + 2 * 2 * 4 * 2 + 4 * 4 + 3 * 4 * 10) * 2 / BYTES_PER_S + OVERHEAD
     costs = ProfileCosts(eight_layers((4, 4)))
-    extend = ExtendDraft("s", np.zeros((3, 16)), np.zeros(3, dtype=np.int64))
-    assert costs.draft_job(batch_of(extend)) == pytest.approx(fc + layer)
+    assert costs.draft_job(batch_of(extend(3, width=16))) == pytest.approx(fc + layer)
     assert costs.draft_job(batch_of(grow([0], 2))) == pytest.approx(fc + layer + head(1, vocab=20))
     assert costs.draft_job(batch_of(grow([4, 5], None))) == pytest.approx(layer + head(2, vocab=20)), (
         "no fc below them"
     )
-    rows = np.zeros(3, dtype=np.int64)
-    verify = Verify("s", SamplingParams(), np.zeros((3, 1)), rows, rows, rows)
-    assert costs.draft_job(batch_of(verify)) == pytest.approx(head(3)), "over the target's vocabulary"
+    assert costs.draft_job(batch_of(verify(3))) == pytest.approx(head(3)), "over the target's vocabulary"
 
 
 def eight_layers(split: tuple[int, ...], **changes: object) -> PipelineProfile:

@@ -78,14 +78,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("data") / "data.jsonl"
-    lines = [{"prompt": f"Count to {n}.", "response": " ".join(map(str, range(1, n)))} for n in range(5, 13)]
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return file
-
-
-@pytest.fixture(scope="module")
 def local(target: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recorder, float]:
     """The result of a training in one process: losses by step, and the acceptance length."""
     watcher = Recorder()

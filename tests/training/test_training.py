@@ -79,17 +79,10 @@ class Recorder(TrainingObserver):
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def small_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is kept, and evaluations are short."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def every_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowedge.training.run.SAVE_EVERY_S", -1.0)
-
-
-@pytest.fixture(autouse=True)
-def evaluations_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowedge.training.run.NEW_TOKENS", 16)
 
 
@@ -98,14 +91,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_small_lm(
         tmp_path_factory.mktemp("target"), seed=2, num_hidden_layers=7, initializer_range=0.2
     )
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("data") / "data.jsonl"
-    lines = [{"prompt": f"Count to {n}.", "response": " ".join(map(str, range(1, n)))} for n in range(5, 13)]
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return file
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -322,21 +307,9 @@ def test_wrong_usage(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_command(target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        "train-drafter",
-        str(target),
-        "--data",
-        str(data),
-        "--out",
-        str(tmp_path / "head"),
-        "--steps",
-        "2",
-    ]
-    assert run([*command, "--evaluate", "1"]) == 0
-    assert f"--drafter {tmp_path / 'head'}" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "head").iterdir()} == {
-        ".training",
-        "config.json",
-        "model.safetensors",
-        "training.json",
-    }
+    out = tmp_path / "head"
+    command = ["train-drafter", str(target), "--data", str(data), "--out", str(out)]
+    assert run([*command, "--steps", "2", "--evaluate", "1"]) == 0
+    assert f"--drafter {out}" in capsys.readouterr().out
+    written = {".training", "config.json", "model.safetensors", "training.json"}
+    assert {path.name for path in out.iterdir()} == written

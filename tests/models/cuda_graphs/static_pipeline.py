@@ -33,6 +33,13 @@ class CountingMaker:
         return run
 
 
+class RefusingMaker:
+    """A device that cannot record."""
+
+    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
+        raise RuntimeError("operation not permitted when stream is capturing\nin detail")
+
+
 def decode_statically(block: LayerBlock, uncaptured: int = 0) -> CountingMaker:
     maker = CountingMaker()
     block.decoding = BlockDecoding(block, maker, uncaptured=uncaptured)

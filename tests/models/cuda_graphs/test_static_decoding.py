@@ -23,10 +23,16 @@ from flowedge.models.cuda_graphs.static_decoding import (
     capture_decoding,
     unsuited,
 )
+from flowedge.models.kv_cache import KVCache
 from tests.models.conftest import Make
-from tests.models.cuda_graphs.static_pipeline import CountingMaker, decode_statically, static_pipeline
-from tests.models.exact.test_exact_block import PRECISIONS, History
-from tests.models.pipeline import Pipeline, never
+from tests.models.cuda_graphs.static_pipeline import (
+    CountingMaker,
+    RefusingMaker,
+    decode_statically,
+    static_pipeline,
+)
+from tests.models.exact.test_exact_block import PRECISIONS
+from tests.models.pipeline import History, Pipeline, never
 from tests.models.tiny_families import make_tiny
 from tests.support.breadth import dealt_diagonally
 from tests.support.kernels import exact_by_torch
@@ -108,6 +114,15 @@ def tokens(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 97, count))
 
 
+def forward(
+    block: LayerBlock, inputs: torch.Tensor, cache: KVCache, context: int = 0, **changes: Any
+) -> torch.Tensor:
+    """Rows of a forward of committed rows, which is not aborted."""
+    rows = block.forward(inputs, cache=cache, **(chain(context, len(inputs)) | changes))
+    assert rows is not None
+    return rows
+
+
 def load(directory: Path, **options: Any) -> LayerBlock:
     return LayerBlock.load(Checkpoint(directory), 0, 4, **options)
 
@@ -117,10 +132,8 @@ def test_rows_of_padding_change_nothing(directory: Path) -> None:
     maker = decode_statically(block)
     for rows in (1, 2, 8, 9, 33, 64):
         cache, other = block.new_cache(100), eager.new_cache(100)
-        got = block.forward(tokens(rows), cache=cache, **chain(0, rows))
-        expected = eager.forward(tokens(rows), cache=other, **chain(0, rows))
-        assert got is not None
-        assert expected is not None
+        got = forward(block, tokens(rows), cache)
+        expected = forward(eager, tokens(rows), other)
         assert got.shape == expected.shape
         assert_same(got, expected, exact=False)
         assert_same(cache.kv[:, :, :, :rows], other.kv[:, :, :, :rows], exact=False)
@@ -133,10 +146,9 @@ def test_rows_after_a_result_do_not_change_it(directory: Path) -> None:
     block = load(directory)
     decode_statically(block)
     cache = block.new_cache(100)
-    first = block.forward(tokens(8), cache=cache, **chain(0, 8))
-    assert first is not None
+    first = forward(block, tokens(8), cache)
     copy = first.clone()
-    block.forward(tokens(8, seed=1), cache=cache, **chain(8, 8))
+    forward(block, tokens(8, seed=1), cache, 8)
     assert torch.equal(first, copy)
 
 
@@ -144,10 +156,8 @@ def test_tapped_layers(directory: Path) -> None:
     block, eager = load(directory), load(directory)
     decode_statically(block)
     for taps in ((0, 2), (3,), ()):
-        got = block.forward(tokens(5), cache=block.new_cache(100), taps=taps, **chain(0, 5))
-        expected = eager.forward(tokens(5), cache=eager.new_cache(100), taps=taps, **chain(0, 5))
-        assert got is not None
-        assert expected is not None
+        got = forward(block, tokens(5), block.new_cache(100), taps=taps)
+        expected = forward(eager, tokens(5), eager.new_cache(100), taps=taps)
         assert_same(got, expected, exact=False)
 
 
@@ -156,10 +166,8 @@ def test_blocks_of_hidden_rows(directory: Path) -> None:
     block, eager = (LayerBlock.load(checkpoint, 2, 3) for _ in range(2))
     decode_statically(block)
     hidden = torch.randn((3, 64), generator=torch.Generator().manual_seed(0))
-    got = block.forward(hidden, cache=block.new_cache(100), **chain(0, 3))
-    expected = eager.forward(hidden, cache=eager.new_cache(100), **chain(0, 3))
-    assert got is not None
-    assert expected is not None
+    got = forward(block, hidden, block.new_cache(100))
+    expected = forward(eager, hidden, eager.new_cache(100))
     assert_same(got, expected, exact=False)
 
 
@@ -175,10 +183,8 @@ def test_sessions_take_turns_and_reuse_the_caches_of_ended_sessions(directory: P
         for step in range(4):
             for index, (cache, other) in enumerate(zip(caches, others, strict=True)):
                 inputs = tokens(6, seed=100 * generation + 10 * index + step)
-                got = block.forward(inputs, cache=cache, **chain(6 * step, 6))
-                expected = eager.forward(inputs, cache=other, **chain(6 * step, 6))
-                assert got is not None
-                assert expected is not None
+                got = forward(block, inputs, cache, 6 * step)
+                expected = forward(eager, inputs, other, 6 * step)
                 assert_same(got, expected, exact=False)
         made.append(maker.made)
         held = block.decoding_bytes
@@ -191,7 +197,7 @@ def test_idle_caches_are_freed_before_a_cache_of_another_size(directory: Path) -
     block = load(directory)
     decode_statically(block)
     cache = block.new_cache(200)
-    block.forward(tokens(6), cache=cache, **chain(0, 6))
+    forward(block, tokens(6), cache)
     store = weakref.ref(cache.store)
     del cache
     assert store() is not None
@@ -205,7 +211,7 @@ def test_memory_that_runs_out_frees_what_can_be_made_again(directory: Path) -> N
     block = load(directory)
     maker = decode_statically(block)
     cache = block.new_cache(200)
-    first = block.forward(tokens(6), cache=cache, **chain(0, 6))
+    first = forward(block, tokens(6), cache)
     idle = block.new_cache(200)
     store = weakref.ref(idle.store)
     del idle
@@ -213,9 +219,7 @@ def test_memory_that_runs_out_frees_what_can_be_made_again(directory: Path) -> N
     block.decoding.free()
     assert block.decoding_bytes == 0
     assert store() is None
-    again = block.forward(tokens(6), cache=cache, **chain(0, 6))
-    assert first is not None
-    assert again is not None
+    again = forward(block, tokens(6), cache)
     assert torch.equal(first, again)
     assert maker.made == 2
 
@@ -224,7 +228,7 @@ def test_a_block_is_freed_at_once(directory: Path) -> None:
     block = load(directory)
     decode_statically(block)
     cache = block.new_cache(200)
-    block.forward(tokens(6), cache=cache, **chain(0, 6))
+    forward(block, tokens(6), cache)
     parts = [weakref.ref(part) for part in (block, block.layers[0], block.decoding, cache.store)]
     gc.disable()
     try:
@@ -240,7 +244,7 @@ def test_only_forwards_that_are_no_longer_used_give_way(directory: Path) -> None
     caches = [block.new_cache(100) for _ in range(MOST_FORWARDS + 1)]
     for _ in range(2):  # sessions in turns: the last one is computed layer by layer
         for cache in caches:
-            block.forward(tokens(1), cache=cache, **chain(0, 1))
+            forward(block, tokens(1), cache)
         assert maker.made == MOST_FORWARDS
     for _ in range(UNUSED_FORWARDS - MOST_FORWARDS):
         block.forward(tokens(1), cache=caches[1], **chain(0, 1))
@@ -266,10 +270,8 @@ def test_an_abort_comes_between_pieces(make_checkpoint: Make) -> None:
     assert (len(asked), maker.made, maker.runs) == (3, 3, 2)
     assert cache.kv[7, 0, :, :6].any()
     assert not cache.kv[8, 0, :, :6].any()
-    again = block.forward(tokens(6), cache=cache, **chain(0, 6))
-    fresh = block.forward(tokens(6), cache=block.new_cache(100), **chain(0, 6))
-    assert again is not None
-    assert fresh is not None
+    again = forward(block, tokens(6), cache)
+    fresh = forward(block, tokens(6), block.new_cache(100))
     assert torch.equal(again, fresh)
 
 
@@ -278,28 +280,23 @@ def test_a_shape_is_captured_when_it_comes_again(directory: Path) -> None:
     maker = decode_statically(block, uncaptured=1)
     cache = block.new_cache(100)
     for context, made in ((0, 0), (6, 1), (12, 1)):
-        block.forward(tokens(6), cache=cache, **chain(context, 6))
+        forward(block, tokens(6), cache, context)
         assert maker.made == made
 
 
 def test_what_has_no_static_shape_is_computed_layer_by_layer(directory: Path) -> None:
     block, plain = load(directory), load(directory)
     maker = decode_statically(block)
-    assert block.forward(tokens(65), cache=block.new_cache(100), **chain(0, 65)) is not None
-    assert block.forward(tokens(5), cache=plain.new_cache(100), **chain(0, 5)) is not None
+    forward(block, tokens(65), block.new_cache(100))
+    forward(block, tokens(5), plain.new_cache(100))
     wide = chain(0, 1) | {
         "positions": np.array([0]),
         "cached": 600,
         "tail_parents": np.full(601, -1),
     }
     cache = block.new_cache(700)
-    assert block.forward(tokens(1), cache=cache, **wide) is not None
+    forward(block, tokens(1), cache, **wide)
     assert maker.runs == 0
-
-
-class RefusingMaker:
-    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
-        raise RuntimeError("operation not permitted when stream is capturing\nin detail")
 
 
 def test_a_device_that_cannot_record_says_so_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -308,10 +305,8 @@ def test_a_device_that_cannot_record_says_so_once(directory: Path, caplog: pytes
     cache, other = block.new_cache(100), eager.new_cache(100)
     with caplog.at_level(logging.WARNING):
         for context in (0, 6):
-            got = block.forward(tokens(6), cache=cache, **chain(context, 6))
-            expected = eager.forward(tokens(6), cache=other, **chain(context, 6))
-            assert got is not None
-            assert expected is not None
+            got = forward(block, tokens(6), cache, context)
+            expected = forward(eager, tokens(6), other, context)
             assert_same(got, expected, exact=False)
     (record,) = caplog.records
     assert "layers 0 to 3 run without CUDA graphs" in record.message
@@ -341,9 +336,9 @@ def test_memory_that_runs_out_in_a_capture_puts_captures_off(
     cache = block.new_cache(100)
     with caplog.at_level(logging.WARNING):
         for forwards in range(UNUSED_FORWARDS):
-            assert block.forward(tokens(1), cache=cache, **chain(0, 1)) is not None
+            forward(block, tokens(1), cache)
             assert maker.attempts == 1, forwards
-        block.forward(tokens(1), cache=cache, **chain(0, 1))
+        forward(block, tokens(1), cache)
     assert maker.attempts == 2
     assert maker.runs == 1
     assert not block.decoding.failure

@@ -16,8 +16,8 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact import exactness
 from flowedge.models.lm_head import LMHead
-from tests.models.conftest import Make
-from tests.models.pipeline import Pipeline
+from tests.models.conftest import Make, threads_of_torch
+from tests.models.pipeline import History, Pipeline
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.breadth import dealt
 from tests.support.kernels import exact_by_torch
@@ -64,58 +64,6 @@ def exact_pipeline(checkpoint: Checkpoint, blocks: int, **load: Any) -> Pipeline
     for block in pipeline.blocks:
         assert block.exact, block.inexact_reason
     return pipeline
-
-
-def lineage(pipeline: Pipeline, slot: int) -> list[int]:
-    """The tail slots from the context down to this one."""
-    path = [int(slot)]
-    while (parent := pipeline.parents[path[0] - pipeline.context]) != -1:
-        path.insert(0, parent)
-    return path
-
-
-class History:
-    """A random history of drafts and prunes on a pipeline, after a prompt that is cut at random."""
-
-    def __init__(self, pipeline: Pipeline, seed: int, prompt: int) -> None:
-        self.pipeline = pipeline
-        self.rng = np.random.default_rng(seed)
-        self.vocab = pipeline.blocks[0].vocab_size
-        self.context: list[int] = self.rng.integers(0, self.vocab, prompt).tolist()
-        self.tail: list[int] = []
-        cuts = np.sort(self.rng.choice(np.arange(1, prompt), 3, replace=False))
-        for start, stop in itertools.pairwise([0, *cuts.tolist(), prompt]):
-            self.prompt_logits = pipeline.commit(self.context[start:stop])
-
-    def draft(self, most: int) -> tuple[list[list[int]], torch.Tensor]:
-        """Draft a segment at random places of the tree; return the rows' texts and their logits."""
-        pipeline, rng = self.pipeline, self.rng
-        count = int(rng.integers(1, most))
-        slots = np.arange(pipeline.context, pipeline.cached + count)
-        parents = [
-            int(rng.choice([-1, *slots[: len(self.tail) + row]][-6:])) if len(self.tail) + row else -1
-            for row in range(count)
-        ]
-        tokens = rng.integers(0, self.vocab, count).tolist()
-        logits = pipeline.draft(tokens, parents)
-        self.tail += tokens
-        return [self.text(slot) for slot in slots[-count:]], logits
-
-    def text(self, slot: int) -> list[int]:
-        path = lineage(self.pipeline, slot)
-        return [*self.context, *(self.tail[each - self.pipeline.context] for each in path)]
-
-    def prune(self) -> None:
-        """Accept a random path of the tree, and keep the subtree of one child of its end."""
-        pipeline, offset = self.pipeline, self.pipeline.context
-        slots = range(offset, pipeline.cached)
-        path = lineage(pipeline, int(self.rng.choice(slots)))
-        accepted = path[: int(self.rng.integers(1, len(path) + 1))]
-        children = [slot for slot in slots if pipeline.parents[slot - offset] == accepted[-1]]
-        kept = [slot for slot in slots if children and children[0] in lineage(pipeline, slot)]
-        self.context += [self.tail[slot - offset] for slot in accepted]
-        self.tail = [self.tail[slot - offset] for slot in kept]
-        pipeline.prune(accepted, kept)
 
 
 def check(checkpoint: Checkpoint, seed: int, prompt: int = 150, rounds: int = 4, **load: Any) -> None:
@@ -168,12 +116,8 @@ def test_histories_of_every_family(name: str, precision: str, tmp_path: Path) ->
 
 def test_several_threads(make_checkpoint: Make) -> None:
     checkpoint = Checkpoint(make_checkpoint(intermediate_size=4100, num_hidden_layers=2))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
+    with threads_of_torch(3):
         check(checkpoint, 2, rounds=2, dtype=torch.float32)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_chain_deeper_than_two_blocks(directory: Path) -> None:

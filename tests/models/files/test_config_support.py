@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from flowedge.core.errors import CheckpointError
@@ -19,27 +18,10 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import check_config, max_positions
 from flowedge.models.lm_head import LMHead
+from tests.models.conftest import edit_config, edit_tensors
 from tests.models.pipeline import Pipeline
-from tests.models.tiny_families import LONGROPE, TINY, VOCAB, WINDOW, make_multimodal, make_tiny, rope
+from tests.models.tiny_families import LONGROPE, TINY, VOCAB, make_multimodal, make_tiny, rope
 from tests.support.breadth import dealt
-
-WINDOWS: list[tuple[str, list[int | None]]] = [
-    ("llama", [None] * 4),
-    ("mistral", [WINDOW] * 4),
-    ("mixtral", [WINDOW] * 4),
-    ("qwen2", [None] * 4),
-    ("qwen2-windows", [None, None, WINDOW, WINDOW]),
-    ("gemma2", [WINDOW, None] * 2),
-    ("gemma3", [WINDOW, WINDOW, None, WINDOW]),
-    ("qwen3_moe", [None] * 4),
-]
-
-
-def test_windows_of_the_layers(tmp_path: Path) -> None:
-    for name, expected in WINDOWS:
-        checkpoint = Checkpoint.open(str(make_tiny(tmp_path, name)))
-        assert [*checkpoint.architecture.windows] == expected
-
 
 UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     (
@@ -63,15 +45,25 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
         {"rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1e4}}},
         "RoPE scaling 'proportional' is not supported",
     ),
-    ("llama", {"model_type": "gpt_oss"}, "'gpt_oss' is not supported; supported types: gemma2, gemma3, "),
+    ("llama", {"num_key_value_heads": 3}, "4 attention heads cannot share 3 KV heads"),
+    ("llama", {"num_hidden_layers": 0}, "num_hidden_layers is 0, not an integer from 1 to 4096"),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}},
+        "RoPE scaling 'proportional' is not supported; supported types: default, dynamic",
+    ),
+    (
+        "llama",
+        {"model_type": "gpt_oss"},
+        "'gpt_oss' is not supported; supported types: gemma2, gemma3, .*llama, ",
+    ),
     ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
 ]
 
 
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
     for name, changes, message in UNSUPPORTED:
-        path = make_tiny(tmp_path, name) / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        edit_config(make_tiny(tmp_path, name), **changes)
         with pytest.raises(CheckpointError, match=message):
             Checkpoint.open(str(tmp_path))
 
@@ -89,8 +81,7 @@ def test_a_cap_that_a_multimodal_model_does_not_apply_is_refused(tmp_path: Path)
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.bias", "lm_head.bias"])
 def test_a_bias_that_nobody_would_read_is_refused(tmp_path: Path, name: str) -> None:
     directory = make_tiny(tmp_path, "qwen3_moe")
-    tensors = load_file(directory / "model.safetensors")
-    save_file(tensors | {name: torch.zeros(64)}, directory / "model.safetensors")
+    edit_tensors(directory, {name: torch.zeros(64)})
     checkpoint = Checkpoint.open(str(directory))
     assert name in checkpoint.names
     with pytest.raises(CheckpointError, match=f"tensor {name} is a bias"):

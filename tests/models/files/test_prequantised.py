@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -22,7 +21,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quantize import quantize_block
-from tests.models.conftest import Make
+from tests.models.conftest import Make, edit_config, edit_tensors
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import make_multimodal, make_tiny
 
@@ -137,12 +136,8 @@ def test_another_quantisation_is_refused(original: Path, tmp_path: Path) -> None
         ("nf4", "is not a JSON object"),
     ],
 )
-def test_other_methods_are_refused_by_name(
-    original: Path, tmp_path: Path, settings: Any, message: str
-) -> None:
-    copy = Path(shutil.copytree(original, tmp_path / "copy"))
-    config = json.loads((copy / "config.json").read_text()) | {"quantization_config": settings}
-    (copy / "config.json").write_text(json.dumps(config))
+def test_other_methods_are_refused_by_name(copy: Path, settings: Any, message: str) -> None:
+    edit_config(copy, quantization_config=settings)
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.open(str(copy))
 
@@ -176,9 +171,7 @@ def test_tensors_that_do_not_fit_together_are_refused(
     original: Path, tmp_path: Path, name: str, value: torch.Tensor | None
 ) -> None:
     directory = quantised(original, tmp_path / "nf4", **SETTINGS["nf4"])
-    tensors: dict[str, Any] = load_file(directory / "model.safetensors")
-    assert name in tensors
-    changed = {key: tensor for key, tensor in (tensors | {name: value}).items() if tensor is not None}
-    save_file(changed, directory / "model.safetensors")
+    assert name in load_file(directory / "model.safetensors")
+    edit_tensors(directory, {name: value})
     with pytest.raises(CheckpointError, match=r"up_proj\.weight"):
         LayerBlock.load(Checkpoint.open(str(directory)), 0, 1)

@@ -14,6 +14,7 @@ from gguf import GGUFEndian, GGUFWriter
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.gguf.header import read_header
+from tests.models.gguf.conftest import finish
 from tests.models.tiny_families import make_tiny
 from tests.support.gguf_files import write_gguf
 
@@ -65,10 +66,7 @@ def simple(path: Path, **keys: Any) -> bytes:
     for key, value in keys.items():
         file.add_key_value(*value) if isinstance(value, tuple) else file.add_string(key, value)
     file.add_tensor("a", np.ones((2, 4), dtype=np.float32))
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    finish(file)
     return path.read_bytes()
 
 
@@ -111,10 +109,7 @@ def test_impossible_headers(tmp_path: Path) -> None:
 def test_a_big_endian_file(tmp_path: Path) -> None:
     file = GGUFWriter(tmp_path / "x.gguf", "llama", endianess=GGUFEndian.BIG)
     file.add_tensor("a", np.ones((2, 4), dtype=np.float32))
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    finish(file)
     with pytest.raises(CheckpointError, match="big-endian; convert it with gguf-convert-endian"):
         read_header(tmp_path / "x.gguf")
 

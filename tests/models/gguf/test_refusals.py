@@ -13,6 +13,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.refusals import check_computation
+from tests.models.gguf.conftest import finish
 
 
 def adapter(path: Path) -> None:
@@ -41,10 +42,7 @@ def projector(path: Path) -> None:
 
 def close(file: GGUFWriter, tensor: str) -> None:
     file.add_tensor(tensor, np.ones((2, 32), dtype=np.float32))
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    finish(file)
 
 
 @pytest.mark.parametrize(

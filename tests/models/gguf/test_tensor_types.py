@@ -15,7 +15,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.gguf.block_slice import dequantise
 from flowedge.models.gguf.block_types import BLOCK_TYPES
-from tests.models.gguf.conftest import Bundled
+from tests.models.gguf.conftest import Bundled, finish
 from tests.models.pipeline import Pipeline
 from tests.support.breadth import dealt
 from tests.support.gguf_files import KINDS, permuted
@@ -97,9 +97,6 @@ def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
     file = GGUFWriter(tmp_path / "x.gguf", "llama")
     blocks = np.zeros((4, 110), dtype=np.uint8)
     file.add_tensor("token_embd.weight", blocks, raw_dtype=GGMLQuantizationType.IQ3_S)
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    finish(file)
     with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as IQ3_S"):
         Checkpoint.open(str(tmp_path / "x.gguf"))

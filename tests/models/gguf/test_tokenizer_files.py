@@ -17,7 +17,7 @@ from flowedge.models.gguf.gguf_model import GGUFModel
 from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.tokenizer_files import make_tokenizer
 from flowedge.text.tokenizer import encode_messages
-from tests.models.gguf.conftest import Bundled
+from tests.models.gguf.conftest import Bundled, finish
 from tests.support.gguf_files import BUNDLED, add_metadata, add_tensor, add_tokenizer, tensors_of
 
 TEXTS = (
@@ -76,10 +76,7 @@ def written(path: Path, **tokenizer: Any) -> GGUFModel:
     add_tensor(
         file, "token_embd.weight", tensors_of(BUNDLED, config, "llama")["model.embed_tokens.weight"], "F16"
     )
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    finish(file)
     return GGUFModel([path])
 
 

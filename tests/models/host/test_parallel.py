@@ -11,16 +11,15 @@ import torch
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.host.parallel import run_steps
+from tests.models.conftest import threads_of_torch
 
 WAIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
 def torch_threads() -> Iterator[None]:
-    own = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(own)
+    with threads_of_torch(2):
+        yield
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -16,6 +16,7 @@ from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kernels.row_paths import RowPaths, row_paths
 from flowedge.models.kernels.run import KernelRows
 from flowedge.models.rotary import Rotary
+from tests.models.conftest import threads_of_torch
 from tests.models.layer_pairs import CONTEXT, CPU, DEPTHS, PARENTS, TAIL, LayerPair, layer_pair
 from tests.models.tiny_families import TINY
 from tests.support.breadth import dealt
@@ -136,13 +137,9 @@ def test_the_bits_depend_neither_on_the_division_of_the_model_nor_on_threads(
         hidden = Computed(pair, first, first + 1).compute(hidden, *chain)
     assert torch.equal(hidden, whole)
     monkeypatch.setattr(kernel_block, "_CALL_BYTES", 0)  # a call for each layer
-    threads = torch.get_num_threads()
-    try:
-        for other in (2, 3):
-            torch.set_num_threads(other)
+    for other in (2, 3):
+        with threads_of_torch(other):
             assert torch.equal(Computed(pair).compute(rows, *chain), whole)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @torch.inference_mode()

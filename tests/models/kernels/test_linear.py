@@ -12,6 +12,7 @@ from flowedge.device.kernel_builds import Build
 from flowedge.models.kernels.linear import KernelLinear, float_linear
 from flowedge.models.kernels.packing import packed_int4, packed_int8, packed_scales
 from flowedge.models.kernels.structures import INT4, INT8
+from tests.models.conftest import threads_of_torch
 from tests.support.kernels import RUNNING, kernels_of
 
 FORMATS = ("float32", "bfloat16", "int8", "int4")
@@ -92,13 +93,9 @@ def test_a_row_has_the_same_bits_beside_any_rows_and_with_any_threads(build: Bui
     for count in (1, 2, 3, 4, 5, 6, 7, 16, 33):
         parts = torch.cat([layer(part) for part in rows.split(count)])
         assert torch.equal(parts, together), count
-    threads = torch.get_num_threads()
-    try:
-        for other in (2, 3, 5):
-            torch.set_num_threads(other)
+    for other in (2, 3, 5):
+        with threads_of_torch(other):
             assert torch.equal(layer(rows), together), other
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

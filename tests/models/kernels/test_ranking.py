@@ -10,6 +10,7 @@ import torch
 
 from flowedge.device.kernel_library import missing_reason
 from flowedge.drafting.ranking import likeliest
+from tests.models.conftest import threads_of_torch
 
 pytestmark = pytest.mark.skipif(bool(missing_reason()), reason=missing_reason() or "there are kernels")
 
@@ -62,12 +63,9 @@ def test_an_impossible_column_is_never_likely() -> None:
 
 
 def test_threads_share_the_rows() -> None:
-    logits, threads = some_logits(33, 500), torch.get_num_threads()
+    logits = some_logits(33, 500)
     alone = likeliest(logits, 8)
-    try:
-        torch.set_num_threads(2)
+    with threads_of_torch(2):
         shared = likeliest(logits, 8)
-    finally:
-        torch.set_num_threads(threads)
     for one, two in zip(alone, shared, strict=True):
         np.testing.assert_array_equal(one, two)

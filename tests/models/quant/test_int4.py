@@ -15,6 +15,7 @@ from flowedge.models.quant.hardware import UNPACKED_WEIGHTS, Hardware
 from flowedge.models.quant.int4 import GROUPS, Int4, Int4Linear, padded_shape
 from flowedge.models.quant.int4_kernels import CUDA, NEON, UNPACKED, X86, Int4Kernel, kernel_of
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
+from tests.models.conftest import threads_of_torch
 from tests.models.pipeline import Pipeline
 
 # torch's CPU operators take float32 on x86 as well, slowly, so that NEON's dtypes run here.
@@ -53,15 +54,10 @@ def test_int4_rows_are_the_same_alone_and_in_a_segment_of_any_size(threads: int)
     torch.manual_seed(0)
     layer = quantize_linear(nn.Linear(256, 160), "int4")
     rows = torch.randn(64, 256)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.inference_mode():
-            alone = torch.cat([layer(row[None]) for row in rows])
-            for count in (2, 3, 5, 16, 17, 64):
-                assert torch.equal(layer(rows[:count]), alone[:count])
-    finally:
-        torch.set_num_threads(before)
+    with threads_of_torch(threads), torch.inference_mode():
+        alone = torch.cat([layer(row[None]) for row in rows])
+        for count in (2, 3, 5, 16, 17, 64):
+            assert torch.equal(layer(rows[:count]), alone[:count])
 
 
 def random_weight(out_features: int, in_features: int, group: int) -> Tensors:

@@ -19,7 +19,7 @@ from flowedge.models.files.weight_file import WeightFile
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache
-from tests.models.conftest import Make
+from tests.models.conftest import Make, threads_of_torch
 from tests.support.fork_pool import fork_server
 
 KEY = CacheKey("content", "", "int4", "1")
@@ -294,16 +294,13 @@ def test_the_content_is_remembered_until_the_file_changes(cache: QuantCache, tmp
 
 @pytest.mark.parametrize("quant", ["none", "int4", "w8a16"])
 def test_two_threads_load_what_one_thread_loads(directory: Path, cache: QuantCache, quant: str) -> None:
-    checkpoint, own = Checkpoint.open(str(directory)), torch.get_num_threads()
+    checkpoint = Checkpoint.open(str(directory))
     layers = checkpoint.config.num_hidden_layers
     blocks = []
-    try:
-        for threads, used in ((1, None), (2, cache), (2, cache)):  # without a cache, into it, out of it
-            torch.set_num_threads(threads)
+    for threads, used in ((1, None), (2, cache), (2, cache)):  # without a cache, into it, out of it
+        with threads_of_torch(threads):
             blocks.append(LayerBlock.load(checkpoint, 0, layers, quant=quant, quant_cache=used))
             assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(own)
     states = [[layer.state_dict() for layer in block.layers] for block in blocks]
     for state in states[1:]:
         for one, other in zip(states[0], state, strict=True):
@@ -313,15 +310,14 @@ def test_two_threads_load_what_one_thread_loads(directory: Path, cache: QuantCac
 
 def test_an_error_in_a_thread_names_the_tensor(directory: Path, cache: QuantCache, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(directory, tmp_path / "broken"))
-    file, own = broken / "model.safetensors", torch.get_num_threads()
+    file = broken / "model.safetensors"
     name = "model.layers.1.mlp.up_proj.weight"
     with file.open("r+b") as written:
         place = WeightFile(file)[name]
         written.seek(place.offset)
         written.write(b"\xff" * 4)  # NaN in every float dtype
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(CheckpointError, match=f"{name} has values that are not finite"):
-            load(broken, cache)
-    finally:
-        torch.set_num_threads(own)
+    with (
+        threads_of_torch(2),
+        pytest.raises(CheckpointError, match=f"{name} has values that are not finite"),
+    ):
+        load(broken, cache)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from tests.models.conftest import Make
+from tests.models.conftest import Make, edit_tensors
 from tests.support.integer_checkpoints import LAYOUTS, write_integer_checkpoint
 
 UP = "model.layers.0.mlp.up_proj."  # 256 x 128
@@ -74,11 +74,9 @@ def test_tensors_that_do_not_fit_are_refused(
     plain: Path, tmp_path: Path, layout: str, part: str, value: torch.Tensor | None, message: str
 ) -> None:
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS[layout])
-    file = tmp_path / "stored" / "model.safetensors"
-    tensors = load_file(file)
-    assert UP + part in tensors or layout == "w4a16-asymmetric"
-    tensors = {name: tensor for name, tensor in tensors.items() if name != UP + part}
-    save_file(tensors if value is None else tensors | {UP + part: value}, file)
+    stored = load_file(tmp_path / "stored" / "model.safetensors")
+    assert UP + part in stored or layout == "w4a16-asymmetric"
+    edit_tensors(tmp_path / "stored", {UP + part: value})
     with pytest.raises(CheckpointError, match=message) as raised:
         LayerBlock.load(Checkpoint.open(str(tmp_path / "stored")), 0, 1)
     assert str(tmp_path) in str(raised.value) and "up_proj" in str(raised.value)
@@ -89,11 +87,10 @@ def test_zero_points_that_are_not_packed(plain: Path, tmp_path: Path) -> None:
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["w4a16-asymmetric"])
     file = tmp_path / "stored" / "model.safetensors"
     expected = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp")
-    tensors = load_file(file)
-    words = tensors[f"{UP}weight_zero_point"]
+    words = load_file(file)[f"{UP}weight_zero_point"]
     places = torch.arange(8, dtype=torch.int32)[None, :, None] * 4
     plain_zeros = ((words[:, None] >> places) & 15).flatten(0, 1) - 8
-    save_file(tensors | {f"{UP}weight_zero_point": plain_zeros.to(torch.int8).contiguous()}, file)
+    edit_tensors(file.parent, {f"{UP}weight_zero_point": plain_zeros.to(torch.int8).contiguous()})
     got = LayerBlock.load(Checkpoint.open(str(file.parent)), 0, 1).layers[0].get_submodule("mlp")
     for name, parameter in expected.named_parameters():
         assert torch.equal(parameter, got.get_parameter(name)), name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from flowedge.core.errors import BadRequestError, CheckpointError
@@ -19,7 +19,7 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant import repacking
 from flowedge.weights.manifest_of_model import describe
-from tests.models.conftest import Make
+from tests.models.conftest import Make, edit_tensors
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import make_multimodal, make_tiny
 from tests.support.integer_checkpoints import LAYOUTS, Layout, gptq, write_integer_checkpoint
@@ -94,9 +94,9 @@ def test_another_quantisation_is_refused(plain: Path, tmp_path: Path) -> None:
 
 def test_layers_that_were_left_out_stay_as_they_are(plain: Path, tmp_path: Path) -> None:
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
-    change(tmp_path / "stored", {f"{UP}.{part}": None for part in ("qweight", "qzeros", "scales", "g_idx")})
     original = load_file(plain / "model.safetensors")[f"{UP}.weight"]
-    change(tmp_path / "stored", {f"{UP}.weight": original})
+    packed = dict.fromkeys(f"{UP}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx"))
+    edit_tensors(tmp_path / "stored", packed | {f"{UP}.weight": original})
     checkpoint = Checkpoint.open(str(tmp_path / "stored"))
     block = LayerBlock.load(checkpoint, 0, 1)
     assert torch.equal(block.layers[0].get_submodule("mlp.up_proj").weight, original)
@@ -109,7 +109,7 @@ def test_a_bias_of_zeros_that_the_config_does_not_ask_for_is_no_bias(
 ) -> None:
     """Early GPTQ tools wrote such a bias for every layer."""
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
-    change(tmp_path / "stored", {f"{UP}.bias": torch.full((256,), value, dtype=torch.float16)})
+    edit_tensors(tmp_path / "stored", {f"{UP}.bias": torch.full((256,), value, dtype=torch.float16)})
     checkpoint = Checkpoint.open(str(tmp_path / "stored"))
     if value:
         with pytest.raises(CheckpointError, match=r"up_proj\.bias is a bias that the config"):
@@ -146,7 +146,7 @@ def test_a_layer_that_was_not_reordered_after_all(plain: Path, tmp_path: Path) -
     """compressed-tensors starts with the group -1 for every feature, and may leave a layer so."""
     layout = Layout({}, LAYOUTS["w4a16-actorder"].store, LAYOUTS["w4a16-actorder"].settings)
     meant = write_integer_checkpoint(plain, tmp_path / "stored", layout)
-    change(tmp_path / "stored", {f"{UP}.weight_g_idx": torch.full((128,), -1, dtype=torch.int32)})
+    edit_tensors(tmp_path / "stored", {f"{UP}.weight_g_idx": torch.full((128,), -1, dtype=torch.int32)})
     checkpoint = Checkpoint.open(str(tmp_path / "stored"))
     weight = meant[f"{UP}.weight"]
     assert torch.equal(plain_weight(checkpoint, f"{UP}.weight"), weight)
@@ -199,7 +199,7 @@ def test_the_first_key_of_compressed_tensors(plain: Path, tmp_path: Path) -> Non
 
 def test_a_quantised_lm_head_is_refused(plain: Path, tmp_path: Path) -> None:
     write_integer_checkpoint(plain, tmp_path / "stored", LAYOUTS["gptq"])
-    change(
+    edit_tensors(
         tmp_path / "stored",
         {"lm_head.weight": None, "lm_head.qweight": torch.zeros((16, 97), dtype=torch.int32)},
     )
@@ -215,10 +215,3 @@ def test_the_reference_refuses_a_repacked_weight_that_is_wrong(
     monkeypatch.setattr(repacking, "_MIDDLE", {4: 7})
     with pytest.raises(CheckpointError, match="the repacked weight is wrong"):
         ReferenceModel.load(Checkpoint.open(str(tmp_path / "stored")))
-
-
-def change(directory: Path, changes: dict[str, torch.Tensor | None]) -> None:
-    """Replace tensors of a checkpoint; None removes a tensor."""
-    tensors = load_file(directory / "model.safetensors") | changes
-    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    save_file(kept, directory / "model.safetensors", {"format": "pt"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ import torch
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
 from flowedge.device.compute import DeviceProbe
 from flowedge.models.block import LayerBlock
-from flowedge.models.cuda_graphs.recording import PieceFunction, Recording
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.planning.measuring import added_times, profiler
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like
@@ -26,17 +25,10 @@ from flowedge.planning.profile.measured_profiles import FittedDevice, device_pro
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.planning.profile.roofline_fit import Roofline
 from flowedge.planning.roofline import product_s
-from tests.models.cuda_graphs.static_pipeline import CountingMaker, decode_statically
+from tests.models.cuda_graphs.static_pipeline import CountingMaker, RefusingMaker, decode_statically
 
 ROWS = (1, 8, 100)
 OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
-
-
-class UnrecordableMaker:
-    """A device that cannot record."""
-
-    def make(self, functions: Sequence[PieceFunction]) -> list[Recording]:
-        raise RuntimeError(f"{len(functions)} functions cannot be recorded")
 
 
 @contextmanager
@@ -169,7 +161,7 @@ def test_pieces_are_made_before_the_runs_that_count() -> None:
 
 def test_a_device_that_cannot_record_has_the_times_layer_by_layer() -> None:
     def refuse(block: LayerBlock) -> None:
-        block.decoding = BlockDecoding(block, UnrecordableMaker())
+        block.decoding = BlockDecoding(block, RefusingMaker())
 
     times = compared_times(small_block(), (1, 8), 20, 2, lambda _: None, refuse)
     assert [*times.used] == [1, 8]
