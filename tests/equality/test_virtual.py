@@ -137,13 +137,13 @@ def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_nam
 
 
 class Together(VirtualObserver):
-    """Counts the forwards of stages by how many sessions they have rows of."""
+    """Counts the forwards of stages that have rows of several sessions, by the number of sessions."""
 
     def __init__(self) -> None:
         self.forwards: Counter[int] = Counter()
 
     def computed(self, place: int, job: object, start: float, end: float) -> None:
-        if isinstance(job, ForwardBatch):
+        if isinstance(job, ForwardBatch) and len(job.forwards) > 1:
             self.forwards[len(job.forwards)] += 1
 
 
