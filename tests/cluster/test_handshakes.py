@@ -95,7 +95,8 @@ def test_silent_connections_keep_nobody_out(number: int, agent: AgentProcess, la
             check_serves(agent, laptop)
             await_that(lambda: count_open(connections) <= 32, "more than 32 are open", 30)
         assert agent.running
-    assert psutil.Process(agent.pid).num_fds() < 200
+    process = psutil.Process(agent.pid)  # a busy agent closes what it has ended a little later
+    await_that(lambda: process.num_fds() < 200, "200 descriptors are open", 30)
     agent.line("connections of 127.0.0.2 were ended: it had too many")
 
 
