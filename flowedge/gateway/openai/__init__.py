@@ -1,4 +1,4 @@
-"""OpenAI's responses: answers as lists of items, for texts and functions; nothing is stored."""
+"""OpenAI's endpoints: chat completions, completions and responses."""
 
 from __future__ import annotations
 

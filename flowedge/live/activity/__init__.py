@@ -1,1 +1,1 @@
-"""What a draft node tells of its pipeline while somebody watches."""
+"""Which activity of its pipeline a draft node reports while somebody watches."""

@@ -1,1 +1,1 @@
-"""The layers of a block, computed by the kernels of flowedge.native."""
+"""The layers of a block, computed by the compiled kernels."""
