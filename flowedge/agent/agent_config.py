@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.cluster.settings import SecuritySettings
-from flowedge.cluster.tls.call_limits import CallDeadlines, CallLimits, MethodRule, rules_for
+from flowedge.cluster.tls.call_limits import GENERATE, CallDeadlines, CallLimits, MethodRule, rules_for
 from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import DrafterSetting, PathText, PipelineConfig
 from flowedge.core.plain_text import counted
@@ -228,6 +228,11 @@ class AgentConfig(BaseModel):
         options = dict(self.link.channel_options)
         options[_MAX_RECEIVED] = min(max(options[_MAX_RECEIVED], largest), (1 << 31) - 1)
         return list(options.items())
+
+    @property
+    def generate_request_bytes(self) -> int:
+        """Most bytes of the message that asks for an answer."""
+        return self.call_rules[GENERATE].request_bytes
 
     @property
     def call_rules(self) -> Mapping[str, MethodRule]:

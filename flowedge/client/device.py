@@ -33,6 +33,7 @@ class Device:
         draft_tokens: of a draft node whose drafter is a model, the number of tokens that it proposes.
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
         context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
+        request_bytes: of a draft node, most bytes of a GenerateRequest as a message; 0 if not known.
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
     """
 
@@ -60,6 +61,7 @@ class Device:
     sessions: int = 0
     waiting: int = 0
     context_tokens: int = 0
+    request_bytes: int = 0
     temperature: float | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -140,6 +142,7 @@ class DraftNodeStatus:
         stages: number of stages.
         running, waiting: numbers of requests that are served, and that wait for room.
         context_tokens: most tokens of a prompt with its answer; 0 if not known.
+        request_bytes: most bytes of a GenerateRequest as a message; 0 if not known.
     """
 
     name: str
@@ -150,6 +153,7 @@ class DraftNodeStatus:
     running: int
     waiting: int
     context_tokens: int
+    request_bytes: int
 
     @classmethod
     def of(cls, device: Device) -> DraftNodeStatus:
@@ -169,4 +173,5 @@ class DraftNodeStatus:
             running=device.sessions,
             waiting=device.waiting,
             context_tokens=device.context_tokens,
+            request_bytes=device.request_bytes,
         )

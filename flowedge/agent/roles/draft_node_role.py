@@ -148,6 +148,7 @@ class DraftNodeRole(PipelineRole):
         device.role = "draft node"
         device.pipeline = self.label
         device.config = self._present_config().to_json()
+        device.request_bytes = self._agent.config.generate_request_bytes
         if self._loaded:
             device.stage_addresses.extend(self._request.stages)
             device.middles.extend(self._request.middles)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from flowedge.core.settings_group import Seconds, SettingsGroup, setting
 
+GENERATE = "/flowedge.v1.Generation/Generate"
 KIB = 1 << 10
 MIB = 1 << 20
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
@@ -73,7 +74,7 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Agent/BecomeStage": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
     "/flowedge.v1.Agent/BecomeDraftNode": MethodRule(256 * KIB, per_caller=4),
     "/flowedge.v1.Agent/Release": MethodRule(for_pipelines=True),
-    "/flowedge.v1.Generation/Generate": MethodRule(192 * KIB),  # and the prompt, see `rules_for`
+    GENERATE: MethodRule(192 * KIB),  # and the prompt, see `rules_for`
     "/flowedge.v1.Generation/Watch": MethodRule(per_caller=8),
     "/flowedge.v1.Measure/MeasureDevice": MethodRule(64 * KIB, per_caller=4),
     "/flowedge.v1.Measure/MeasureLink": MethodRule(per_caller=4),
@@ -95,7 +96,7 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Renewal/Renew": _MEMBERSHIP,
 }
 
-_GENERATE, _READ = "/flowedge.v1.Generation/Generate", "/flowedge.v1.Weights/Read"
+_READ = "/flowedge.v1.Weights/Read"
 _ADMIN_SESSIONS = 4  # that clients leave to admins
 _TOKEN_BYTES = 5  # most bytes of a token id in a message
 
@@ -104,10 +105,10 @@ def rules_for(
     *, prompt_bytes: int, prompt_tokens: int, generations: int, sessions_per_caller: int, sending: int
 ) -> Mapping[str, MethodRule]:
     """Return the rules of an agent that takes such prompts, so many generations and streams of weights."""
-    generate, read = RULES[_GENERATE], RULES[_READ]
+    generate, read = RULES[GENERATE], RULES[_READ]
     return {
         **RULES,
-        _GENERATE: replace(
+        GENERATE: replace(
             generate,
             request_bytes=generate.request_bytes + max(prompt_bytes, prompt_tokens * _TOKEN_BYTES),
             per_caller=sessions_per_caller,
