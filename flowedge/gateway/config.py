@@ -120,6 +120,11 @@ class GatewayLimits(SettingsGroup):
     """How much the gateway accepts."""
 
     connections: Count = setting(4096, "Maximum number of open connections.")
+    connections_each: Count = setting(
+        1024,
+        "Maximum number of open connections of one address, or of one /64 network of IPv6; a trusted proxy "
+        "has no such limit.",
+    )
     requests: Count = setting(256, "Maximum number of requests that are answered at the same time.")
     body_bytes: Bytes = setting(4 << 20, "Maximum bytes of a request's body.")
     header_bytes: Bytes = setting(32 << 10, "Maximum bytes of a request line with its headers.")
@@ -130,10 +135,12 @@ class GatewayDeadlines(SettingsGroup):
     """Time limits, in seconds."""
 
     headers_s: Seconds = setting(
-        10.0, "Time for a request line with its headers, from its first byte, and for a TLS handshake."
+        10.0,
+        "Time for a request line with its headers, from its first byte, for the first byte of a new "
+        "connection, and for a TLS handshake.",
     )
     body_s: Seconds = setting(30.0, "Time for a request's body.")
-    idle_s: Seconds = setting(75.0, "Time after which a connection without a request is closed.")
+    idle_s: Seconds = setting(75.0, "Time after which a connection is closed that sends no further request.")
     write_s: Seconds = setting(
         30.0, "Time for which a client may not read what is sent; then its connection and request end."
     )

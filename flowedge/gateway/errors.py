@@ -26,6 +26,7 @@ from flowedge.gateway.record import CURRENT
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+ENCODINGS = ("gzip", "deflate")  # of bodies
 OLLAMA_PATHS = "/api/"
 _KINDS = {
     401: "authentication_error",
@@ -55,6 +56,7 @@ class ApiError(Exception):
         param: name of the parameter that is wrong.
         code: a word for programs, such as "model_not_found".
         retry_after_s: seconds after which the same request may succeed.
+        allow: methods that the path has, where the request's is none of them.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.kind = status, message, kind
         self.param, self.code, self.retry_after_s = param, code, retry_after_s
+        self.allow = allow
 
     @property
     def body(self) -> dict[str, Any]:
@@ -84,6 +88,10 @@ class ApiError(Exception):
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.status == 415:
+            headers["accept-encoding"] = ", ".join(ENCODINGS)
+        if self.allow is not None:
+            headers["allow"] = self.allow
         return headers
 
     def response(self, scope: Scope) -> JSONResponse:
@@ -91,6 +99,12 @@ class ApiError(Exception):
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         body = {"error": self.message} if path.startswith(OLLAMA_PATHS) else self.body
         return JSONResponse(body, self.status, self.headers)
+
+
+def busy(what: str) -> ApiError:
+    """Return what is answered when there are as many as the settings allow; what: "requests", say."""
+    message = f"the gateway has as many {what} as it takes; try later"
+    return ApiError(503, message, kind=SERVER, code="busy", retry_after_s=1.0)
 
 
 class UnknownModelError(ApiError):
@@ -116,7 +130,10 @@ def api_error(error: Exception) -> ApiError:
         return _of_validation(error)
     if isinstance(error, HTTPException):
         kind = _KINDS.get(error.status_code, INVALID if error.status_code < 500 else SERVER)
-        return ApiError(error.status_code, str(error.detail), kind=kind)
+        allow = (error.headers or {}).get("Allow")
+        if allow is not None and "GET" in allow:
+            allow = f"{allow}, HEAD"
+        return ApiError(error.status_code, str(error.detail), kind=kind, allow=allow)
     _log.error("a request ended with an unexpected error", exc_info=error)
     return ApiError(500, "the gateway failed; its log says why", kind=SERVER, code="internal")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import zlib
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from flowedge.core.ids import check_request_id, new_request_id
 from flowedge.core.log_fields import about
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.endpoints import EndpointNames
-from flowedge.gateway.errors import ApiError, api_error
+from flowedge.gateway.errors import ENCODINGS, ApiError, api_error
 from flowedge.gateway.guards import check_host, check_origin
 from flowedge.gateway.record import CURRENT, RequestRecord
 from flowedge.gateway.state import Gateway
@@ -66,6 +67,34 @@ def _too_large(most: int) -> ApiError:
     )
 
 
+def decoded_body(body: bytes, headers: Mapping[str, str], most: int) -> bytes:
+    """Return the body of a request as it was before its Content-Encoding.
+
+    Args:
+        most: bytes.
+
+    Raises:
+        ApiError: with status 413 when the decoded body is too large, 415 for an encoding that is not
+            known, 400 when the body is not of the encoding that the header says.
+    """
+    names = (name.strip().lower() for name in headers.get("content-encoding", "").split(","))
+    for name in reversed([name for name in names if name not in ("", "identity")]):
+        if name.removeprefix("x-") not in ENCODINGS:
+            known = " and ".join(ENCODINGS)
+            raise ApiError(415, f"bodies encoded as {name[:40]!r} are not read; {known} are, or none")
+        decoder = zlib.decompressobj(_ANY_WINDOW)
+        try:
+            body = decoder.decompress(body, most + 1)
+        except zlib.error as error:
+            raise ApiError(400, f"the body is not {name}, as its Content-Encoding says: {error}") from error
+        if len(body) > most:
+            raise _too_large(most)
+        if not decoder.eof:
+            raise ApiError(400, f"the body ends within its {name}; send all of it")
+    return body
+
+
+_ANY_WINDOW = zlib.MAX_WBITS | 32  # zlib finds out which of gzip and deflate it is
 REQUEST_ID = "x-request-id"
 _GONE = "client_gone"
 _GONE_STATUS = 499  # as nginx logs it
@@ -85,9 +114,8 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get(REQUEST_ID)
         client = scope.get("client") or ("",)
-        record = RequestRecord(given or new_request_id(), scope["method"], peer=client[0])
+        record = RequestRecord(_request_id(headers), scope["method"], peer=client[0])
         token = CURRENT.set(record)
         answer = _SentAnswer(send, record)
         try:
@@ -105,7 +133,9 @@ class RequestMiddleware:
         gateway, record = self._gateway, answer.record
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         is_open = path in OPEN_PATHS
-        self._check(scope, headers, record)
+        http = gateway.settings.http
+        check_host(http, headers)
+        check_origin(http, scope["method"], headers)
         if gateway.draining.is_set() and not is_open:
             answer.closes = True
             raise gateway.stopping()
@@ -119,6 +149,7 @@ class RequestMiddleware:
             limits, deadlines = gateway.settings.limits, gateway.settings.deadlines
             body = await read_body(receive, headers, limits.body_bytes, deadlines.body_s)
             answer.closes = False
+            body = decoded_body(body, headers, limits.body_bytes)
         if isinstance(caller, ApiCaller):
             record.caller = caller.name
         if is_open or isinstance(caller, ApiError) or record.method not in _WITH_BODY:
@@ -126,17 +157,6 @@ class RequestMiddleware:
             return
         with gateway.answering():
             await self._run(scope, receive, answer, body)
-
-    def _check(self, scope: Scope, headers: Headers, record: RequestRecord) -> None:
-        """Raise ApiError for a request that is refused whoever sends it."""
-        try:
-            check_request_id(record.request_id)
-        except BadRequestError as error:
-            record.request_id = new_request_id()
-            raise ApiError(400, f"{REQUEST_ID}: {error}", param=REQUEST_ID) from error
-        http = self._gateway.settings.http
-        check_host(http, headers)
-        check_origin(http, scope["method"], headers)
 
     async def _run(self, scope: Scope, receive: Receive, answer: _SentAnswer, body: bytes) -> None:
         """Run the endpoint; end it when the client goes away, or the time for running answers is over.
@@ -146,8 +166,10 @@ class RequestMiddleware:
             ApiError: with status 503, when the time is over and nothing was sent.
         """
         gateway = self._gateway
-        request = _BodyOnce(body)
-        task: asyncio.Future[Any] = asyncio.ensure_future(self._app(scope, request, answer))
+        request, shown = _BodyOnce(body), scope
+        if answer.without_body:
+            shown = {**scope, "method": "GET"}  # whatever can be got has a head
+        task: asyncio.Future[Any] = asyncio.ensure_future(self._app(shown, request, answer))
         gone: asyncio.Future[Any] = asyncio.ensure_future(_wait_gone(receive))
         cut: asyncio.Future[Any] = asyncio.ensure_future(gateway.cut.wait())
         try:
@@ -155,8 +177,10 @@ class RequestMiddleware:
             if cut.done() and answer.record.status and not task.done() and not gone.done():
                 # A stream ends itself, with an error as its last event.
                 await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done() or answer.complete:
+            if task.done() or (answer.complete and not answer.without_body):
                 await task
+            elif answer.complete:
+                return
             elif gone.done():
                 raise ClientGoneError
             else:
@@ -190,19 +214,31 @@ class RequestMiddleware:
         _log.log(level, "%s", record.endpoint or "no endpoint", extra=fields)
 
 
+def _request_id(headers: Mapping[str, str]) -> str:
+    """Return the id that a client has given; a new one where it gave none that logs and sessions allow."""
+    try:
+        return check_request_id(headers.get(REQUEST_ID, ""))
+    except BadRequestError:
+        return new_request_id()
+
+
 class _SentAnswer:
     """Sends the answer of a request, with its id among the headers.
 
     Attributes:
         closes: whether the connection ends with the answer.
         complete: whether all of it was sent.
+        without_body: whether its headers are all of it.
     """
 
     def __init__(self, send: Send, record: RequestRecord) -> None:
         self._send, self.record = send, record
         self.closes = self.complete = False
+        self.without_body = record.method == "HEAD"
 
     async def __call__(self, message: Message) -> None:
+        if self.complete:
+            return  # what follows the headers where they are all
         if message["type"] == "http.response.start":
             self.record.status = message["status"]
             own = [(REQUEST_ID.encode(), self.record.request_id.encode())]
@@ -212,6 +248,9 @@ class _SentAnswer:
         elif message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
         await self._send(message)
+        if self.without_body and not self.complete:
+            self.complete = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def refuse(self, scope: Scope, receive: Receive, error: ApiError) -> None:
         """Answer with an error, unless an answer has begun."""

@@ -27,6 +27,7 @@ from flowedge.gateway import ollama, openai, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
 from flowedge.gateway.config import GatewaySettings, ListenSettings
+from flowedge.gateway.connections import ConnectionTable
 from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import add_handlers
 from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited_by
@@ -138,7 +139,9 @@ class GatewayServer:
         """Raises BadRequestError when the files of TLS cannot be used."""
         settings = gateway.settings
         http = settings.http
-        rules = ConnectionRules(settings.limits, settings.deadlines)
+        limits = settings.limits
+        table = ConnectionTable(limits.connections, limits.connections_each, http.trusted_proxies)
+        rules = ConnectionRules(limits, settings.deadlines, table, http.root_path)
         config = uvicorn.Config(
             make_app(gateway),
             http=limited_by(rules),

@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
 from flowedge.gateway.config import GatewaySettings
-from flowedge.gateway.errors import SERVER, ApiError
+from flowedge.gateway.errors import SERVER, ApiError, busy
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.pipelines.pool import PipelinePool
 
@@ -61,8 +61,7 @@ class Gateway:
             ApiError: with status 503, when as many run as the settings allow.
         """
         if self.running >= self.settings.limits.requests:
-            message = f"the gateway answers {self.running} requests, as many as it takes; try later"
-            raise ApiError(503, message, kind=SERVER, code="busy", retry_after_s=1.0)
+            raise busy("requests")
         self.running += 1
         self.idle.clear()
         try:

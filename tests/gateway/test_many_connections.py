@@ -14,7 +14,7 @@ from tests.gateway.asking import COMPLETIONS, WAIT_S, body
 from tests.gateway.http_sockets import connected
 from tests.support.gateways import GatewayProcess
 
-IDLE = 1000
+IDLE = 4200  # more than limits.connections, all of one address
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_thousand_idle_connections_keep_nobody_from_answers(
+def test_thousands_of_silent_connections_keep_nobody_from_answers(
     gateway4: GatewayProcess, many_descriptors: None
 ) -> None:
     with ExitStack() as idle:
@@ -34,7 +34,7 @@ def test_a_thousand_idle_connections_keep_nobody_from_answers(
             idle.enter_context(connected(gateway4.host))
         with gateway4.client() as client:
             answer = client.post(COMPLETIONS, json=body(8))
-            assert gateway4.samples()["flowedge_gateway_connections"] > IDLE
+            assert 1000 < gateway4.samples()["flowedge_gateway_connections"] <= 1024
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] == 8
 

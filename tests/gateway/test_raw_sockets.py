@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.gateways import GatewayProcess, gateway_before
 NOWHERE = "127.0.0.1:9"  # a pipeline that is always gone
 SETTINGS = {
     "deadlines": {"headers_s": 0.5, "body_s": 0.5, "idle_s": 1},
-    "limits": {"body_bytes": 4096, "header_bytes": 4096, "headers": 20, "connections": 40},
+    "limits": {"body_bytes": 4096, "header_bytes": 4096, "headers": 20},
 }
 
 
@@ -95,6 +96,131 @@ def test_two_lengths_are_refused(gateway: GatewayProcess) -> None:
     assert exchange(gateway.host, request, b"0\r\n\r\n").status == 400
 
 
+def test_a_body_that_comes_after_its_refusal_does_not_take_the_answer_away(gateway: GatewayProcess) -> None:
+    size = 8 << 20
+    with connected(gateway.host) as connection:
+        connection.sendall(head("POST", CHAT, f"Content-Length: {size}"))
+        connection.sendall(b" " * size)
+        answer = parsed(read_all(connection))
+    assert answer.status == 413
+    assert json.loads(answer.rest)["error"]["code"] == "request_too_large"
+
+
+def test_a_chunk_without_a_length_is_refused(gateway: GatewayProcess) -> None:
+    answer = exchange(gateway.host, CHUNKED, b"5\r\n{}   \r\nzz\r\n")
+    assert (answer.status, answer.headers["connection"]) == (400, "close")
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        pytest.param(["Host: evil.example"], id="two"),
+        pytest.param(["Host: localhost"], id="the same twice"),
+    ],
+)
+def test_two_hosts_are_refused(gateway: GatewayProcess, hosts: list[str]) -> None:
+    assert exchange(gateway.host, head("GET", "/v1/models", *hosts)).status == 400
+
+
+def test_a_url_of_another_host_is_refused(gateway: GatewayProcess) -> None:
+    assert exchange(gateway.host, head("GET", "http://evil.example/v1/models")).status == 400
+    closing = head("GET", "http://LOCALHOST/v1/models", "Connection: close")
+    assert exchange(gateway.host, closing).status == 200
+
+
+def test_a_tunnel_is_refused(gateway: GatewayProcess) -> None:
+    assert exchange(gateway.host, head("CONNECT", "localhost:80")).status == 400
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_offer_of_another_protocol_is_declined(gateway: GatewayProcess, whole: bool) -> None:
+    """As Java's HttpClient and curl --http2 make it."""
+    offer = (
+        "Connection: Upgrade, HTTP2-Settings",
+        "Upgrade: h2c",
+        "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk",
+    )
+    content = b'{"model": "none", "messages": [{"role": "user", "content": "hello"}]}'
+    first = head("POST", CHAT, *offer, f"Content-Length: {len(content)}", "X-Request-Id: first") + content
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+    last = head("POST", CHAT, "Connection: close, Upgrade", "Upgrade: h2c", "Transfer-Encoding: chunked")
+    request = first + last + chunked
+    answers = exchange(
+        gateway.host, *([request] if whole else [request[n : n + 50] for n in range(0, len(request), 50)])
+    )
+    assert (answers.status, answers.headers["x-request-id"]) == (404, "first"), "the body was read"
+    assert answers.rest.count(b"model_not_found") == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", CHAT, "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("HEAD", CHAT, "POST"),
+        ("PUT", "/health", "GET, HEAD"),
+    ],
+)
+def test_another_method_is_refused_with_those_that_there_are(
+    gateway: GatewayProcess, method: str, path: str, allow: str
+) -> None:
+    with gateway.client() as client:
+        answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+
+
+def test_what_can_be_got_has_a_head(gateway: GatewayProcess) -> None:
+    with gateway.client() as client:
+        for path in ("/", "/v1/models", "/health/live", "/static/app.js"):
+            got, headed = client.get(path), client.head(path)
+            assert (headed.status_code, headed.content) == (200, b"")
+            assert headed.headers["content-length"] == got.headers["content-length"]
+        assert client.head("/flowedge/v1/activity").status_code == 200  # and ends, unlike the stream
+        assert client.head("/v1/nothing").status_code == 404
+
+
+def test_answers_to_http_1_0_are_not_chunked(gateway: GatewayProcess) -> None:
+    old = b"GET %b HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    with connected(gateway.host) as connection:
+        connection.sendall(old % b"/flowedge/v1/activity")
+        content = b""
+        while b"\n\n" not in content:
+            content += connection.recv(4096)
+    stream = parsed(content)
+    assert stream.status == 200 and "transfer-encoding" not in stream.headers
+    assert stream.rest.startswith(b"event: ")
+    whole = exchange(gateway.host, old % b"/v1/models")
+    assert json.loads(whole.rest)["object"] == "list"
+
+
+ENCODED = b'{"model": "none", "messages": [{"role": "user", "content": "hello"}]}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "status"),
+    [
+        pytest.param("gzip", gzip.compress(ENCODED), 404, id="gzip"),
+        pytest.param("x-gzip", gzip.compress(ENCODED), 404, id="its old name"),
+        pytest.param("deflate", zlib.compress(ENCODED), 404, id="deflate"),
+        pytest.param("deflate, gzip", gzip.compress(zlib.compress(ENCODED)), 404, id="one in the other"),
+        pytest.param("identity", ENCODED, 404, id="none"),
+        pytest.param("br", b"\x0b\x02", 415, id="brotli"),
+        pytest.param("gzip", ENCODED, 400, id="not gzip"),
+        pytest.param("gzip", gzip.compress(ENCODED)[:-9], 400, id="cut"),
+        pytest.param("gzip", gzip.compress(b" " * (1 << 21)), 413, id="a bomb"),
+    ],
+)
+def test_encoded_bodies(gateway: GatewayProcess, encoding: str, content: bytes, status: int) -> None:
+    with gateway.client() as client:
+        answer = client.post(CHAT, content=content, headers={"content-encoding": encoding})
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+    if status == 404:
+        assert answer.json()["error"]["code"] == "model_not_found"
+    if status == 415:
+        assert answer.headers["accept-encoding"] == "gzip, deflate"
+
+
 def test_pipelined_requests_are_answered_in_order(gateway: GatewayProcess) -> None:
     last = head("GET", "/v1/models", "Connection: close", "X-Request-Id: third")
     requests = [head("GET", "/health/live", f"X-Request-Id: {name}") for name in ("first", "second")]
@@ -111,17 +237,6 @@ def test_an_idle_connection_is_closed(gateway: GatewayProcess) -> None:
     with connected(gateway.host) as connection:
         connection.sendall(head("GET", "/health/live"))
         assert parsed(read_all(connection)).status == 200
-
-
-def test_connections_beyond_the_limit_are_told_so(gateway: GatewayProcess) -> None:
-    with ExitStack() as held:
-        opened = [held.enter_context(connected(gateway.host)) for _ in range(45)]
-        contents = [read_all(connection) for connection in opened[40:]]
-    answers = [parsed(content) for content in contents if content]
-    assert answers and {answer.status for answer in answers} == {503}
-    assert answers[0].headers["retry-after"] == "1"
-    with gateway.client() as client:  # and then the gateway takes connections again
-        assert client.get("/health/live").status_code == 200
 
 
 def test_readiness_names_what_is_gone(gateway: GatewayProcess) -> None:
