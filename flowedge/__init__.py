@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         GrammarError,
         NonFiniteError,
         PeerRefusedError,
+        PipelineNotReadyError,
         PrefixLostError,
         ProtocolError,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "LocalCluster",
     "NonFiniteError",
     "PeerRefusedError",
+    "PipelineNotReadyError",
     "PrefixLostError",
     "ProtocolError",
     "ToolCall",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -53,8 +52,11 @@ class ConfiguredPipeline:
         while True:
             role = self._agent.roles.role
             if role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
-                with contextlib.suppress(FlowEdgeError):  # which is in the log
+                try:
                     await self._assemble()
+                    self._agent.obstacle = ""
+                except FlowEdgeError as error:  # which is in the log
+                    self._agent.obstacle = str(error)
             await asyncio.sleep(self._agent.config.pipeline.look_s)
 
     async def _assemble(self) -> None:

@@ -38,6 +38,18 @@ AskPeers = Annotated[
 ]
 
 
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="Maximum time to wait for the draft node of --peers to set its pipeline up.",
+    ),
+]
+WAIT_S = 120.0
+
+
 def split_peers(text: str) -> list[str]:
     """Return the addresses of a text "host:port,host:port".
 

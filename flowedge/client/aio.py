@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,13 @@ from flowedge.client.conversation import BaseConversation
 from flowedge.client.device import Device, DraftNodeStatus
 from flowedge.client.transcript import Chunk, OnWaiting, StreamedTranscript
 from flowedge.cluster.tls.channels import Connection
-from flowedge.core.errors import CapacityError, DeadlineError, DeviceLostError, FlowEdgeError
+from flowedge.core.errors import (
+    CapacityError,
+    DeadlineError,
+    DeviceLostError,
+    FlowEdgeError,
+    PipelineNotReadyError,
+)
 from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status, passed_deadline
 from flowedge.v1 import agent_pb2
@@ -40,6 +46,7 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
     """
 
     connection: Connection = field(init=False)
+    _answered: bool = field(init=False, default=False)  # whether the agent has ever answered
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +67,7 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
                 limit = f"after {self.silence_s:g} s, the limit given by silence_s"
                 raise DeadlineError(f"device {self.address} had not answered {limit}") from error
             raise self.error_of(error) from error
+        self.note_answer()
         return Device.from_proto(reply)
 
     async def watch(self) -> AsyncGenerator[PipelineActivity, None]:
@@ -74,6 +82,24 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
         except DeadlineError:
             raise self.silent() from None
         raise stream_ended(self.address, "the watch was ended")
+
+    async def await_ready(self, timeout_s: float, on_reason: Callable[[str], None] = lambda _: None) -> None:
+        """Wait until the draft node's pipeline is ready, as `Client.await_ready` does."""
+        stub, reason = GenerationStub(await self.connection.channel()), "its pipeline is not ready"
+        call = stub.Watch(pb.WatchRequest(until_ready=True), timeout=timeout_s)
+        try:
+            async with aclosing(read_replies(call, self.silence_s)) as messages:
+                async for message in messages:
+                    if message.not_ready != reason:
+                        reason = message.not_ready
+                        on_reason(reason)
+        except grpc.aio.AioRpcError as error:
+            if passed_deadline(error):
+                late = f"{reason}; it was not ready within {timeout_s:g} s"
+                raise PipelineNotReadyError(self.address, late) from error
+            raise self.error_of(error) from error
+        except DeadlineError:
+            raise self.silent() from None
 
     async def devices(self) -> list[Device]:
         """Ask the draft node and its stages what they are, as `Client.devices` does."""
@@ -103,10 +129,14 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    def note_answer(self) -> None:
+        """Take note that the agent has answered, so that it speaks as this side does."""
+        self._answered = True
+
     def error_of(self, error: grpc.RpcError) -> FlowEdgeError:
         """Take note of a failed call and return the FlowEdge error behind it."""
         self.connection.note(error)
-        return from_status(error, self.address)
+        return from_status(error, self.address, wants_tls=self.connection.is_plaintext and not self._answered)
 
     def silent(self) -> DeviceLostError:
         """Return the error for a device that gives no sign of life."""
@@ -181,6 +211,7 @@ class RequestEvents:
                 late = f"the answer of {self._client.address} was not complete {limit}"
                 raise DeadlineError(late) from error
             raise self._client.error_of(error) from error
+        self._client.note_answer()
         if not isinstance(event, pb.GenerateEvent):
             raise stream_ended(self._client.address, "the answer was complete")
         return event
@@ -189,6 +220,8 @@ class RequestEvents:
 @dataclass
 class Retries:
     """The further tries that a request has; only a request without any output is sent again.
+
+    A request with any number of tries waits for a pipeline that is being set up, which takes none of them.
 
     Attributes:
         left: number of further tries.
@@ -206,6 +239,8 @@ class Retries:
         """
         if not self.left:
             return None
+        if isinstance(error, PipelineNotReadyError):
+            return error.retry_after_s if (error.retry_after_s or 0.0) < left_s else None
         if isinstance(error, CapacityError):
             if error.retry_after_s is None:
                 return None

@@ -33,7 +33,8 @@ class BaseClient(Generic[AnswerT]):
         timeout_s: seconds that a whole generation may take.
         silence_s: seconds without any message, signs of life included, after which a device is lost.
         retries: how often a request is sent again for which a device was lost, or which found no room and is
-            expected to find some; only before its first event.
+            expected to find some; only before its first event. With 1 or more, a request also waits for a
+            pipeline that is being set up.
         name: the name that the device's certificate must have; any name of the cluster if None.
         cluster_dir: the directory of the credentials to show, as --cluster-dir; the state directory if None.
         security: credentials that are loaded already, instead of `cluster_dir`.

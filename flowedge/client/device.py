@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from flowedge.core.errors import DeviceError
+from flowedge.core.errors import DeviceError, PipelineNotReadyError
 from flowedge.core.pipeline_config import AUTO, ON, PipelineConfig, drafter_label
 from flowedge.device.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
@@ -34,6 +34,7 @@ class Device:
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
         context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
         request_bytes: of a draft node, most bytes of a GenerateRequest as a message; 0 if not known.
+        not_ready: why the pipeline that it leads, or has to lead by its settings, is not ready; "" if it is.
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
     """
 
@@ -62,6 +63,7 @@ class Device:
     waiting: int = 0
     context_tokens: int = 0
     request_bytes: int = 0
+    not_ready: str = ""
     temperature: float | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -161,7 +163,10 @@ class DraftNodeStatus:
 
         Raises:
             DeviceError: when the device is not the draft node of a pipeline.
+            PipelineNotReadyError: while its pipeline is being set up.
         """
+        if device.not_ready:
+            raise PipelineNotReadyError(device.name, device.not_ready)
         if not device.stage_addresses:
             raise DeviceError(device.name, "it is not a draft node; ask the draft node of a pipeline")
         return cls(

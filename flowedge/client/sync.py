@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -63,6 +63,19 @@ class Client(BaseClient["Generation"], AbstractContextManager["Client"]):
         run(self._client.connection.channel())  # which raises its errors here
         return ReadAhead(self._client.watch(), _UNREAD)
 
+    def await_ready(self, timeout_s: float, on_reason: Callable[[str], None] = lambda _: None) -> None:
+        """Wait until the draft node's pipeline is ready; return at once if it is.
+
+        Args:
+            timeout_s: seconds to wait.
+            on_reason: called with the reason why the pipeline is not ready, whenever that changes.
+
+        Raises:
+            DeviceError: when the device is not a draft node.
+            PipelineNotReadyError: when the pipeline is not ready within the time.
+        """
+        run(self._client.await_ready(timeout_s, on_reason))
+
     def devices(self) -> list[Device]:
         """Ask the draft node and its stages, in pipeline order, what they are.
 
@@ -76,6 +89,7 @@ class Client(BaseClient["Generation"], AbstractContextManager["Client"]):
 
         Raises:
             DeviceError: when the agent is not a draft node.
+            PipelineNotReadyError: while its pipeline is being set up.
         """
         return run(self._client.status())
 

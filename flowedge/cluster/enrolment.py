@@ -30,6 +30,7 @@ from flowedge.cluster.member import (
 from flowedge.cluster.revocation import FRESH, read_list
 from flowedge.core.errors import AccessError, BadRequestError, DeviceLostError, FlowEdgeError
 from flowedge.network.address import join_address, split_address
+from flowedge.network.connection_failure import why_of_socket
 from flowedge.network.grpc_status import from_status
 from flowedge.v1 import cluster_pb2 as pb
 from flowedge.v1 import cluster_pb2_grpc
@@ -176,7 +177,7 @@ def _fetch_authority(address: str, expected: str) -> x509.Certificate:
     except ssl.SSLError as error:
         raise AccessError(f"{address} is not an enrolment service: {error.reason or error}") from error
     except OSError as error:
-        raise DeviceLostError(address, f"the connection failed: {error}") from error
+        raise DeviceLostError(address, f"the connection failed: {why_of_socket(error)}") from error
     server = certificates.read_certificate(shown.encode())
     holder = holder_of(server)
     certificates.check_time(holder, utc_now())

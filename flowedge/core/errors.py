@@ -15,11 +15,14 @@ class FlowEdgeError(Exception):
         code: names the class on the wire.
         status: name of the gRPC status that carries the error to a client.
         request: id of the request that the error ended, "" where none is known.
+        retry_after_s: seconds after which the same call is expected to succeed; None where it never will, or
+            nobody knows.
     """
 
     code = "internal"
     status = "INTERNAL"
     request = ""
+    retry_after_s: float | None = None
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -45,16 +48,10 @@ class GrammarError(BadRequestError):
 
 
 class CapacityError(BadRequestError):
-    """A request whose context does not fit the cache, or a model that does not fit the memory.
-
-    Attributes:
-        retry_after_s: seconds after which the same request is expected to find room; None where it never
-            will, or nobody knows.
-    """
+    """A request whose context does not fit the cache, or a model that does not fit the memory."""
 
     code = "capacity"
     status = "RESOURCE_EXHAUSTED"
-    retry_after_s: float | None = None
 
     @classmethod
     def later(cls, problem: str, seconds: float) -> Self:
@@ -147,6 +144,17 @@ class DrainingError(DeviceLostError):
     status = "UNAVAILABLE"
 
 
+class PipelineNotReadyError(DeviceError):
+    """A pipeline that is being set up, for the first time or after it has lost a device; `device` leads it.
+
+    The same call succeeds when the pipeline is ready, so it is worth waiting.
+    """
+
+    code = "not_ready"
+    status = "UNAVAILABLE"
+    retry_after_s = 2.0
+
+
 class DeadlineError(FlowEdgeError):
     """Something that did not happen before its deadline."""
 
@@ -174,7 +182,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in plain:
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError)}
+    of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError, PipelineNotReadyError)}
     return of_device.get(code, DeviceError)(device, reason)
 
 

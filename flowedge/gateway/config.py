@@ -91,7 +91,11 @@ class PoolSettings(SettingsGroup):
         "limits.sessions_per_caller; further ones wait in the gateway.",
     )
     queue_s: Seconds = setting(120.0, "Time that a request waits in the gateway.")
-    most_ask_s: Seconds = setting(60.0, "Longest time after which a pipeline that is gone is asked again.")
+    most_ask_s: Seconds = setting(
+        60.0,
+        "Longest time after which a pipeline is asked again that needs a person; one that has lost a device "
+        "is asked after ask_s at most.",
+    )
 
 
 class AccessSettings(SettingsGroup):

@@ -20,6 +20,7 @@ from flowedge.core.errors import (
     DeadlineError,
     DeviceLostError,
     FlowEdgeError,
+    PipelineNotReadyError,
     PrefixLostError,
 )
 from flowedge.gateway.record import CURRENT
@@ -40,6 +41,7 @@ _OF_CLASS: tuple[tuple[type[FlowEdgeError], int, str, str | None], ...] = (
     (AccessError, 403, "permission_error", ""),
     (DeadlineError, 504, "timeout", "timeout"),
     (DeviceLostError, 503, SERVER, ""),
+    (PipelineNotReadyError, 503, SERVER, ""),
     (PrefixLostError, 503, SERVER, ""),
 )
 """Of a class of errors: status, type and code; with "", the code of the error itself."""
@@ -145,7 +147,7 @@ def _of_flowedge(error: FlowEdgeError) -> ApiError:
         return ApiError(429, text, kind=kind, code="queue_full", retry_after_s=wait_s)
     for cls, status, kind, code in _OF_CLASS:
         if isinstance(error, cls):
-            wait = 1.0 if status == 503 else None
+            wait = error.retry_after_s or 1.0 if status == 503 else None
             return ApiError(
                 status, text, kind=kind, code=error.code if code == "" else code, retry_after_s=wait
             )

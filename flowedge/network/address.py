@@ -15,6 +15,11 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         BadRequestError: when the address has neither form.
     """
+    if "://" in address:
+        raise BadRequestError(
+            f"{address!r} is a URL, as a gateway (flowedge serve) has one for HTTP clients; give the address "
+            "of an agent, host:port, as `flowedge devices` lists it"
+        )
     host, _, port = address.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise BadRequestError(f"{address!r} is not an address of the form host:port")

@@ -19,6 +19,7 @@ from flowedge.core.errors import (
     ProtocolError,
     error_from_code,
 )
+from flowedge.network.connection_failure import TLS_HINT, why_of_grpc
 from flowedge.network.replies import ReplyNotReadError
 
 ERROR_KEY = "flowedge-error-bin"  # trailing metadata: JSON with code, device and reason, and retry_after_s
@@ -37,7 +38,6 @@ _UNCONNECTED = re.compile(
     r"^failed to connect to all addresses; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?"
     r"(?:Failed to connect to remote host: )?(?:connect: )?"
 )
-_TLS_HINT = "; if the device belongs to a cluster, add this machine to it first (flowedge join)"
 
 
 def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
@@ -45,23 +45,28 @@ def to_status(error: FlowEdgeError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     device = error.device if isinstance(error, DeviceError) else ""
     reason = error.reason if isinstance(error, DeviceError) else str(error)
     content: dict[str, Any] = {"code": error.code, "device": device, "reason": reason}
-    if isinstance(error, CapacityError) and error.retry_after_s is not None:
+    if error.retry_after_s is not None:
         content["retry_after_s"] = error.retry_after_s
     return grpc.StatusCode[error.status], str(error), ((ERROR_KEY, json.dumps(content).encode()),)
 
 
-def from_status(error: grpc.aio.AioRpcError | grpc.RpcError, peer: str) -> FlowEdgeError:
-    """Return the error behind a failed call to `peer`, a device's name or address."""
+def from_status(
+    error: grpc.aio.AioRpcError | grpc.RpcError, peer: str, *, wants_tls: bool = False
+) -> FlowEdgeError:
+    """Return the error behind a failed call to `peer`, a device's name or address.
+
+    wants_tls: whether the peer may have closed the connection because it is in plaintext.
+    """
     carried = _carried(error)
     if carried is not None:
         return carried
     call = error if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     code = call.code() if call is not None else None
     details = (call.details() if call is not None else None) or str(error)
-    return _of_status(code, details, peer)
+    return _of_status(code, details, peer, wants_tls)
 
 
-def _of_status(code: grpc.StatusCode | None, details: str, peer: str) -> FlowEdgeError:
+def _of_status(code: grpc.StatusCode | None, details: str, peer: str, wants_tls: bool) -> FlowEdgeError:
     """Return the error for a failed call whose reason gRPC says, not a FlowEdge agent."""
     match code:
         case _ if any(sign in details for sign in _NOT_GRPC):
@@ -70,8 +75,9 @@ def _of_status(code: grpc.StatusCode | None, details: str, peer: str) -> FlowEdg
                 "`flowedge devices` lists the addresses of agents"
             )
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED | grpc.StatusCode.INTERNAL:
-            hint = _TLS_HINT if any(closed in details for closed in _CLOSED) else ""
-            return DeviceLostError(peer, f"the connection failed: {_UNCONNECTED.sub('', details)}{hint}")
+            hint = TLS_HINT if wants_tls and any(closed in details for closed in _CLOSED) else ""
+            why = why_of_grpc(_UNCONNECTED.sub("", details))
+            return DeviceLostError(peer, f"the connection failed: {why}{hint}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineError(f"device {peer} did not answer in time")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -108,7 +114,7 @@ def _carried(error: Any) -> FlowEdgeError | None:
                 carried = error_from_code(
                     str(content["code"]), str(content["device"]), str(content["reason"])
                 )
-                if isinstance(carried, CapacityError) and "retry_after_s" in content:
+                if "retry_after_s" in content:
                     carried.retry_after_s = _checked_wait(content["retry_after_s"])
                 return carried
             except (ValueError, KeyError, TypeError):

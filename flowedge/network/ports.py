@@ -9,6 +9,7 @@ import socket
 
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.network.address import host_ip, join_address, split_address
+from flowedge.network.connection_failure import TLS_HINT, why_of_socket
 
 OTHER_PORT = "end that program, or choose another port"
 
@@ -71,8 +72,10 @@ async def check_http2(address: str, timeout_s: float) -> None:
         await asyncio.wait_for(_first_frame(address), timeout_s)
     except asyncio.TimeoutError as error:
         raise DeviceLostError(address, f"no answer within {timeout_s:g} s") from error
-    except (OSError, asyncio.IncompleteReadError) as error:
-        raise DeviceLostError(address, f"the connection failed: {error}") from error
+    except asyncio.IncompleteReadError as error:
+        raise DeviceLostError(address, f"it closed the connection at once{TLS_HINT}") from error
+    except OSError as error:
+        raise DeviceLostError(address, f"the connection failed: {why_of_socket(error)}") from error
 
 
 async def _first_frame(address: str) -> None:

@@ -159,22 +159,26 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., statistics_json: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("until_ready",)
+    UNTIL_READY_FIELD_NUMBER: _ClassVar[int]
+    until_ready: bool
+    def __init__(self, until_ready: _Optional[bool] = ...) -> None: ...
 
 class PipelineActivity(_message.Message):
-    __slots__ = ("now", "state", "computed", "trees", "incomplete")
+    __slots__ = ("now", "state", "computed", "trees", "incomplete", "not_ready")
     NOW_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     TREES_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    NOT_READY_FIELD_NUMBER: _ClassVar[int]
     now: float
     state: PipelineState
     computed: _containers.RepeatedCompositeFieldContainer[ComputedSegment]
     trees: _containers.RepeatedCompositeFieldContainer[TreeChange]
     incomplete: bool
-    def __init__(self, now: _Optional[float] = ..., state: _Optional[_Union[PipelineState, _Mapping]] = ..., computed: _Optional[_Iterable[_Union[ComputedSegment, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeChange, _Mapping]]] = ..., incomplete: _Optional[bool] = ...) -> None: ...
+    not_ready: str
+    def __init__(self, now: _Optional[float] = ..., state: _Optional[_Union[PipelineState, _Mapping]] = ..., computed: _Optional[_Iterable[_Union[ComputedSegment, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[TreeChange, _Mapping]]] = ..., incomplete: _Optional[bool] = ..., not_ready: _Optional[str] = ...) -> None: ...
 
 class PipelineState(_message.Message):
     __slots__ = ("running", "waiting", "tokens_per_s", "tokens_per_segment", "links")

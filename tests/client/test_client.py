@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -122,8 +123,22 @@ def test_nobody_there() -> None:
     with Client("127.0.0.1:1") as client:
         with pytest.raises(DeviceLostError, match=r"127\.0\.0\.1:1"):
             client.generate("Hi").result()
-        with pytest.raises(DeviceLostError, match=r"^device 127\.0\.0\.1:1: the connection failed: "):
+        expected = "device 127.0.0.1:1: the connection failed: nothing listens there"
+        with pytest.raises(DeviceLostError, match=f"^{re.escape(expected)}"):
             client.describe()
+
+
+def test_the_url_of_a_gateway_is_no_agent() -> None:
+    with pytest.raises(BadRequestError, match=r"is a URL, as a gateway .*give the address of an agent"):
+        Client("http://127.0.0.1:8000")
+
+
+def test_a_name_that_no_machine_has() -> None:
+    with (
+        Client("no-such-machine.invalid:7070") as client,
+        pytest.raises(DeviceLostError, match="has this name"),
+    ):
+        client.describe()
 
 
 @pytest.mark.parametrize(

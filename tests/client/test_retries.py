@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from flowedge.client import Client
-from flowedge.core.errors import BadRequestError, CapacityError, DeviceLostError, DrainingError, FlowEdgeError
+from flowedge.core.errors import (
+    BadRequestError,
+    CapacityError,
+    DeviceLostError,
+    DrainingError,
+    FlowEdgeError,
+    PipelineNotReadyError,
+)
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import Script, chunk, fail, finished, serving, started, waiting
 
@@ -46,6 +53,22 @@ def test_errors_that_another_try_can_mend(error: FlowEdgeError) -> None:
     for times in (1, 2):
         with pytest.raises(type(error)):
             answered(failing(times, error), times - 1)
+
+
+def test_a_pipeline_that_is_being_set_up_is_waited_for() -> None:
+    error = PipelineNotReadyError("d0", "its pipeline is being set up")
+    error.retry_after_s = 0.05
+    assert answered(failing(4, error), 1) == ("Hi", 5), "a wait takes no try"
+    with pytest.raises(PipelineNotReadyError, match="is being set up"):
+        answered(failing(1, error), 0)
+    error.retry_after_s = 30
+    with (
+        serving(failing(9, error)) as (_, address),
+        Client(address, retries=1) as client,
+        pytest.raises(PipelineNotReadyError) as caught,
+    ):
+        client.generate("Hi", timeout_s=5).result()
+    assert caught.value.retry_after_s == 30
 
 
 @pytest.mark.parametrize("error", [BadRequestError("no"), CapacityError("never fits")])

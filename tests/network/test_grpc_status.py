@@ -15,6 +15,7 @@ from flowedge.core.errors import (
     DeviceLostError,
     FlowEdgeError,
     GrammarError,
+    PipelineNotReadyError,
     ProtocolError,
 )
 from flowedge.network.grpc_status import ERROR_KEY, from_status, to_status
@@ -44,6 +45,7 @@ def rpc_error(
         DeviceError("jetson-ä", "it is busy"),
         DeviceLostError("pi", "silent"),
         CapacityError.later("no room", 12.5),
+        PipelineNotReadyError("d0", "its pipeline is being set up"),
     ],
     ids=lambda error: error.code,
 )
@@ -54,8 +56,7 @@ def test_round_trip(error: FlowEdgeError) -> None:
     assert str(back) == str(error)
     if isinstance(error, DeviceError):
         assert isinstance(back, DeviceError) and back.device == error.device
-    if isinstance(error, CapacityError):
-        assert isinstance(back, CapacityError) and back.retry_after_s == error.retry_after_s
+    assert back.retry_after_s == error.retry_after_s
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo, device_name
+from flowedge.agent.roles.pipeline_role import BEING_SET_UP
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.renewable_server import RenewableServer
@@ -46,6 +47,8 @@ class Agent:
         listener: where the connections of links are made; to be closed at the end.
         make_timing: makes the timing of a role that is being taken; called on the event loop.
         member: URI in the device's certificate (see Member.uri); None without a certificate.
+        obstacle: why the pipeline of the settings could not be set up the last time; "" if it could, or there
+            is none.
     """
 
     info: DeviceInfo
@@ -57,6 +60,7 @@ class Agent:
     observer: LiveObserver = UNOBSERVED
     make_timing: MakeTiming = RealTime
     member: str | None = None
+    obstacle: str = ""
     _compute_side: ComputeSide | None = None
 
     @classmethod
@@ -104,6 +108,20 @@ class Agent:
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def not_ready(self) -> str:
+        """Why the pipeline that the device leads, or has to lead by its settings, cannot answer yet.
+
+        "" if it can, or if there is none.
+        """
+        role = self.roles.role
+        if role is not None and role.in_use:
+            return role.not_ready
+        if not self.config.pipeline.model:
+            return ""
+        reason = self.obstacle or ("" if role is None else role.not_ready)
+        return f"{BEING_SET_UP}: {reason}" if reason else BEING_SET_UP
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in the compute thread within the time for loading; see ComputeThread.run."""

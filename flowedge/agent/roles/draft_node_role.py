@@ -19,10 +19,10 @@ from flowedge.agent.roles.coordinator import (
     meet,
     release_stages,
 )
-from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
-from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.errors import BadRequestError, PipelineNotReadyError
 from flowedge.core.log_fields import about
 from flowedge.core.pipeline_config import (
     AUTO,
@@ -107,10 +107,17 @@ class DraftNodeRole(PipelineRole):
             raise
         self._loaded = True
 
+    @property
+    def not_ready(self) -> str:
+        if self.in_use:
+            return "" if self._loaded else BEING_SET_UP
+        lost = None if self._live is None else self._live.lost
+        return f"its pipeline was lost: {lost}"
+
     def serving(self) -> tuple[ObservedDraftNode, DraftModels]:
-        """Return what serves requests. Raises DeviceError while the pipeline is being set up."""
+        """Return what serves requests. Raises PipelineNotReadyError while the pipeline is being set up."""
         if self._live is None or self._models is None or not self._loaded:
-            raise DeviceError(self._agent.name, "its pipeline is still being set up")
+            raise PipelineNotReadyError(self._agent.name, BEING_SET_UP)
         return self._live, self._models
 
     @property
@@ -131,7 +138,7 @@ class DraftNodeRole(PipelineRole):
 
         Raises:
             BadRequestError: when the drafter asks for other taps than the pipeline has.
-            DeviceError: while the pipeline is being set up.
+            PipelineNotReadyError: while the pipeline is being set up.
         """
         live, models = self.serving()
         if drafter.taps != self._taps:

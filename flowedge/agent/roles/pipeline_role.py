@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from flowedge.engine.executors.block_executor import BlockExecutor
     from flowedge.engine.executors.head_executor import HeadExecutor
 
+BEING_SET_UP = "its pipeline is being set up"  # what requests are told meanwhile
+
 
 class PipelineRole(ABC):
     """A part in one pipeline, from the moment it is claimed, before anything is loaded, until it is given up.
@@ -66,6 +68,11 @@ class PipelineRole(ABC):
     def ready(self) -> bool:
         """Whether the role is loaded and its pipeline is whole."""
         return self._loaded and self._live is not None and self._live.alive
+
+    @property
+    def not_ready(self) -> str:
+        """Why the pipeline that the device leads cannot answer; "" if it can, or another device leads it."""
+        return ""
 
     def load(self) -> Load:
         """Return what the device holds now; nothing while the role is being loaded."""

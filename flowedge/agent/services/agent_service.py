@@ -47,6 +47,7 @@ class AgentService(rpc.AgentServicer):
         device = self._agent.info.describe(request.quant)
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
+        device.not_ready = self._agent.not_ready
         return device
 
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:

@@ -25,7 +25,7 @@ from flowedge.agent.services.outgoing_answer import OutgoingAnswer
 from flowedge.agent.services.pipeline_watch import PipelineWatches
 from flowedge.agent.services.prompt_encoding import PromptEncoder
 from flowedge.cluster.tls.guard import caller_key
-from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import DeviceError, FlowEdgeError, PipelineNotReadyError, ProtocolError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.ids import check_request_id, new_request_id, session_of
 from flowedge.core.log_fields import about
@@ -148,14 +148,30 @@ class GenerationService(rpc.GenerationServicer):
             log.failed(error)
             await abort(context, error)
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:  # noqa: ARG002 (it is empty)
-        """Stream what happens in the pipeline, until the caller ends the call or the pipeline ends."""
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:
+        """Stream what happens in the pipeline, until the caller ends the call or the pipeline ends.
+
+        A caller that only waits for the pipeline hears why it is not ready, until it is.
+        """
         try:
-            await self._watches.serve(self._role(), context)
+            if request.until_ready:
+                await self._watches.await_ready(lambda: self._agent.not_ready, context)
+                self._role()  # there may be none
+            else:
+                await self._watches.serve(self._role(), context)
         except FlowEdgeError as error:
             await abort(context, error)
 
     def _role(self) -> DraftNodeRole:
+        """Return the role of the pipeline that answers requests.
+
+        Raises:
+            DeviceError: when the device leads no pipeline.
+            PipelineNotReadyError: while its pipeline is being set up.
+        """
+        not_ready = self._agent.not_ready
+        if not_ready:
+            raise PipelineNotReadyError(self._agent.name, not_ready)
         role = self._agent.roles.role
         if not isinstance(role, DraftNodeRole):
             raise DeviceError(self._agent.name, "it is not a draft node; ask the draft node of a pipeline")

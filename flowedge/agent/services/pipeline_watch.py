@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flowedge.engine.executors.draft_models import DraftModels
 
 MAX_WATCHERS = 8
+MAX_WAITING = 64  # callers that wait until the pipeline is ready
+MOST_REASON = 1000  # characters of the reason why it is not
 PERIOD_S = 0.1  # between two messages
 STATE_S, SILENT_S = 0.5, 1.0  # between two states, and between two messages when nothing happens
 MAX_UNREAD = 20  # messages that wait for a watcher
@@ -129,13 +131,43 @@ class PipelineWatches:
         self._device = device
         self._read_s = read_s
         self._watch: PipelineWatch | None = None
+        self._waiting = 0  # callers of await_ready
+
+    async def await_ready(self, not_ready: Callable[[], str], context: Context) -> None:
+        """Return when the pipeline is ready; until then, send a caller the reason why it is not.
+
+        The reason is sent when it changes, and as a sign of life.
+
+        Args:
+            not_ready: returns the reason, "" when the pipeline is ready or there is none.
+
+        Raises:
+            CapacityError: when too many wait already.
+            UnreadReplyError: when the caller does not take a message in time.
+        """
+        if self._waiting >= MAX_WAITING:
+            raise CapacityError(f"{MAX_WAITING} wait for the pipeline of {self._device} already")
+        self._waiting += 1
+        try:
+            said, said_at = "", 0.0
+            while reason := not_ready():
+                now = time.monotonic()
+                if reason != said or now - said_at >= SILENT_S:
+                    said, said_at = reason, now
+                    await send_reply(
+                        context, pb.PipelineActivity(now=now, not_ready=reason[:MOST_REASON]), self._read_s
+                    )
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            self._waiting -= 1
 
     async def serve(self, role: DraftNodeRole, context: Context) -> None:
         """Send a watcher messages until it ends the call, or the role ends.
 
         Raises:
             CapacityError: when too many watch already.
-            DeviceError: while the pipeline is being set up, and when the watch has failed.
+            DeviceError: when the watch has failed.
+            PipelineNotReadyError: while the pipeline is being set up.
             UnreadReplyError: when the watcher does not take a message in time.
         """
         live, models = role.serving()

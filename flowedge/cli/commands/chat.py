@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowedge.cli.options import (
+    WAIT_S,
     ClusterDir,
     Insecure,
     Peers,
+    Wait,
     choose_drafting,
     split_peers,
 )
@@ -36,6 +38,7 @@ def chat(
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this chat."),
     ] = None,
     peers: Peers = None,
+    wait: Wait = WAIT_S,
     options: Annotated[
         Typed,
         OptionsOf(
@@ -78,7 +81,7 @@ def chat(
     system = options.pop("system")
     chosen = GenerateOptions(strategy=drafting.strategy, fit_context=True, **options)
     agents = None if peers is None else tuple(split_peers(peers))
-    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents)
+    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, wait_s=wait)
     screen = AnswerScreen(quiet=quiet)
     Preflight(request, chosen, (), check=False).run()
     if load is not None:

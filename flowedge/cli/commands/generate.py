@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from flowedge.cli.options import (
+    WAIT_S,
     ClusterDir,
     Insecure,
     Peers,
+    Wait,
     choose_drafting,
     local_path,
     split_peers,
@@ -47,6 +49,7 @@ def generate(
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this run."),
     ] = None,
     peers: Peers = None,
+    wait: Wait = WAIT_S,
     options: Annotated[Typed, OptionsOf(GenerateOptions, without=OF_PROGRAMS)],
     middle: Annotated[
         str | None,
@@ -122,7 +125,9 @@ def generate(
     asked = GenerateOptions(**(options | checked))
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     agents = None if peers is None else tuple(split_peers(peers))
-    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, middles=middles)
+    request = requested_pipeline(
+        pipeline, drafting, stages=stages, peers=agents, middles=middles, wait_s=wait
+    )
     screen = AnswerScreen(quiet=quiet)
     preflight = Preflight(request, asked, questions, check=check, json_file=json_file)
     preflight.run()

@@ -130,7 +130,7 @@ def serve_pipelines(
         log_lines()
     drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
     agents = None if peers is None else tuple(split_peers(peers))
-    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents)
+    request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, wait_s=None)
     if settings.pipelines.file is not None and (stages is not None or peers is not None):
         raise BadRequestError("give --stages or --peers, or the file of --pipelines, which names its agents")
     names = (name or "", tuple(alias or ()))

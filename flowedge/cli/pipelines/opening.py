@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError, PlannedPipeline
@@ -38,7 +39,7 @@ def open_planned(
             address, *others = [agent.address for agent in cluster.agents]
             planned = PlannedPipeline(address, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
-            planned = _on_peers(request, request.peers)
+            planned = _on_peers(request, request.peers, report)
         else:
             from flowedge.cli.pipelines.network import plan_on_network  # noqa: PLC0415 (only a search needs it)
 
@@ -52,13 +53,22 @@ def open_planned(
         yield planned
 
 
-def _on_peers(request: PipelineRequest, peers: tuple[str, ...]) -> PlannedPipeline:
+def _on_peers(request: PipelineRequest, peers: tuple[str, ...], report: OnProgress) -> PlannedPipeline:
+    """Plan the pipeline of named agents; wait for a draft node that sets its pipeline up by itself."""
     with Client(peers[0]) as client:
         device = client.describe()
+        if device.not_ready and request.wait_s is None:  # the caller waits by itself
+            wanted = None if request.is_made_already else request.spec(peers[0], peers[1:])
+            return PlannedPipeline(peers[0], wanted, ready=True)
+        if device.not_ready and request.wait_s:
+            report(device.name, f"waiting for its pipeline, {request.wait_s:g} s at most (--wait)")
+            client.await_ready(request.wait_s, partial(report, device.name))
+            device = client.describe()
     if len(peers) == 1:
         if not device.stage_addresses:
             raise BadRequestError(
-                f"{peers[0]} is not a draft node; name the draft node first, then the stages in order"
+                f"{peers[0]} is not a draft node (its role: {device.role}); name the draft node first, then "
+                "the stages in order"
             )
         if request.split and request.split != device.stage_layers:
             layers = ",".join(map(str, device.stage_layers))

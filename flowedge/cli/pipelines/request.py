@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowedge.agent.local_cluster import check_local_stages
-from flowedge.cli.options import DraftingChoice, local_path
+from flowedge.cli.options import WAIT_S, DraftingChoice, local_path
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
@@ -21,6 +21,8 @@ class PipelineRequest(PipelineConfig):
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
         middles: middle models of a hierarchy, the smallest first.
+        wait_s: seconds to wait for a named draft node whose pipeline is being set up; None for a caller that
+            goes on without it.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -30,6 +32,7 @@ class PipelineRequest(PipelineConfig):
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
+    wait_s: float | None = WAIT_S
 
     def model_post_init(self, _: Any, /) -> None:
         if self.stages is not None and self.peers is not None:

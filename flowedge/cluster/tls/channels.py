@@ -18,6 +18,8 @@ from flowedge.cluster.certificates import renewal_time, utc_now
 from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.cluster.process import Security, security_for
 from flowedge.cluster.tls.peer_verification import VerifiedPeer, refuse_peer, verify_peer
+from flowedge.core.errors import AccessError
+from flowedge.network.connection_failure import check_name
 
 Options = Sequence[tuple[str, Any]]
 _MAX_CHANNELS = 2  # calls on the previous channel may still be running
@@ -52,7 +54,11 @@ async def open_verified(
 ) -> tuple[grpc.aio.Channel, VerifiedPeer | None]:
     """Open a channel as `open_channel`; also return the peer, None in plaintext."""
     if security.store is None:
-        security.check_plaintext(address)
+        try:
+            security.check_plaintext(address)
+        except AccessError:
+            await check_name(address)  # of a machine that there is not, nothing else is worth saying
+            raise
         plain = grpc.aio.insecure_channel(address, options=options)
         return _carrying(plain, security.secret), None
     peer = await verify_peer(address, security.check_valid(utc_now()), name)
@@ -90,6 +96,11 @@ class Connection:
     _lost: bool = field(default=False, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
+
+    @property
+    def is_plaintext(self) -> bool:
+        """Whether it was opened in plaintext."""
+        return self._opened is not None and self._peer is None
 
     async def channel(self) -> grpc.aio.Channel:
         """The channel for the next call. Errors as `open_channel`; ValueError after `close`."""

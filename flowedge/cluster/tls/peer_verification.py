@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.cluster.member import CertificateHolder
 from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
 from flowedge.network.address import split_address
+from flowedge.network.connection_failure import why_of_socket
 from flowedge.network.log_rate import LimitedLog
 
 ANSWER_S = 5.0  # deadline of connection and handshake
@@ -84,10 +84,8 @@ def _failed(address: str, error: OSError | asyncio.TimeoutError) -> AccessError 
         return refuse_peer(address, _handshake_reason(error))
     if isinstance(error, asyncio.TimeoutError):
         reason = f"no answer within {ANSWER_S:g} s"
-    elif error.errno is not None and error.errno > 0:
-        reason = f"[Errno {error.errno}] {os.strerror(error.errno)}"  # asyncio would repeat the address
     else:
-        reason = str(error) or type(error).__name__
+        reason = why_of_socket(error)
     return DeviceLostError(address, f"the connection failed: {reason}")
 
 

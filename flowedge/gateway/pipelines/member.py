@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from flowedge.client.aio import AsyncClient
 from flowedge.client.assembly import assemble_async
 from flowedge.client.device import IDLE, Device
-from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import (
+    DeadlineError,
+    DeviceError,
+    FlowEdgeError,
+    PipelineNotReadyError,
+    ProtocolError,
+)
 from flowedge.core.log_fields import about
 from flowedge.gateway.config import PoolSettings
 from flowedge.gateway.pipelines.served import PipelineEntry, name_of
@@ -56,6 +64,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     Attributes:
         leases: requests of this gateway that it answers or queues.
         problem: why it cannot answer; "" if it can.
+        not_ready: whether that is because it is being set up.
         device: its draft node, as it answered last; None before.
         progress: what each device does while the pipeline is set up, by the device's name.
     """
@@ -64,6 +73,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self._entry, self._settings = entry, settings
         self.leases = 0
         self.problem = _NOT_ASKED
+        self.not_ready = True
         self.device: Device | None = None
         self.progress: dict[str, SetUpProgress] = {}
         self.client = PipelineClient(
@@ -73,6 +83,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
             model=entry.model,
         )
         self._leases_when_asked = 0
+        self._most_wait_s = settings.ask_s
         self._wait_s = _FIRST_WAIT_S
         self._next_at = time.monotonic()
         self._wake = asyncio.Event()
@@ -126,7 +137,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
 
     def failed(self, error: Exception) -> None:
         """Take the pipeline out of the choice until it has been asked how it is."""
-        self._become(str(error))
+        self._fail(error)
         self._wake.set()
 
     async def __aenter__(self) -> PoolMember:
@@ -143,14 +154,30 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
 
     async def _describe_regularly(self) -> None:
         while True:
-            self._wait_s = (
-                self._settings.ask_s if self.ready else min(self._wait_s * 2, self._settings.most_ask_s)
-            )
+            self._wait_s = self._settings.ask_s if self.ready else min(self._wait_s * 2, self._most_wait_s)
             self._next_at = time.monotonic() + self._wait_s
-            if await set_within(self._wait_s, self._wake):
-                self._wake.clear()
-                self._wait_s = _FIRST_WAIT_S
+            async with self._woken_when_ready():
+                if await set_within(self._wait_s, self._wake):
+                    self._wake.clear()
+                    self._wait_s = _FIRST_WAIT_S
             await self._ask()
+
+    @asynccontextmanager
+    async def _woken_when_ready(self) -> AsyncIterator[None]:
+        """Have the draft node tell when the pipeline that it sets up is ready, while the context lasts."""
+
+        async def wait() -> None:
+            with contextlib.suppress(FlowEdgeError):  # the pipeline is asked again in any case
+                await self.client.await_ready(self._wait_s, self._become)
+                self._wake.set()
+
+        waiting = [asyncio.create_task(wait())] if self.not_ready else []
+        try:
+            yield
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _ask(self) -> None:
         """Ask the draft node how it is; have it set up its pipeline if it is idle and the spec is known."""
@@ -161,12 +188,12 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
                     f"{device.name} speaks version {device.protocol_version} of the protocol, this gateway "
                     f"{PROTOCOL_VERSION}; install the same version of FlowEdge on both"
                 )
-            if device.role == IDLE and self._entry.spec is not None:
+            if device.role == IDLE and not device.not_ready and self._entry.spec is not None:
                 await self._set_up()
                 device = await self._describe()
             self._take(device)
         except (FlowEdgeError, ValueError) as error:
-            self._become(str(error))
+            self._fail(error)
 
     async def _describe(self) -> Device:
         return await within(self._settings.ask_limit_s, self.client.describe(), "no answer")
@@ -174,6 +201,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     async def _set_up(self) -> None:
         spec = self._entry.spec
         assert spec is not None
+        self.not_ready = True
         self._become("it is being set up")
         try:
             await assemble_async(spec, self._report, on_transfer=self._transferred)
@@ -193,17 +221,32 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
 
         Raises:
             DeviceError: when it has no pipeline, or that of another model.
+            PipelineNotReadyError: while its pipeline is being set up.
         """
         self.device = device
         spec = self._entry.spec
+        if device.not_ready:
+            raise PipelineNotReadyError(device.name, device.not_ready)
         if not device.stage_addresses:
-            raise DeviceError(device.name, f"it is {device.role} and no draft node")
+            part = "it has no part in a pipeline" if device.role == IDLE else f"it is a {device.role}"
+            raise DeviceError(device.name, f"{part}; name the draft node of a pipeline, or set one up")
         if spec is not None and not spec.is_served_by(device):
             raise DeviceError(device.name, f"it serves another pipeline, of {device.model}")
         if not self._entry.model:
             self.client.model = name_of(device.model)
         self._leases_when_asked = self.leases
+        self.not_ready = False
         self._become("")
+
+    def _fail(self, error: Exception) -> None:
+        """Take note why the pipeline cannot answer.
+
+        A device that is gone or busy may be back at any moment; any other error may need a person.
+        """
+        self.not_ready = isinstance(error, PipelineNotReadyError)
+        of_device = isinstance(error, DeviceError | DeadlineError)
+        self._most_wait_s = self._settings.ask_s if of_device else self._settings.most_ask_s
+        self._become(str(error))
 
     def _become(self, problem: str) -> None:
         if problem and not self.problem:

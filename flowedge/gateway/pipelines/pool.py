@@ -14,6 +14,7 @@ from flowedge.core.errors import (
     CapacityError,
     DeviceError,
     FlowEdgeError,
+    PipelineNotReadyError,
     PrefixLostError,
     ProtocolError,
 )
@@ -109,12 +110,16 @@ class PipelinePool:
         """Return the model of this name or alias.
 
         Raises:
+            ApiError: with status 503, while a pipeline whose model is not known yet is being set up.
             UnknownModelError: when there is none.
         """
         models = self.models()
         for model in models:
             if name == model.name or name in model.aliases:
                 return model
+        unknown = [member for member in self._members if not member.model and member.not_ready]
+        if unknown:
+            raise _none_ready(f"whether there is a model {name[:200]!r} is not known yet", unknown)
         raise UnknownModelError(name, [model.name for model in models])
 
     @property
@@ -231,14 +236,7 @@ class PipelinePool:
         members = [member for member in self._members if member.model == model.name]
         ready = [member for member in members if member.ready and member.label not in exclude]
         if not ready:
-            reasons = "; ".join(f"{member.label}: {member.problem or 'it failed'}" for member in members)
-            raise ApiError(
-                503,
-                f"no pipeline of {model.name} can answer now: {reasons}",
-                kind=SERVER,
-                code="no_pipeline",
-                retry_after_s=min(member.next_query_s for member in members),
-            )
+            raise _none_ready(f"no pipeline of {model.name} can answer now", members)
         return ready
 
     def _least_loaded(self, ready: list[PoolMember]) -> PoolMember:
@@ -256,6 +254,21 @@ class PipelinePool:
             self._created,
             min(contexts, default=None),
         )
+
+
+def _none_ready(problem: str, members: Sequence[PoolMember]) -> ApiError:
+    """Return the error of a request that no pipeline can answer; some may be about to be ready."""
+    reasons = "; ".join(f"{member.label}: {member.problem or 'it failed'}" for member in members)
+    not_ready = any(member.not_ready for member in members)
+    return ApiError(
+        503,
+        f"{problem}: {reasons}",
+        kind=SERVER,
+        code=PipelineNotReadyError.code if not_ready else "no_pipeline",
+        retry_after_s=(
+            PipelineNotReadyError.retry_after_s if not_ready else min(m.next_query_s for m in members)
+        ),
+    )
 
 
 def _queue_full(model: ServedModel, waiting: int, seconds: float) -> ApiError:

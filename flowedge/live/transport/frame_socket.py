@@ -17,6 +17,7 @@ from functools import cache
 from typing import Protocol
 
 from flowedge.live.transport.frame_reader import FrameReader
+from flowedge.network.connection_failure import why_of_socket
 from flowedge.protocol.wire import Frame
 
 
@@ -287,4 +288,5 @@ class FrameSocket:
 
 
 def _reason(error: OSError) -> str:
-    return str(getattr(error, "reason", "") or error.strerror or error)
+    reason = getattr(error, "reason", "")  # of TLS
+    return str(reason) if reason else why_of_socket(error)

@@ -26,6 +26,7 @@ from flowedge.live.transport.connecting import connect
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
 from flowedge.network.address import join_address, split_address
+from flowedge.network.connection_failure import why_of_grpc, why_of_socket
 from flowedge.network.deadline import within
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
@@ -209,7 +210,7 @@ async def _made(
         if isinstance(error, DeadlineError):
             text = f"{error}; a firewall may be between: open that port (agent.links_port)"
             raise DeviceLostError(address, text) from error
-        raise DeviceLostError(address, f"the connection to {there} failed: {error}") from error
+        raise DeviceLostError(address, f"the connection to {there} failed: {why_of_socket(error)}") from error
 
 
 async def _end_of(call: Call, peer: str) -> FlowEdgeError:
@@ -221,7 +222,8 @@ async def _end_of(call: Call, peer: str) -> FlowEdgeError:
         told = from_status(error, peer)
         if isinstance(told, DrainingError) or not isinstance(told, DeviceLostError):
             return told
-        return DeviceLostError(peer, f"the connection failed: {error.details() or error.code().name}")
+        why = why_of_grpc(error.details() or error.code().name)
+        return DeviceLostError(peer, f"the connection failed: {why}")
     except asyncio.InvalidStateError as error:
         return DeviceLostError(peer, f"the connection failed: {error}")
     return DeviceLostError(peer, "it closed the connection")
