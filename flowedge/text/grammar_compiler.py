@@ -65,7 +65,10 @@ class GrammarCompiler:
         limits = LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, step_max_items=_MAX_STEP_ITEMS, verbose_errors=False
         )
-        text = _llguidance_text(LLMatcher, source)
+        try:
+            text = _llguidance_text(LLMatcher, source)
+        except (ValueError, RecursionError) as error:  # such as a schema that is nested too deep
+            raise GrammarError(f"{source.parameter} cannot be used: {_shortened(str(error))}") from error
         tokenizer = self._read_tokenizer()
         compiled = LLMatcher(tokenizer, text, log_level=0, limits=limits)
         if compiled.is_error():

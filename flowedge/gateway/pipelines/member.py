@@ -10,20 +10,25 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from flowedge.client.aio import AsyncClient
+from flowedge.client.aio import AsyncClient, AsyncGeneration
 from flowedge.client.assembly import assemble_async
 from flowedge.client.device import IDLE, Device
+from flowedge.client.transcript import OnWaiting
 from flowedge.core.errors import (
+    AccessError,
     DeadlineError,
     DeviceError,
+    DeviceLostError,
     FlowEdgeError,
     PipelineNotReadyError,
     ProtocolError,
 )
 from flowedge.core.log_fields import about
 from flowedge.gateway.config import PoolSettings
+from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.served import PipelineEntry, name_of
 from flowedge.network.deadline import set_within, within
+from flowedge.v1 import generation_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.fetch.progress import FetchProgress
 
@@ -40,10 +45,30 @@ class PipelineClient(AsyncClient):
     Attributes:
         pipeline: name of the pipeline, for metrics.
         model: name of its model, as clients know it.
+        request_bytes: most bytes of a request that the draft node takes; 0 where it does not tell.
     """
 
     pipeline: str = ""
     model: str = ""
+    request_bytes: int = 0
+
+    def _start(
+        self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
+    ) -> AsyncGeneration:
+        """Send a request.
+
+        Raises:
+            ApiError: with status 413, when it is larger than the draft node takes.
+        """
+        size = request.ByteSize()
+        if self.request_bytes and size > self.request_bytes:
+            raise ApiError(
+                413,
+                f"the prompt with its options has {size} bytes; the pipeline takes {self.request_bytes}; "
+                "send less",
+                code="request_too_large",
+            )
+        return super()._start(request, seconds, on_waiting)
 
 
 @dataclass(frozen=True)
@@ -136,8 +161,13 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         return {**known, "sessions": self.device.sessions, "waiting": self.device.waiting}
 
     def failed(self, error: Exception) -> None:
-        """Take the pipeline out of the choice until it has been asked how it is."""
-        self._fail(error)
+        """Ask the pipeline how it is, because a request has failed.
+
+        A pipeline that has lost a device is left out until it has answered. Any other error may be of the
+        request alone.
+        """
+        if isinstance(error, DeviceLostError | PipelineNotReadyError | AccessError):
+            self._fail(error)
         self._wake.set()
 
     async def __aenter__(self) -> PoolMember:
@@ -234,6 +264,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
             raise DeviceError(device.name, f"it serves another pipeline, of {device.model}")
         if not self._entry.model:
             self.client.model = name_of(device.model)
+        self.client.request_bytes = device.request_bytes
         self._leases_when_asked = self.leases
         self.not_ready = False
         self._become("")

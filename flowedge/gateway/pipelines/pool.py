@@ -67,7 +67,7 @@ class SlotQueue:
 _LOOK_S = 1.0  # between two looks of a waiting request at the pipelines
 
 _OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
-"""Errors after which another pipeline may answer, and this one is asked how it is."""
+"""Errors after which another pipeline may answer, and this one is asked how it is; see PoolMember.failed."""
 
 
 class PipelinePool:
