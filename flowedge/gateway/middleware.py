@@ -194,7 +194,9 @@ class RequestMiddleware:
         """Log and count a request that has ended."""
         record.outcome = record.outcome or ("ok" if record.status < 400 else f"http_{record.status}")
         self._gateway.metrics.ended(record)
-        quiet = record.endpoint in OPEN_PATHS and record.status < 400
+        # A page loads twenty files, and a monitor asks every few seconds.
+        usual = record.endpoint in OPEN_PATHS or record.endpoint.startswith("/static/")
+        quiet = usual and record.status < 400
         fields = about(
             event="http_request",
             request=record.request_id,

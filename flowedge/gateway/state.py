@@ -18,7 +18,7 @@ from flowedge.gateway.errors import SERVER, ApiError, busy
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.pipelines.pool import PipelinePool
 
-MOST_ASKERS = 4096  # answers whose askers are remembered
+MOST_ASKERS = 1024  # answers whose askers are remembered
 
 
 class Gateway:
@@ -72,7 +72,12 @@ class Gateway:
                 self.idle.set()
 
     def note_asker(self, answers: Sequence[str], key: str) -> None:
-        """Note the name of the key that asks for answers, by the ids that draft nodes know them by."""
+        """Note the name of the key that asks for answers, by the ids that draft nodes know them by.
+
+        Where no key is needed, everybody may read every answer, and nothing is noted.
+        """
+        if not self.keys.required:
+            return
         for answer in answers:
             self._askers[answer] = key if self._askers.pop(answer, key) == key else None
         while len(self._askers) > MOST_ASKERS:

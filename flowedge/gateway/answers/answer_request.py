@@ -95,7 +95,9 @@ class AnswerRequest:
             try:
                 async with AsyncExitStack() as stack:
                     client = await self._leased(stack, failed)
-                    answers = RunningAnswers(client, self.planned, self.request_id, self.deadline)
+                    answers = RunningAnswers(
+                        client, self.planned, self.request_id, self.deadline, self._at_once
+                    )
                     stack.push_async_callback(self._end, answers)
                     self.gateway.note_asker(answers.names, self.caller.name)
                     await answers.begin()
@@ -106,6 +108,11 @@ class AnswerRequest:
                 if client is None or begun or not may_go_elsewhere(error):
                     raise
                 failed[client.pipeline] = error
+
+    @property
+    def _at_once(self) -> int:
+        """The number of answers at the draft node at the same time; more wait for these."""
+        return self.gateway.settings.pipelines.requests_each
 
     async def _leased(self, stack: AsyncExitStack, failed: Mapping[str, FlowEdgeError]) -> PipelineClient:
         """Return the client of a pipeline that has not failed, leased while the stack lasts.
@@ -120,7 +127,7 @@ class AnswerRequest:
                 self.model,
                 self.caller,
                 exclude=failed,
-                answers=len(self.planned),
+                answers=min(self._at_once, len(self.planned)),
                 wait_s=self.deadline.left_s,
             )
             return await stack.enter_async_context(lease)

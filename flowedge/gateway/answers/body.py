@@ -103,7 +103,8 @@ def read_body(model: type[BodyT], text: bytes) -> BodyT:
             is too large, or when a parameter is unknown, not supported, missing or wrong.
     """
     try:
-        content = from_json(text, allow_inf_nan=False)
+        # Values are not cached: the parser would hold the latest 16,384 short texts of all clients.
+        content = from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(content, dict):

@@ -44,7 +44,7 @@ class RunningAnswers:
     """The answers of one request.
 
     Attributes:
-        generations: the answers in the order in which they were planned.
+        generations: the answers that were started, in the order in which they were planned.
         names: the ids by which the draft node knows them.
         pipeline: name of the pipeline.
         fingerprint: changes with the model and with the version of FlowEdge.
@@ -56,20 +56,21 @@ class RunningAnswers:
         planned: Sequence[PlannedAnswer],
         request_id: str,
         deadline: AnswerDeadline,
+        at_once: int,
     ) -> None:
-        """Start the answers; see PlannedAnswer.start for the errors."""
+        """Start answers, at most so many at the same time; see PlannedAnswer.start for the errors."""
         self.pipeline = client.pipeline
         self.fingerprint = fingerprint_of(client)
-        self._planned = planned
+        self._client, self._planned, self._deadline = client, planned, deadline
         self.generations: list[AsyncGeneration] = []
         self.names = _names(request_id, len(planned))
-        for name, each in zip(self.names, planned, strict=True):
-            self.generations.append(each.start(client, name, deadline.left_s + _GRACE_S))
+        for _ in range(min(at_once, len(planned))):
+            self._start_next()
         self._tokens = [0] * len(planned)  # of the chunks so far
         self._reasoning = [0] * len(planned)  # of these, until the end of the reasoning
         self._first: PlacedChunk | None = None
         self._merged = self._of_several() if len(planned) > 1 else self._of_one()
-        self._deadline, self._expired = deadline, False
+        self._expired = False
         self._timer = asyncio.get_running_loop().call_later(deadline.left_s, self._expire)
 
     async def begin(self) -> None:
@@ -98,7 +99,7 @@ class RunningAnswers:
                 planned.place, len(answer.prompt_ids), len(answer.token_ids), reasoning, answer.statistics
             )
             for planned, answer, reasoning in zip(
-                self._planned, self.generations, self._reasoning, strict=True
+                self._planned, self.generations, self._reasoning, strict=False
             )
         ]
         return RequestUsage(answers, self.pipeline)
@@ -109,6 +110,11 @@ class RunningAnswers:
         for generation in self.generations:
             generation.close()
         await self._merged.aclose()
+
+    def _start_next(self) -> None:
+        number = len(self.generations)
+        seconds = self._deadline.left_s + _GRACE_S
+        self.generations.append(self._planned[number].start(self._client, self.names[number], seconds))
 
     def _expire(self) -> None:
         """Cancel the answers when their time is over."""
@@ -136,27 +142,30 @@ class RunningAnswers:
         yield 0, None
 
     async def _of_several(self) -> AsyncGenerator[PlacedChunk, None]:
-        """Yield the chunks of all answers; the first error ends the others."""
+        """Yield the chunks of all answers, each of which makes room for one that waits; an error ends all."""
         # Without a limit: the answers' own limits bound what waits, and a slow client is cut off.
         ready: asyncio.Queue[PlacedChunk | asyncio.Task[None]] = asyncio.Queue()
 
-        async def take(place: int, generation: AsyncGeneration) -> None:
-            async for chunk in generation:
+        async def take(place: int) -> None:
+            async for chunk in self.generations[place]:
                 ready.put_nowait((place, chunk))
             ready.put_nowait((place, None))
 
-        tasks = [asyncio.create_task(take(*each)) for each in enumerate(self.generations)]
-        for task in tasks:
-            task.add_done_callback(ready.put_nowait)
+        tasks: list[asyncio.Task[None]] = []
         try:
-            running = len(tasks)
-            while running:
+            ended = 0
+            while ended < len(self._planned):
+                while len(tasks) < len(self.generations):
+                    tasks.append(asyncio.create_task(take(len(tasks))))
+                    tasks[-1].add_done_callback(ready.put_nowait)
                 found = await ready.get()
                 if isinstance(found, tuple):
                     yield found
-                else:
-                    found.result()
-                    running -= 1
+                    continue
+                found.result()
+                ended += 1
+                if len(self.generations) < len(self._planned):
+                    self._start_next()
         finally:
             for task in tasks:
                 task.cancel()

@@ -136,7 +136,7 @@ async def _events(asked: AnswerRequest, body: CompletionBody) -> AsyncIterator[s
     async with asked.running() as answers:
         head = AnswerHead(new_id("cmpl-"), _KIND, asked.model, answers.fingerprint)
         writer = ChunkWriter(head, _KIND, includes_usage=body.includes_usage)
-        offsets = [0] * len(answers.generations)  # characters of each answer's tokens so far
+        offsets = [0] * len(asked.planned)  # characters of each answer's tokens so far
         echoed: set[int] = set()
         async for place, chunk in answers.chunks():
             answer = answers.generations[place]

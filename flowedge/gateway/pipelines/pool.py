@@ -166,7 +166,7 @@ class PipelinePool:
         Args:
             model: name or alias.
             exclude: names of pipelines that have failed the request already.
-            answers: number of answers that the request asks for at once.
+            answers: number of answers that run at once, at most `requests_each`.
             wait_s: seconds that the request may wait, if they are fewer than the settings allow.
 
         Raises:
@@ -214,7 +214,7 @@ class PipelinePool:
         try:
             while True:
                 ready = self._ready(model, exclude)
-                room = max(self._settings.requests_each - answers, 0)
+                room = self._settings.requests_each - answers
                 free = [member for member in ready if member.leases <= room]
                 is_first = not queue.goes_before(rank) if turn is None else queue.is_first(turn)
                 if free and is_first:

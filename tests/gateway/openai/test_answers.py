@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,6 +48,32 @@ def test_the_likeliest_answer_is_that_of_transformers(official: OpenAI) -> None:
     assert answer.choices[0].message.content == text
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(prompt)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_more_answers_than_a_draft_node_takes_at_once(served: GatewayHere, stream: bool) -> None:
+    asked = {
+        "model": "bundled",
+        "prompt": "def add(",
+        "max_tokens": 2,
+        "temperature": 1.0,
+        "ignore_eos": True,
+    }
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    with served.client() as client:
+        many = client.post("/v1/completions", json={**asked, "n": 64, "seed": 5, "stream": stream, **usage})
+        assert many.status_code == 200, many.text
+        last = client.post("/v1/completions", json={**asked, "seed": 5 + 63}).json()
+    if stream:
+        events = [json.loads(line[6:]) for line in many.text.splitlines() if line.startswith("data: {")]
+        texts, tokens = [""] * 64, events[-1]["usage"]["completion_tokens"]
+        for choice in (choice for event in events for choice in event["choices"]):
+            texts[choice["index"]] += choice["text"]
+    else:
+        texts = [choice["text"] for choice in many.json()["choices"]]
+        tokens = many.json()["usage"]["completion_tokens"]
+    assert (len(texts), tokens) == (64, 128)
+    assert texts[63] == last["choices"][0]["text"]
 
 
 def test_clients_at_once_get_the_answers_they_get_alone(gateway4: GatewayProcess, cluster4: str) -> None:
