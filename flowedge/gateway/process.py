@@ -23,7 +23,7 @@ from flowedge.cluster.process import current
 from flowedge.core.errors import BadRequestError
 from flowedge.core.log_fields import about
 from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
-from flowedge.gateway import ollama, openai, status_routes
+from flowedge.gateway import ollama, openai, openapi, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
 from flowedge.gateway.config import GatewaySettings, ListenSettings
@@ -50,6 +50,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     openai.router,
     ollama.router,
     page.router,
+    openapi.router,
 )
 """The routers of all endpoints; the first that has a route for a path answers."""
 _EXPOSED = ["x-request-id", "retry-after"]
@@ -62,6 +63,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
+    openapi.describe(app)
     app.add_middleware(RequestMiddleware, gateway=gateway, endpoints=EndpointNames(app.routes))
     origins = gateway.settings.http.cors_origins
     if origins:

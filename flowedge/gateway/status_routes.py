@@ -15,7 +15,7 @@ from flowedge.version import VERSION
 
 PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter()
 models_router = APIRouter(prefix="/v1", dependencies=[Depends(authorised)])
 
 

@@ -46,12 +46,6 @@ class ShowBody(RequestBody):
     name: str = ""
 
 
-@router.head("/")
-async def alive() -> Response:
-    """Answer a client that asks whether somebody listens."""
-    return Response()
-
-
 @router.get("/api/version")
 async def version() -> dict[str, str]:
     return {"version": OLLAMA_VERSION}
