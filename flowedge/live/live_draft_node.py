@@ -85,6 +85,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._refusing: DrainingError | None = None
         self._links = {route: RouteLinks(timing, self._sender()) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
+        self._moved = dict.fromkeys(machine.routes, time.monotonic())  # when it last brought anything back
         self._watch: asyncio.Task[None] | None = None
         self._handover = OutputHandover(self._lock, self._on_loop, self._deliver)
 
@@ -166,7 +167,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
                 self._observer.counted(WorkCounts(refused=Counter((reason,))))
                 raise
             waiting = self._machine.admission.is_waiting(session.name)
-            running = self._running[session.name] = RunningRequest(session.name, waiting=waiting)
+            running = self._running[session.name] = RunningRequest(session, waiting=waiting)
         self.timeline.add(session.name, REQUEST, began, began)
         if not waiting:
             self._note_opened(0.0)
@@ -202,6 +203,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
+        self._moved[stream.route] = time.monotonic()
         deliver = partial(self._take, message, stream.route, stream.peer)
         self._timing.arrive(stream.kind, stream.departed, deliver)
 
@@ -323,8 +325,13 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
             for running in list(self._running.values()):
                 if self._machine.target.waits(running.session):
                     running.progressed = now  # it waits for a session that makes progress or ends
-            for running in without_progress(self._running.values(), now, self._progress_s):
+            stuck = without_progress(self._running.values(), now, self._progress_s)
+            awaited = {route for running in stuck for route in running.awaited_routes}
+            for running in stuck:
                 self._give_up(running)
+            if any(now - self._moved[route] > self._progress_s for route in awaited):
+                reason = f"its pipeline stands still: nothing came back for {self._progress_s:g} s"
+                self._on_lost(DeviceLostError(self.device, reason))
 
     def _give_up(self, running: RunningRequest) -> None:
         error = DeadlineError(

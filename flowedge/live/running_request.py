@@ -6,10 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from flowedge.core.errors import DeadlineError
 from flowedge.core.request import Failed, Finished, Output
 from flowedge.network.deadline import within
+
+if TYPE_CHECKING:
+    from flowedge.engine.draft_node.draft_session import DraftSession
 
 
 class RunningRequest:
@@ -22,13 +26,19 @@ class RunningRequest:
         concluded: whether its last output is out.
     """
 
-    def __init__(self, session: str, *, waiting: bool = False) -> None:
-        self.session = session
+    def __init__(self, draft: DraftSession, *, waiting: bool = False) -> None:
+        self.session = draft.name
+        self._draft = draft
         self.waiting = waiting
         self.outputs: asyncio.Queue[Output] = asyncio.Queue()
         self.progressed = time.monotonic()
         self.express_bytes = 0
         self.concluded = False
+
+    @property
+    def awaited_routes(self) -> list[int]:
+        """The routes on which segments of the request are under way."""
+        return [route for route in self._draft.routes if not self._draft.ledger(route).all_returned]
 
     def conclude(self, output: Output) -> None:
         self.concluded = True

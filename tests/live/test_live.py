@@ -14,8 +14,15 @@ from typing import Any
 
 import pytest
 
-from flowedge.core.errors import BadRequestError, CapacityError, DeadlineError, DeviceError, FlowEdgeError
-from flowedge.core.messages import Message
+from flowedge.core.errors import (
+    BadRequestError,
+    CapacityError,
+    DeadlineError,
+    DeviceError,
+    DeviceLostError,
+    FlowEdgeError,
+)
+from flowedge.core.messages import Message, Segment
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.activity import COMPUTING
@@ -31,7 +38,7 @@ from flowedge.live.live_stage import LiveStage
 from flowedge.live.running_request import RunningRequest
 from flowedge.live.transport.frame_link import LinkEvents
 from flowedge.live.transport.link import OutLink
-from flowedge.live.transport.server import StreamOwner
+from flowedge.live.transport.server import InStream, StreamOwner
 from flowedge.live.work_timing import RealTime
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -288,8 +295,38 @@ async def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> No
             with pytest.raises(DeadlineError, match=r"device d0: .* for 1\.5 s"):
                 await result_of(node, request("stuck"))
             release.set()
+            assert node.lost is not None, "nothing else has moved"
+            with pytest.raises(DeviceLostError, match=r"stands still: nothing came back for 1\.5 s"):
+                start(node, request("next"))
     finally:
         release.set()
+
+
+@in_loop(TEST_S)
+async def test_a_session_that_is_stuck_alone_harms_no_other(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage has lost a segment of one session, and goes on with those of another."""
+
+    def lose(stage: LiveStage, stream: InStream, message: Message) -> None:
+        if stage.device == "v2" and isinstance(message, Segment) and message.session == "stuck":
+            lost.set()
+        else:
+            receive(stage, stream, message)
+
+    receive, lost = LiveStage.received, threading.Event()
+    monkeypatch.setattr(LiveStage, "received", lose)
+    async with live_pipeline(models, progress_s=1.5) as (node, _):
+        stuck = asyncio.create_task(result_of(node, request("stuck")))
+        await until(lost.is_set)
+        number = 0
+        while not stuck.done():
+            await result_of(node, request(f"good{number}", "autoregressive", max_new_tokens=4))
+            number += 1
+        with pytest.raises(DeadlineError, match="session stuck saw no message"):
+            await stuck
+        assert number and node.lost is None
+        await result_of(node, request("last"))
 
 
 @in_loop(TEST_S)

@@ -8,6 +8,7 @@ from flowedge.protocol.frame_bounds import SEGMENT_HEAD_BYTES
 from flowedge.protocol.wire import LENGTHS
 
 BUFFER_BYTES = 64 << 10
+LARGEST_BYTES = (1 << 30) + (1 << 20)  # no setting allows a larger frame
 
 
 class FrameReader:
@@ -50,6 +51,9 @@ class FrameReader:
         """Take note that `count` bytes came into `space`; yield head and tail of the complete frames.
 
         on_too_large: called with the bytes of a frame that is skipped.
+
+        Raises:
+            ConnectionError: when a frame is larger than any device sends: the bytes before it were no frames.
         """
         if self._parts:
             self._filled += count
@@ -82,6 +86,8 @@ class FrameReader:
             head_bytes, tail_bytes = LENGTHS.unpack_from(self._buffer, self._start)
             self._start += LENGTHS.size
             total = LENGTHS.size + head_bytes + tail_bytes
+            if total > LARGEST_BYTES:
+                raise ConnectionError(f"its frames are out of step: one says that it has {total} bytes")
             if total > self.most or head_bytes > SEGMENT_HEAD_BYTES:
                 self._skipping = head_bytes + tail_bytes
                 on_too_large(total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import select
 import socket
 import ssl
@@ -73,6 +74,7 @@ def link_thread() -> LinkThread:
 
 JOINED_BYTES = 16 << 10  # a frame up to this size is written at once; it is one record of TLS
 RECORDS = 8  # of TLS that are read of a large frame before a writer may have the connection
+SLOWEST_BYTES_PER_S = 8 << 10  # at which a large frame may come; heartbeats alone are far slower
 TURNS = 8  # of so many records before the other links are read
 
 _log = logging.getLogger(__name__)
@@ -124,7 +126,7 @@ class FrameSocket:
 
     @property
     def silent_s(self) -> float:
-        """The seconds for which no byte has come."""
+        """The seconds for which no whole frame has come. The bytes of one that has begun count for some."""
         return time.monotonic() - self._heard
 
     @property
@@ -279,9 +281,11 @@ class FrameSocket:
                 return ""
             if not count:
                 return "it closed the connection"
-            self._heard = time.monotonic()
+            heard = self._heard + count / SLOWEST_BYTES_PER_S
             for head, tail in reader.filled(count, events.on_too_large):
+                heard = math.inf
                 events.on_frame(head, tail)
+            self._heard = min(heard, time.monotonic())
             if not more and not (reader.in_chunks and turn < TURNS):
                 return ""  # what is still in the kernel is told again
         return ""
