@@ -183,7 +183,7 @@ class DeviceInfo:
         quant: the quantisation of the layers that the compute device has to be for; "" for none.
         """
         compute = self.compute.best_for(quant)
-        room = self._memory(compute.device)
+        room, store = self._memory(compute.device), current().store
         return pb.Device(
             id=self.id,
             name=self.name,
@@ -197,6 +197,7 @@ class DeviceInfo:
             temperature=hottest(),
             instance=self.instance,
             certified_role=text_of(current().roles),
+            revocation_number=store.revoked.number if store is not None else 0,
             compute=pb.Compute(
                 device=compute.device,
                 processor=compute.processor,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from flowedge.cluster.command_secret import VARIABLE, process_secret
-from flowedge.cluster.process import forget_started_agents, speak_plaintext_to
+from flowedge.cluster.process import VARIABLE, forget_started_agents, process_secret, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.device.process import module_command
 
@@ -80,7 +79,7 @@ class LocalAgent:
 class LocalCluster:
     """Agents on loopback: a draft node, stages, and agents for middle models. No process is left behind.
 
-    Other programs of this machine neither find the agents nor may call them (see command_secret). Each agent
+    Other programs of this machine neither find the agents nor may call them. Each agent
     is a process with one thread in torch. It stops when its standard input closes, so that it ends with this
     process, however this process ends.
 

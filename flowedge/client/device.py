@@ -29,6 +29,7 @@ class Device:
         instance: differs at each start of the agent.
         certified_role: the roles in its certificate, such as "agent,client"; empty when the device has
             joined no cluster.
+        revocation_number: of the revocation list that it has; 0 when it has joined no cluster.
         compute: what it computes on, without a quantisation.
         draft_tokens: of a draft node whose drafter is a model, the number of tokens that it proposes.
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
@@ -57,6 +58,7 @@ class Device:
     middles: tuple[tuple[str, str], ...] = ()
     instance: str = ""
     certified_role: str = ""
+    revocation_number: int = 0
     compute: ComputeChoice = UNKNOWN_COMPUTE
     draft_tokens: int = 0
     sessions: int = 0

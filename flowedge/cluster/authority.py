@@ -23,8 +23,14 @@ from flowedge.cluster.member import (
     fingerprint,
     holder_of,
 )
-from flowedge.cluster.member_ledger import IssuedCertificate, MemberLedger, TokenGrant, Transaction
-from flowedge.cluster.revocation import read_list, sign_list
+from flowedge.cluster.member_ledger import (
+    LIST_NUMBER,
+    IssuedCertificate,
+    MemberLedger,
+    TokenGrant,
+    Transaction,
+)
+from flowedge.cluster.revocation import list_number, read_list, sign_list
 from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device import private_files
 
@@ -32,7 +38,7 @@ DEFAULT_PORT = 7443
 DEFAULT_LIFE = datetime.timedelta(days=90)
 RENEWALS = 3  # of a certificate, in each hundredth of its life
 SERVICE_LIFE = datetime.timedelta(days=7)
-_FOLDER = "authority"
+FOLDER = "authority"
 _KEY, _CERTIFICATE, _LEDGER = "key.pem", "certificate.pem", "ledger.sqlite3"
 
 
@@ -46,16 +52,20 @@ class SignedCertificate:
 
 
 class Authority:
-    """The CA in a state directory."""
+    """The CA in a state directory.
+
+    Attributes:
+        life: of members' certificates.
+    """
 
     def __init__(self, key: PrivateKey, certificate: x509.Certificate, ledger: MemberLedger) -> None:
         self._key = key
-        self._ledger = ledger
+        self.ledger = ledger
         self.certificate = certificate
         with ledger.transaction() as transaction:
             self.name = transaction.setting("name")
             self.port = int(transaction.setting("port"))
-            self._life = datetime.timedelta(seconds=float(transaction.setting("life_s")))
+            self.life = datetime.timedelta(seconds=float(transaction.setting("life_s")))
 
     @classmethod
     def create(
@@ -78,20 +88,21 @@ class Authority:
             BadRequestError: when the directory holds a CA or credentials, or the name is not valid.
         """
         check_name(name)
-        folder = state / _FOLDER
+        folder = state / FOLDER
         if folder.exists() or Identities.exist(state):
             raise BadRequestError(
                 f"{state} already holds a cluster's files; nothing was changed. Give another directory for "
                 "another cluster (--dir)"
             )
-        fresh = state / f"{_FOLDER}.new"
+        fresh = state / f"{FOLDER}.new"
         private_files.remove_directory(fresh)
         private_files.make_directory(fresh)
         key = certificates.new_key()
         certificate = certificates.new_authority(name, key, now)
         private_files.write(fresh / _KEY, certificates.key_pem(key))
         private_files.write(fresh / _CERTIFICATE, certificates.pem_of(certificate))
-        settings = {"name": name, "port": str(port), "life_s": str(life.total_seconds()), "list_number": "1"}
+        number = str(list_number(now))
+        settings = {"name": name, "port": str(port), "life_s": str(life.total_seconds()), LIST_NUMBER: number}
         MemberLedger.create(fresh / _LEDGER, settings)
         fresh.rename(folder)
         authority = cls.open(state)
@@ -101,12 +112,18 @@ class Authority:
     @classmethod
     def open(cls, state: Path) -> Authority:
         """Open the CA in a state directory. Its files must not be readable by others."""
-        folder = state / _FOLDER
+        folder = state / FOLDER
         if not folder.is_dir():
             raise AccessError(
                 f"there is no cluster's CA in {state}; use the machine and the directory where "
                 "`flowedge cluster init` was run, or make a cluster with it"
             )
+        private_files.close_directory(folder)
+        return cls.open_folder(folder)
+
+    @classmethod
+    def open_folder(cls, folder: Path) -> Authority:
+        """Open the CA whose files are in a folder."""
         key_pem = private_files.read_private(folder / _KEY)
         certificate_pem = private_files.read_private(folder / _CERTIFICATE)
         try:
@@ -145,8 +162,8 @@ class Authority:
         if name:
             check_name(name)
         secret = new_secret()
-        with self._ledger.transaction() as transaction:
-            transaction.forget_expired(now)
+        with self.ledger.transaction() as transaction:
+            transaction.forget_expired(now, self.life)
             transaction.add_token(secret_hash(secret), TokenGrant(roles, name), now, now + ttl)
         return JoinToken(tuple(addresses), fingerprint(self.certificate), secret, roles)
 
@@ -166,7 +183,7 @@ class Authority:
                 has the name, or the member was revoked after the token was made.
         """
         key = certificates.requested_key(request)
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             grant = transaction.use_token(secret_hash(secret), now)
             if grant.name and name not in ("", grant.name):
                 raise AccessError(f"the join token is for {grant.name}, not for {name}")
@@ -193,13 +210,19 @@ class Authority:
                 often just now.
         """
         key = certificates.requested_key(request)
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             issued = transaction.certificates(holder.member.name)
             known = next((each for each in issued if each.serial == holder.serial), None)
-            if known is None or known.revoked is not None or known.expires <= now:
-                raise AccessError(f"the certificate of {holder.member} is unknown, revoked or expired")
+            if known is None:
+                raise AccessError(
+                    f"the CA does not know the certificate of {holder.member}, serial {holder.serial:x}: it "
+                    f"was restored from an older copy; join again with a token of `flowedge cluster token "
+                    f"--role {text_of(holder.member.roles)} --name {holder.member.name}`"
+                )
+            if known.revoked is not None or known.expires <= now:
+                raise AccessError(f"the certificate of {holder.member} is revoked or expired")
             _check_due(known, issued, now)
-            return self._sign(transaction, holder.member, key, now)
+            return self._sign(transaction, holder.member, key, now, renews=holder.serial)
 
     def revoke(self, target: str, now: datetime.datetime) -> list[IssuedCertificate]:
         """Revoke a member: all its valid certificates. The member joins again only by a token made later.
@@ -211,7 +234,7 @@ class Authority:
         Raises:
             BadRequestError: when the member has no valid certificate.
         """
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             known = transaction.certificates()
             names = {c.name for c in known if target in (c.name, f"{c.serial:x}")}
             valid = [c for c in known if c.revoked is None and c.expires > now]
@@ -220,59 +243,74 @@ class Authority:
                 transaction.bar(name, now)
             if not matching:
                 raise BadRequestError(
-                    f"no valid certificate is named or numbered {target!r}; see flowedge cluster list"
+                    f"no valid certificate is named or numbered {target!r}; see flowedge cluster list. If "
+                    "the CA was restored from a copy that does not know the member, name its serial number: "
+                    "flowedge cluster revoke --serial"
                 )
             _revoke(transaction, matching, now)
         return matching
 
     def present(self, name: str, now: datetime.datetime) -> IssuedCertificate | None:
         """Return the latest valid certificate of the member with a name; None if there is no such member."""
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             issued = transaction.certificates(name)
         return next((each for each in reversed(issued) if each.revoked is None and each.expires > now), None)
 
     def certificates(self) -> list[IssuedCertificate]:
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             return transaction.certificates()
 
     def revocation_list(self, now: datetime.datetime) -> bytes:
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             return self._list(transaction, now)
 
-    def service_credentials(self, now: datetime.datetime) -> tuple[bytes, bytes, CertificateHolder]:
-        """New key (PEM), certificate (PEM) and holder for the enrolment service. The key is not stored."""
+    def service_credentials(
+        self,
+        now: datetime.datetime,
+        role: CertificateRole = CertificateRole.AUTHORITY,
+        life: datetime.timedelta = SERVICE_LIFE,
+    ) -> tuple[bytes, bytes, CertificateHolder]:
+        """New key (PEM), certificate (PEM) and holder for a process of the CA, by default for its service.
+
+        Neither the key nor the certificate is stored.
+        """
         key = certificates.new_key()
-        member = Member(self.id, frozenset({CertificateRole.AUTHORITY}), "authority")
+        member = Member(self.id, frozenset({role}), "authority")
         certificate = certificates.issue(
-            member, key.public_key(), self.certificate, self._key, now=now, life=SERVICE_LIFE
+            member, key.public_key(), self.certificate, self._key, now=now, life=life
         )
         return certificates.key_pem(key), certificates.pem_of(certificate), holder_of(certificate)
 
     def _make_admin(self, state: Path, cluster: ClusterInfo, now: datetime.datetime) -> None:
         key = certificates.new_key()
         member = Member(self.id, frozenset({CertificateRole.ADMIN}), "admin")
-        with self._ledger.transaction() as transaction:
+        with self.ledger.transaction() as transaction:
             signed = self._sign(transaction, member, key.public_key(), now)
         certificate = certificates.read_certificate(signed.certificate)
         credentials = Credentials(certificates.key_pem(key), certificate, self.certificate, cluster)
         CredentialStore.create(state, credentials, read_list(signed.revocation_list, self.certificate))
 
     def _sign(
-        self, transaction: Transaction, member: Member, key: PublicKey, now: datetime.datetime
+        self,
+        transaction: Transaction,
+        member: Member,
+        key: PublicKey,
+        now: datetime.datetime,
+        renews: int = 0,
     ) -> SignedCertificate:
-        certificate = certificates.issue(member, key, self.certificate, self._key, now=now, life=self._life)
+        certificate = certificates.issue(member, key, self.certificate, self._key, now=now, life=self.life)
         holder = holder_of(certificate)
-        transaction.forget_expired(now)
-        transaction.add(holder, now)
+        transaction.forget_expired(now, self.life)
+        transaction.add(holder, now, renews)
         return SignedCertificate(certificates.pem_of(certificate), self._list(transaction, now), holder)
 
     def _list(self, transaction: Transaction, now: datetime.datetime) -> bytes:
         revoked = [
             (issued.serial, issued.revoked)
             for issued in transaction.certificates()
-            if issued.revoked is not None and issued.expires > now
+            if issued.revoked is not None and issued.revoked + self.life > now
         ]
-        number = int(transaction.setting("list_number"))
+        number = transaction.list_number
         return sign_list(revoked, number, self.certificate, self._key, now)
 
 
@@ -311,7 +349,7 @@ def _check_replaces(grant: TokenGrant, present: Sequence[IssuedCertificate]) -> 
 def _revoke(transaction: Transaction, issued: Sequence[IssuedCertificate], now: datetime.datetime) -> None:
     for certificate in issued:
         transaction.revoke(certificate.serial, now)
-    transaction.set("list_number", str(int(transaction.setting("list_number")) + 1))
+    transaction.count_list(now)
 
 
 def _check_due(known: IssuedCertificate, issued: Sequence[IssuedCertificate], now: datetime.datetime) -> None:

@@ -31,6 +31,7 @@ _EVERYONE = DEVICES | PEOPLE
 
 CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/Describe": _EVERYONE,
+    "/flowedge.v1.Agent/Membership": frozenset({CertificateRole.ADMIN}),
     "/flowedge.v1.Agent/Clock": _EVERYONE,
     "/flowedge.v1.Agent/Timeline": PEOPLE | LEADERS,
     "/flowedge.v1.Agent/BecomeStage": LEADERS,

@@ -11,9 +11,16 @@ from pathlib import Path
 from cryptography import x509
 from pydantic import TypeAdapter, ValidationError
 
-from flowedge.cluster.certificates import key_pem, pem_of, read_certificate, read_key
+from flowedge.cluster.certificates import (
+    BACKDATED,
+    key_pem,
+    pem_of,
+    read_certificate,
+    read_key,
+    utc_now,
+)
 from flowedge.cluster.member import CertificateHolder, Member, cluster_id, holder_of
-from flowedge.cluster.revocation import RevocationList, newer, read_list
+from flowedge.cluster.revocation import OldListError, RevocationList, newer, read_list
 from flowedge.core.errors import AccessError
 from flowedge.device import private_files
 from flowedge.device.owner import is_trusted_owner
@@ -75,6 +82,7 @@ class CredentialStore:
     Attributes:
         folder: where they lie.
         credentials, revoked: the latest ones; each is replaced as a whole.
+        doubt: why the list that the CA sent last is older than it should be; "" if nothing is wrong.
     """
 
     def __init__(self, folder: Path, credentials: Credentials, revoked: RevocationList) -> None:
@@ -84,6 +92,7 @@ class CredentialStore:
         self._warned = False  # that nothing is written there
         self.credentials = credentials
         self.revoked = revoked
+        self.doubt = revoked.doubt
 
     @property
     def member_file(self) -> Path:
@@ -100,6 +109,7 @@ class CredentialStore:
         name: of the identity's folder in the state directory.
         """
         folder = state / name
+        private_files.close_directory(folder)
         member = private_files.read_private(folder / _MEMBER)
         key = read_key(member)
         authority = read_certificate(_read(folder / _AUTHORITY))
@@ -186,12 +196,22 @@ class CredentialStore:
             self._write(_MEMBER, key_pem + pem_of(certificate))
 
     def replace_revoked(self, pem: bytes) -> bool:
-        """Use a received revocation list, and write it; return whether other certificates are on it."""
+        """Use a received revocation list, and write it; return whether other certificates are on it.
+
+        Raises:
+            OldListError: when the list is older than the present one.
+        """
         with self._lock:
-            received = newer(self.revoked, read_list(pem, self.credentials.authority))
+            holder, listed = self.credentials.holder, read_list(pem, self.credentials.authority)
+            life = holder.not_after - holder.not_before - BACKDATED
+            try:
+                received = newer(self.revoked, listed, life, utc_now())
+            except OldListError as error:
+                self.doubt = str(error)
+                raise
             added, changed = received.serials - self.revoked.serials, received.serials != self.revoked.serials
-            self.revoked = received
-            self._write(_REVOKED, pem)
+            self.revoked, self.doubt = received, received.doubt
+            self._write(_REVOKED, received.pem)
         for serial in added:
             _log.info("certificate %x is revoked", serial)
         return changed

@@ -27,7 +27,7 @@ from flowedge.cluster.member import (
     fingerprint,
     holder_of,
 )
-from flowedge.cluster.revocation import FRESH, read_list
+from flowedge.cluster.revocation import FRESH, OldListError, read_list
 from flowedge.core.errors import AccessError, BadRequestError, DeviceLostError, FlowEdgeError
 from flowedge.network.address import join_address, split_address
 from flowedge.network.connection_failure import why_of_socket
@@ -98,7 +98,8 @@ def refresh_revoked(store: CredentialStore) -> bool:
     def ask(address: str) -> bytes:
         with _channel(address, tls, own.cluster_id) as channel:
             stub = cluster_pb2_grpc.EnrolmentStub(channel)
-            return bytes(_call(address, stub.Revoked, pb.RevokedRequest()).revocation_list)
+            request = pb.RevokedRequest(number=store.revoked.number)
+            return bytes(_call(address, stub.Revoked, request).revocation_list)
 
     return store.replace_revoked(_first(own.cluster.addresses, ask))
 
@@ -119,6 +120,8 @@ def refresh_credentials(
             refresh_revoked(store)
             if due <= now < store.credentials.holder.not_after:
                 renew(store)
+        except OldListError as error:
+            _log.warning("%s", error)
         except FlowEdgeError as error:
             level = logging.WARNING if now >= store.revoked.next_update else logging.INFO
             _log.log(level, "using the revocation list of %s: %s", store.revoked.next_update - FRESH, error)

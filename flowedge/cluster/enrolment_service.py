@@ -97,6 +97,7 @@ class EnrolmentService(rpc.EnrolmentServicer):
         self._throttle = JoinThrottle()
         # Whoever guesses may have many addresses.
         self._refusals = LimitedLog(_log, "call_refused", lines=_REFUSALS_LOGGED)
+        self._newer_lists = LimitedLog(_log, "newer_revocation_list")
 
     async def Authority(self, request: pb.AuthorityRequest, context: Context) -> pb.AuthorityReply:
         return pb.AuthorityReply(certificate=pem_of(self._authority.certificate))
@@ -123,9 +124,17 @@ class EnrolmentService(rpc.EnrolmentServicer):
         return _membership(self._authority, signed)
 
     async def Revoked(self, request: pb.RevokedRequest, context: Context) -> pb.RevokedReply:
-        return pb.RevokedReply(
-            revocation_list=await self._ledger.run(lambda: self._authority.revocation_list(utc_now()))
-        )
+        pem = await self._ledger.run(lambda: self._authority.revocation_list(utc_now()))
+        number = read_list(pem, self._authority.certificate).number
+        if request.number > number:
+            peer = str(context.peer())
+            text = (
+                f"{_host_of(peer)} says that it has revocation list number {request.number}, and the newest "
+                f"list here has number {number}: this CA was restored from an older copy, and may not know "
+                "what was revoked since. Run `flowedge cluster restore` here"
+            )
+            self._newer_lists.add(text, peer=peer, reason="a newer revocation list")
+        return pb.RevokedReply(revocation_list=pem)
 
     async def _refuse(self, context: Context, address: str, error: FlowEdgeError) -> NoReturn:
         """End an attempt to join with an error; count and log it."""

@@ -1,16 +1,23 @@
-"""The credentials and rules that this process uses towards other devices."""
+"""The credentials and rules that this process uses towards other devices.
+
+A command and the agents that it starts for itself have a secret, without which nobody else may call these
+agents. The agents get it in their environment, which other users cannot read. Calls carry it as metadata, in
+plaintext: the agents are on this machine, or in network namespaces of the command.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
+import os
+import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from flowedge.cluster.certificate_role import LEADERS, CertificateRole, Roles, text_of
 from flowedge.cluster.certificates import check_time
-from flowedge.cluster.command_secret import given_secret, process_secret
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.identities import Identities
 from flowedge.cluster.settings import SecuritySettings
@@ -18,7 +25,21 @@ from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.device.state_dir import command_states, state_dir
 from flowedge.network.address import is_loopback, join_address
 
+VARIABLE = "FLOWEDGE_COMMAND_SECRET"
+METADATA_KEY = "flowedge-command-secret"
+
 _log = logging.getLogger(__name__)
+
+
+@cache
+def process_secret() -> str:
+    """Return the secret of this process, drawn at the first call."""
+    return secrets.token_urlsafe(32)
+
+
+def given_secret(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the secret of the command that has started this process; "" if no command has."""
+    return environment.get(VARIABLE, "")
 
 
 class Security:
@@ -27,7 +48,7 @@ class Security:
     Attributes:
         store: None if this device has joined no cluster.
         insecure: whether plaintext may be used on every network; otherwise it is used on loopback only.
-        secret: of the command that has started this agent for itself (see command_secret), which calls in
+        secret: of the command that has started this agent for itself, which calls in
             plaintext carry; "" for other agents.
     """
 

@@ -6,6 +6,7 @@ Commands take the rights of a directory's owner first, see `flowedge.device.owne
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from flowedge.core.errors import AccessError
 from flowedge.device.owner import check_owner
+
+_log = logging.getLogger(__name__)
 
 
 def make_directory(directory: Path) -> None:
@@ -27,6 +30,19 @@ def make_directory(directory: Path) -> None:
     if not directory.parent.is_dir():
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700)
+
+
+def close_directory(directory: Path) -> None:
+    """Give a directory mode 0700 if other users may enter it, and log that; files in it may be secret.
+
+    A directory of another user is left as it is.
+    """
+    found = directory.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    others = mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if others and found.st_uid == os.geteuid():
+        directory.chmod(mode & ~others)
+        _log.warning("%s was open to other users (mode %o); its mode is 700 now", directory, mode)
 
 
 def write(path: Path, content: bytes) -> None:

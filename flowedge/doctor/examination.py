@@ -52,6 +52,7 @@ class Examination:
         cache_dir, cache_gib: the weight cache, as in the agent's configuration.
         certificates: of this device and its user; none if no cluster was joined.
         damaged: why other identities of theirs cannot be used.
+        revoked: the revocation list of this device.
     """
 
     settings: DiscoverySettings
@@ -66,6 +67,7 @@ class Examination:
     cache_gib: float | None = None
     certificates: tuple[membership.HeldCertificate, ...] = ()
     damaged: tuple[str, ...] = ()
+    revoked: membership.ListFacts = field(default_factory=membership.ListFacts)
     device: str = field(default_factory=lambda: platform.node() or "this device")
 
     def run(self, report: OnStep) -> list[Finding]:
@@ -115,6 +117,7 @@ class Examination:
         findings = agents.judge_agents(own, self.device, joined=joined, refused=refused, serves=self._serves)
         findings += membership.judge_membership(self.certificates, known.refusals(), self.device)
         findings += membership.judge_damaged(self.damaged, self.device)
+        findings += membership.judge_lists(self.revoked, known.list_numbers(), self.device)
         findings += versions.judge_versions(known.versions())
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())

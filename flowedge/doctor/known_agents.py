@@ -74,6 +74,10 @@ class KnownAgents:
             for name, answer in self._answers
         ]
 
+    def list_numbers(self) -> list[tuple[str, int]]:
+        """Return other devices that answer, each with the number of its revocation list."""
+        return [(name, answer.device.revocation_number) for name, answer in self._answers]
+
     def unused_gpus(self) -> list[tuple[str, str]]:
         """Return other devices that answer, each with why its GPU is not used; "" where nothing is wrong."""
         return [(name, answer.device.compute.reason) for name, answer in self._answers]

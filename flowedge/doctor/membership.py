@@ -40,13 +40,18 @@ PEER_NOT_ACCEPTED = ERROR(
     "cluster",
     f"If the agent belongs here, join it again: {_AGAIN.format(where='there')}",
 )
+OLD_LIST = ERROR(
+    "revocation-list-old",
+    "the CA's revocation list is older than a list that members have, so that revocations have no effect",
+    "The CA was restored from an older copy. Run `flowedge cluster restore` on its machine.",
+)
 OTHER_CLUSTER = INFO(
     "other-cluster",
     "agents on the network belong to another cluster or to none, and are left alone",
     "Nothing, if they are not yours. To have one in this cluster: `flowedge cluster token` where the cluster "
     "was made, then `flowedge join` there.",
 )
-KINDS = (NOT_JOINED, REVOKED, DAMAGED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OTHER_CLUSTER)
+KINDS = (NOT_JOINED, REVOKED, DAMAGED, NOT_ACCEPTED, PEER_NOT_ACCEPTED, OLD_LIST, OTHER_CLUSTER)
 _KIND = {Refusal.BY_AGENT: NOT_ACCEPTED, Refusal.BY_CALLER: PEER_NOT_ACCEPTED}
 _MOST_NAMED = 5  # agents of other clusters
 
@@ -105,6 +110,30 @@ def judge_membership(
 def judge_damaged(reasons: Sequence[str], device: str) -> list[Finding]:
     """Judge why identities of this device cannot be used."""
     return [Finding(DAMAGED, device, reason) for reason in reasons]
+
+
+@dataclass(frozen=True)
+class ListFacts:
+    """The revocation list of this device, which it has fetched just now if the CA's machine is on.
+
+    Attributes:
+        number: 0 if no cluster was joined.
+        doubt: why the CA's list is older than it should be; "" if nothing is wrong.
+    """
+
+    number: int = 0
+    doubt: str = ""
+
+
+def judge_lists(own: ListFacts, others: Sequence[tuple[str, int]], device: str) -> list[Finding]:
+    """Judge the revocation lists; others: the name of each agent, with the number of its list."""
+    if own.doubt:
+        return [Finding(OLD_LIST, device, own.doubt)]
+    return [
+        Finding(OLD_LIST, name, f"its list has number {number}, the list of this device number {own.number}")
+        for name, number in others
+        if own.number and number > own.number
+    ][:1]
 
 
 def _listed(agents: Sequence[str]) -> str:

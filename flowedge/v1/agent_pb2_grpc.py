@@ -39,6 +39,11 @@ class AgentStub:
                 request_serializer=flowedge_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=flowedge_dot_v1_dot_agent__pb2.Device.FromString,
                 _registered_method=True)
+        self.Membership = channel.unary_unary(
+                '/flowedge.v1.Agent/Membership',
+                request_serializer=flowedge_dot_v1_dot_agent__pb2.MembershipRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_agent__pb2.MembershipReply.FromString,
+                _registered_method=True)
         self.BecomeStage = channel.unary_stream(
                 '/flowedge.v1.Agent/BecomeStage',
                 request_serializer=flowedge_dot_v1_dot_agent__pb2.StageRole.SerializeToString,
@@ -71,6 +76,13 @@ class AgentServicer:
 
     def Describe(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Membership(self, request, context):
+        """What the device knows of its cluster's members, for a CA that was restored from a copy.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -117,6 +129,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=flowedge_dot_v1_dot_agent__pb2.DescribeRequest.FromString,
                     response_serializer=flowedge_dot_v1_dot_agent__pb2.Device.SerializeToString,
+            ),
+            'Membership': grpc.unary_unary_rpc_method_handler(
+                    servicer.Membership,
+                    request_deserializer=flowedge_dot_v1_dot_agent__pb2.MembershipRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_agent__pb2.MembershipReply.SerializeToString,
             ),
             'BecomeStage': grpc.unary_stream_rpc_method_handler(
                     servicer.BecomeStage,
@@ -171,6 +188,33 @@ class Agent:
             '/flowedge.v1.Agent/Describe',
             flowedge_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
             flowedge_dot_v1_dot_agent__pb2.Device.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Membership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flowedge.v1.Agent/Membership',
+            flowedge_dot_v1_dot_agent__pb2.MembershipRequest.SerializeToString,
+            flowedge_dot_v1_dot_agent__pb2.MembershipReply.FromString,
             options,
             channel_credentials,
             insecure,

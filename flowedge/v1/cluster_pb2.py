@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/cluster.proto\x12\x0b\x66lowedge.v1\"\x12\n\x10\x41uthorityRequest\"%\n\x0e\x41uthorityReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"Z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65\x66\x61ult_name\x18\x04 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"\'\n\x0cRenewRequest\x12\x17\n\x0fsigning_request\x18\x01 \x01(\x0c\"f\n\nMembership\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x17\n\x0frevocation_list\x18\x02 \x01(\x0c\x12\x14\n\x0crenewal_port\x18\x03 \x01(\r\x12\x14\n\x0c\x63luster_name\x18\x04 \x01(\t\"\x10\n\x0eRevokedRequest\"\'\n\x0cRevokedReply\x12\x17\n\x0frevocation_list\x18\x01 \x01(\x0c\x32\xd2\x01\n\tEnrolment\x12G\n\tAuthority\x12\x1d.flowedge.v1.AuthorityRequest\x1a\x1b.flowedge.v1.AuthorityReply\x12\x39\n\x04Join\x12\x18.flowedge.v1.JoinRequest\x1a\x17.flowedge.v1.Membership\x12\x41\n\x07Revoked\x12\x1b.flowedge.v1.RevokedRequest\x1a\x19.flowedge.v1.RevokedReply2F\n\x07Renewal\x12;\n\x05Renew\x12\x19.flowedge.v1.RenewRequest\x1a\x17.flowedge.v1.Membershipb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/cluster.proto\x12\x0b\x66lowedge.v1\"\x12\n\x10\x41uthorityRequest\"%\n\x0e\x41uthorityReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"Z\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65\x66\x61ult_name\x18\x04 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\x0c\"\'\n\x0cRenewRequest\x12\x17\n\x0fsigning_request\x18\x01 \x01(\x0c\"f\n\nMembership\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x17\n\x0frevocation_list\x18\x02 \x01(\x0c\x12\x14\n\x0crenewal_port\x18\x03 \x01(\r\x12\x14\n\x0c\x63luster_name\x18\x04 \x01(\t\" \n\x0eRevokedRequest\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\'\n\x0cRevokedReply\x12\x17\n\x0frevocation_list\x18\x01 \x01(\x0c\x32\xd2\x01\n\tEnrolment\x12G\n\tAuthority\x12\x1d.flowedge.v1.AuthorityRequest\x1a\x1b.flowedge.v1.AuthorityReply\x12\x39\n\x04Join\x12\x18.flowedge.v1.JoinRequest\x1a\x17.flowedge.v1.Membership\x12\x41\n\x07Revoked\x12\x1b.flowedge.v1.RevokedRequest\x1a\x19.flowedge.v1.RevokedReply2F\n\x07Renewal\x12;\n\x05Renew\x12\x19.flowedge.v1.RenewRequest\x1a\x17.flowedge.v1.Membershipb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMBERSHIP']._serialized_start=234
   _globals['_MEMBERSHIP']._serialized_end=336
   _globals['_REVOKEDREQUEST']._serialized_start=338
-  _globals['_REVOKEDREQUEST']._serialized_end=354
-  _globals['_REVOKEDREPLY']._serialized_start=356
-  _globals['_REVOKEDREPLY']._serialized_end=395
-  _globals['_ENROLMENT']._serialized_start=398
-  _globals['_ENROLMENT']._serialized_end=608
-  _globals['_RENEWAL']._serialized_start=610
-  _globals['_RENEWAL']._serialized_end=680
+  _globals['_REVOKEDREQUEST']._serialized_end=370
+  _globals['_REVOKEDREPLY']._serialized_start=372
+  _globals['_REVOKEDREPLY']._serialized_end=411
+  _globals['_ENROLMENT']._serialized_start=414
+  _globals['_ENROLMENT']._serialized_end=624
+  _globals['_RENEWAL']._serialized_start=626
+  _globals['_RENEWAL']._serialized_end=696
 # @@protoc_insertion_point(module_scope)

@@ -45,8 +45,10 @@ class Membership(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ..., revocation_list: _Optional[bytes] = ..., renewal_port: _Optional[int] = ..., cluster_name: _Optional[str] = ...) -> None: ...
 
 class RevokedRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class RevokedReply(_message.Message):
     __slots__ = ("revocation_list",)

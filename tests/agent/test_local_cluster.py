@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2_grpc as health_rpc
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client import Client
-from flowedge.cluster.command_secret import METADATA_KEY
+from flowedge.cluster.process import METADATA_KEY
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import agent_pb2_grpc as agent_rpc

@@ -118,11 +118,11 @@ def test_revoked_certificates_are_on_a_signed_list_that_only_grows(
     before = read_list(authority.revocation_list(NOW), authority.certificate)
     before.check(signed.holder)
     (revoked,) = authority.revoke("kitchen", NOW)
-    after = newer(before, read_list(authority.revocation_list(NOW), authority.certificate))
+    after = newer(before, read_list(authority.revocation_list(NOW), authority.certificate), 90 * DAY, NOW)
     with pytest.raises(AccessError, match=f"{revoked.serial:x}, has been revoked"):
         after.check(signed.holder)
     with pytest.raises(AccessError, match="older"):
-        newer(after, before)
+        newer(after, before, 90 * DAY, NOW)
     other = Authority.create(tmp_path / "other", "home", now=NOW)
     with pytest.raises(AccessError, match="not signed by this cluster"):
         read_list(other.revocation_list(NOW), authority.certificate)

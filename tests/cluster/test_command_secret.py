@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flowedge.cluster.command_secret import VARIABLE, process_secret
-from flowedge.cluster.process import Security, forget_started_agents, security_for, speak_plaintext_to
+from flowedge.cluster.process import (
+    VARIABLE,
+    Security,
+    forget_started_agents,
+    process_secret,
+    security_for,
+    speak_plaintext_to,
+)
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.cluster.tls.serving import SecretCheck, check_of, guard_of
 from tests.support.seams import set_own_security

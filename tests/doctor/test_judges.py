@@ -202,6 +202,16 @@ def test_membership() -> None:
     assert found.detail == "garage, garage, garage, garage, garage and 2 more on this network"
 
 
+def test_a_list_of_the_ca_that_is_older_than_an_agents_is_a_finding() -> None:
+    others = [("attic", 41), ("cellar", 42)]
+    assert membership.judge_lists(membership.ListFacts(42), others, HERE) == []
+    assert membership.judge_lists(membership.ListFacts(), others, HERE) == []  # of no cluster
+    (found,) = membership.judge_lists(membership.ListFacts(41), others, HERE)
+    assert (found.kind, found.device) == (membership.OLD_LIST, "cellar")
+    (found,) = membership.judge_lists(membership.ListFacts(41, "it is older"), others, HERE)
+    assert (found.device, found.detail) == (HERE, "it is older")
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [

@@ -50,6 +50,14 @@ class AgentService(rpc.AgentServicer):
         device.not_ready = self._agent.not_ready
         return device
 
+    async def Membership(self, request: pb.MembershipRequest, context: Context) -> pb.MembershipReply:
+        store = current().store
+        if store is None:
+            return pb.MembershipReply()
+        return pb.MembershipReply(
+            certificate=store.credentials.certificate_pem, revocation_lists=store.revoked.pem
+        )
+
     async def BecomeStage(self, request: pb.StageRole, context: Context) -> None:
         role = _made(request, lambda: StageRole(self._agent, request, certified_member(context)))
         name = self._agent.name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.cli.options import AsJson
+from flowedge.cli.options import AsJson, split_peers
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_to_stderr, say, say_json, warn
 from flowedge.cluster.certificate_role import read_roles, text_of
@@ -164,12 +164,56 @@ def list_members(
 
 @cluster.command()
 def revoke(
-    target: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="A member, or a certificate.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="NAME|SERIAL", help="A member, or a certificate.")
+    ] = None,
+    serial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEX",
+            help="Serial number of a certificate, also of a member that the CA does not know because it was "
+            "restored from an older copy.",
+        ),
+    ] = None,
     directory: Dir = None,
 ) -> None:
     """Revoke a member's access; agents learn of it within about a minute."""
-    for revoked in _open(directory).revoke(target, _now()):
+    from flowedge.cluster.restoring import revoke_unknown
+
+    if (target is None) == (serial is None):
+        raise BadRequestError("name a member, or a certificate with --serial, and not both")
+    authority, named = _open(directory), target or ""
+    if serial is not None:
+        number = _serial(serial)
+        named = f"{number:x}"
+        if all(issued.serial != number for issued in authority.certificates()):
+            revoke_unknown(authority, number, _now())
+            say(f"revoked serial {named}, of a member that this CA does not know")
+            return
+    for revoked in authority.revoke(named, _now()):
         say(f"revoked {revoked.name} ({text_of(revoked.roles)}), serial {revoked.serial:x}")
+
+
+@cluster.command()
+def restore(
+    copy: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="COPY",
+            help="Copy of the CA's folder `authority`. Default: the one that lies in its place already.",
+        ),
+    ] = None,
+    directory: Dir = None,
+    peers: Annotated[
+        str, typer.Option(metavar="HOST:PORT,...", help="Also ask these agents what the copy lacks.")
+    ] = "",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for agents.")] = 2.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before anything is changed.")] = False,
+) -> None:
+    """Restore the CA from a copy, with the members and revocations that agents know and the copy lacks."""
+    from flowedge.cli.screens.restore_screen import restore_from
+
+    restore_from(copy, _directory(directory), split_peers(peers) if peers else (), timeout, yes=yes)
 
 
 def _open(directory: Path | None) -> Authority:
@@ -187,7 +231,10 @@ def _directory(named: Path | None) -> Path:
 
 def _latest(certificates: Sequence[IssuedCertificate]) -> list[IssuedCertificate]:
     """Return the latest certificate of each name, sorted by name."""
-    by_name = {issued.name: issued for issued in sorted(certificates, key=lambda issued: issued.issued)}
+    by_name = {
+        issued.name or f"{issued.serial:x}": issued
+        for issued in sorted(certificates, key=lambda issued: issued.issued)
+    }
     return [by_name[name] for name in sorted(by_name)]
 
 
@@ -196,12 +243,19 @@ def _row(issued: IssuedCertificate) -> dict[str, str]:
     if issued.revoked is not None:
         state = f"revoked {issued.revoked:%Y-%m-%d %H:%M}"
     return {
-        "name": issued.name,
+        "name": issued.name or "(unknown)",
         "roles": text_of(issued.roles),
         "serial": f"{issued.serial:x}",
         "expires": f"{issued.expires:%Y-%m-%d %H:%M}",
         "state": state,
     }
+
+
+def _serial(text: str) -> int:
+    digits = text.replace(":", "").removeprefix("0x")
+    if not re.fullmatch("[0-9a-fA-F]{1,40}", digits) or not int(digits, 16):
+        raise BadRequestError(f"{text!r} is no serial number; give its hexadecimal digits")
+    return int(digits, 16)
 
 
 def _now() -> datetime.datetime:

@@ -16,7 +16,7 @@ from flowedge.cluster.process import current
 from flowedge.doctor.clocks import Validity
 from flowedge.doctor.examination import Examination
 from flowedge.doctor.finding import Finding
-from flowedge.doctor.membership import HeldCertificate
+from flowedge.doctor.membership import HeldCertificate, ListFacts
 from flowedge.network.address import WILDCARDS, join_address
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -50,6 +50,7 @@ def _examination(peers: str | None, timeout: float, slow: float, rate: bool, lib
         if used is not None
         else (),
         damaged=tuple(f"{each.folder}: {each.reason}" for each in identities.damaged),
+        revoked=ListFacts(used.revoked.number, used.doubt) if used is not None else ListFacts(),
     )
 
 

@@ -69,6 +69,7 @@ _MEMBERSHIP = MethodRule(16 * KIB)
 
 RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Agent/Describe": MethodRule(),
+    "/flowedge.v1.Agent/Membership": MethodRule(),
     "/flowedge.v1.Agent/Clock": MethodRule(),
     "/flowedge.v1.Agent/Timeline": MethodRule(per_caller=8),
     "/flowedge.v1.Agent/BecomeStage": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),

@@ -15,8 +15,7 @@ import grpc
 import grpc.aio
 
 from flowedge.cluster.certificates import renewal_time, utc_now
-from flowedge.cluster.command_secret import METADATA_KEY
-from flowedge.cluster.process import Security, security_for
+from flowedge.cluster.process import METADATA_KEY, Security, security_for
 from flowedge.cluster.tls.peer_verification import VerifiedPeer, refuse_peer, verify_peer
 from flowedge.core.errors import AccessError
 from flowedge.network.connection_failure import check_name
@@ -147,7 +146,7 @@ class Connection:
 
 
 class _SecretChannel:
-    """A channel that adds the secret of a command (see command_secret) to the metadata of each call.
+    """A channel that adds the secret of a command to the metadata of each call.
 
     An interceptor would do the same, but gRPC replaces the calls of streams by objects of its own then.
     """

@@ -14,12 +14,15 @@ from flowedge.cluster.certificates import renewal_time, retry_delay, utc_now
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.enrolment import refresh_revoked, renew
 from flowedge.cluster.process import Security
+from flowedge.cluster.revocation import OldListError
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.core.errors import FlowEdgeError
+from flowedge.core.log_fields import about
+from flowedge.network.log_rate import LogRate
 from flowedge.network.supervision import supervise
 
-_WARN_AGAIN = datetime.timedelta(hours=1)
+_WARN_AGAIN_S = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class _CredentialRenewal:
         self._shown = store.credentials  # to new connections
         self._spread = random.random()  # so that devices that joined together do not renew together
         self._retry = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-        self._warned = self._retry
+        self._warnings = LogRate(seconds=_WARN_AGAIN_S)
 
     async def run(self, refresh_s: float) -> None:
         while True:
@@ -60,25 +63,27 @@ class _CredentialRenewal:
             await asyncio.sleep(refresh_s * (0.75 + 0.5 * random.random()))
 
     async def _refresh_revoked(self) -> None:
+        """Fetch the list. The old list stays in use, since devices must run while the CA's host is off."""
         try:
             await asyncio.to_thread(refresh_revoked, self._store)
+        except OldListError as error:
+            self._warn("older", f"certificates that are revoked from now on are still accepted: {error}")
         except FlowEdgeError as error:
-            self._warn_when_stale(error)
-            return
-        self._guard.end_revoked()
+            if utc_now() >= self._store.revoked.next_update:
+                self._warn(
+                    "out of date",
+                    f"the revocation list is out of date since {self._store.revoked.next_update} and cannot "
+                    f"be fetched, so certificates revoked since then are still accepted: {error}",
+                )
+        else:
+            self._guard.end_revoked()
+            if self._store.doubt:
+                self._warn(self._store.doubt, self._store.doubt)
 
-    def _warn_when_stale(self, error: FlowEdgeError) -> None:
-        """Warn once an hour. The old list stays in use, since devices must run while the CA's host is off."""
-        now = utc_now()
-        stale = now >= self._store.revoked.next_update
-        if stale and now - self._warned >= _WARN_AGAIN:
-            self._warned = now
-            _log.warning(
-                "the revocation list is out of date since %s and cannot be fetched, so certificates revoked "
-                "since then are still accepted: %s",
-                self._store.revoked.next_update,
-                error,
-            )
+    def _warn(self, kind: str, text: str) -> None:
+        """Log a warning of a kind, once an hour."""
+        if self._warnings.due(kind) is not None:
+            _log.warning("%s", text, extra=about(event="revocation_list_old", reason=text))
 
     async def _renew_when_due(self) -> None:
         now = utc_now()

@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc
 
-from flowedge.cluster.command_secret import METADATA_KEY
 from flowedge.cluster.credentials import CredentialStore
-from flowedge.cluster.process import Security
+from flowedge.cluster.process import METADATA_KEY, Security
 from flowedge.cluster.tls.call_admission import AnyCaller, CallAdmission, CallerCheck
 from flowedge.cluster.tls.guard import Guard
 from flowedge.cluster.tls.renewable_server import RenewableServer, ServerIdentity

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.cluster.command_secret import VARIABLE, process_secret
+from flowedge.cluster.process import VARIABLE, process_secret
 from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.device.process import module_command
 from testbed.tools.gateway_overhead.measuring import (

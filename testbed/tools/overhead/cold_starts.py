@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from flowedge import LocalCluster
-from flowedge.cluster.command_secret import VARIABLE, process_secret
+from flowedge.cluster.process import VARIABLE, process_secret
 
 SEARCH_S = 1.0  # of `devices`, which always takes all of the time that it is given
 
