@@ -122,7 +122,8 @@ class BaseClient(Generic[AnswerT]):
 
         Args:
             messages: the conversation, which ends with a message of the user or with the result of a tool.
-                Dicts have OpenAI's form.
+                The answer continues the text of a message of the assistant behind it. Dicts have OpenAI's
+                form.
             tools: what the model may call, as dicts of OpenAI's form.
             tool_choice: "auto"; "none" to hide the tools; "required" for a call of any tool; or the name of
                 the tool to call.

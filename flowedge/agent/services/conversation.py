@@ -24,16 +24,20 @@ _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"
 
 @dataclass(frozen=True)
 class CheckedConversation:
-    """A conversation that the user or a tool has spoken last in.
+    """A conversation that the model is to answer.
 
     Attributes:
-        messages: for the chat template; arguments of tool calls are objects.
+        messages: for the chat template, up to that of the user or a tool that is answered; arguments of tool
+            calls are objects.
+        begun: the beginning of the answer, which the model continues: the text of a last message of the
+            assistant.
         tools: JSON objects of the tools to show; required: those of which one must be called, if any.
         single: whether the answer may call one tool only.
         values: further values for the chat template.
     """
 
     messages: list[dict[str, Any]]
+    begun: str
     tools: list[dict[str, Any]]
     required: list[dict[str, Any]]
     single: bool
@@ -55,7 +59,7 @@ def checked_conversation(conversation: pb.Conversation, limits: AgentLimits) -> 
         BadRequestError: when a message, a tool or the template's values make no sense.
         CapacityError: when the texts are longer than the limits.
     """
-    messages = conversation.messages
+    messages: Sequence[pb.ChatMessage] = conversation.messages
     if len(messages) > MAX_MESSAGES:
         raise BadRequestError(
             f"the conversation has {len(messages)} messages; at most {MAX_MESSAGES} are taken"
@@ -65,12 +69,19 @@ def checked_conversation(conversation: pb.Conversation, limits: AgentLimits) -> 
     unknown = next((each.role for each in messages if each.role not in ROLES), None)
     if unknown is not None:
         raise BadRequestError(f"a message has the role {unknown!r}; it must be {', '.join(ROLES)}")
+    begun = ""
+    if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        messages, begun = messages[:-1], messages[-1].content
     if not messages or messages[-1].role not in ("user", "tool"):
-        raise BadRequestError("the conversation does not end with a message of the user or of a tool")
+        raise BadRequestError(
+            "the conversation ends neither with a message of the user or of a tool, nor with one of the "
+            "assistant behind it, whose text the answer continues"
+        )
     limits.check_prompt_text("".join(_texts(conversation)))
     tools = _tools(conversation.tools)
     return CheckedConversation(
         messages=_template_messages(messages),
+        begun=begun,
         tools=[] if conversation.tool_choice == "none" else tools,
         required=_required(conversation, tools),
         single=conversation.single_tool_call or conversation.tool_choice == "function",

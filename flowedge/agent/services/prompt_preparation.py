@@ -110,6 +110,9 @@ def _of_conversation(
     if text_only:
         own, messages, tools = None, described_tools(messages, tools), []
     text = render_messages(tokenizer, messages, tools=tools, values=conversation.values)
+    if conversation.begun:
+        thought_ends = f"{THOUGHT[1]}\n\n" if opens_thought(text) else ""
+        text += thought_ends + conversation.begun
     form = None
     if message.parse_answer:
         form = answer_syntax(template, own, calls if conversation.tools else None, place)

@@ -73,6 +73,17 @@ def test_the_chat_template_is_applied_to_all_messages(cluster4: str) -> None:
     assert list(answer.prompt_ids) == encode_messages(load_tokenizer(Checkpoint.open("bundled")), messages)
 
 
+def test_an_answer_continues_the_last_message_of_the_assistant(cluster4: str) -> None:
+    talk = [ChatMessage("user", "Write a function that adds two numbers.")]
+    with Client(cluster4) as client:
+        chunks = [chunk.text for chunk in client.chat(talk, max_new_tokens=30, temperature=0)]
+        half = len(chunks) // 2
+        begun = ChatMessage("assistant", "".join(chunks[:half]))
+        rest = client.chat([*talk, begun], max_new_tokens=30, temperature=0).result()
+    assert len(chunks) > 3
+    assert rest.text.startswith("".join(chunks[half:]))
+
+
 def test_a_request_of_another_version_is_refused(cluster4: str) -> None:
     request = pb.GenerateRequest(prompt="Hi")
     request.MergeFromString(b"\x20\x09")  # max_new_tokens, when it was a field
@@ -95,8 +106,9 @@ DEEP = "[" * 64 + "]" * 64
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (spoken(), "does not end with a message of the user"),
-        (spoken(QUESTION, ("assistant", "Yes.")), "does not end with a message of the user"),
+        (spoken(), "neither with a message of the user"),
+        (spoken(("assistant", "Yes.")), "neither with a message of the user"),
+        (spoken(QUESTION, *[("assistant", "Yes.")] * 2), "neither with a message of the user"),
         (spoken(("robot", "x"), QUESTION), "the role 'robot'"),
         (spoken(("tool", "x"), QUESTION), "a message of a tool follows no message that calls tools"),
         (spoken(*[QUESTION] * 1025), "1025 messages"),
