@@ -19,7 +19,13 @@ from flowedge.core.errors import BadRequestError, wrong_type
 from flowedge.core.grammar import Grammar
 from flowedge.core.plain_text import checked_utf8
 from flowedge.core.request import DEFAULT_PRIORITY, DEFAULT_STRATEGY, Noise, Priority, check_stop
-from flowedge.core.sampling import MAX_BIAS, MAX_LIKELIEST, MAX_PENALTY, SamplingParams
+from flowedge.core.sampling import (
+    MAX_BIAS,
+    MAX_LIKELIEST,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
+    SamplingParams,
+)
 from flowedge.core.settings_group import types_of
 
 T = TypeVar("T")
@@ -102,6 +108,21 @@ class GenerateOptions:
         most=MAX_LIKELIEST,
     )
     grammar: Grammar | None = option(None, "What the answer must be.")
+    repetition_penalty: float = option(
+        1.0,
+        "Divides positive logits of tokens of the prompt and answer, multiplies negative ones; 1 is off.",
+        above=0,
+        most=MAX_REPETITION_PENALTY,
+    )
+    min_p: float = option(
+        0.0,
+        "Probability, as a share of the likeliest token's, below which a token is not sampled.",
+        least=0,
+        most=1,
+    )
+    min_tokens: int = option(
+        0, "Number of tokens before which an answer does not end by itself.", least=0, most=MAX_TOKENS
+    )
     echo: bool = option(False, "Give the text of the prompt as well.")
     fit_context: bool = option(False, "Lower max_new_tokens to what the context has room for.")
 
@@ -243,6 +264,11 @@ def _check_value(declared: dataclasses.Field[Any], types: Sequence[Any], value: 
     least, most = declared.metadata["least"], declared.metadata["most"]
     if value is not None and None not in (least, most):
         _check_between(declared.name, value, least, most)
+    above = declared.metadata["above"]
+    if value is not None and None not in (above, most) and not above < value <= most:
+        raise BadRequestError(
+            f"{declared.name} is {value}; it must be above {_short(above)} and at most {_short(most)}"
+        )
 
 
 def _check_name(what: str, name: str) -> None:

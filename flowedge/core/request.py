@@ -67,6 +67,7 @@ class Request:
         shown_tokens: special tokens whose text is put out; that of others is not.
         rules: for the logits and about them; None where there is no rule.
         fit_context: whether max_new_tokens is lowered to what the context has room for.
+        min_tokens: tokens of the answer before which no stop string ends it.
     """
 
     session: str
@@ -84,6 +85,7 @@ class Request:
     shown_tokens: frozenset[int] = frozenset()
     rules: LogitRules | None = None
     fit_context: bool = False
+    min_tokens: int = 0
 
     @property
     def draft_noise(self) -> SamplingParams | None:

@@ -131,6 +131,7 @@ class TokenLikelihood:
 
 
 MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 10.0
 MAX_BIAS = 100.0
 MAX_BIASES = 1024
 MAX_LIKELIEST = 20
@@ -140,14 +141,21 @@ MAX_LIKELIEST = 20
 class LogitRules:
     """Rules by which a token is drawn that depend on the tokens of the answer before it.
 
-    Of each logit, the bias of the token is added first, then the penalties are subtracted. After that, tokens
-    that the grammar rules out are removed. Temperature, filters and noise come last, as without rules.
+    The repetition penalty comes first. Then the bias of each token is added, and the other penalties are
+    subtracted. After that, tokens that the grammar rules out, and ends that come too early, are removed, and
+    tokens that `min_p` leaves out. Temperature, filters and noise come last, as without rules.
 
     Attributes:
         presence_penalty: for a token that is in the answer so far.
         frequency_penalty: for each time that a token is in the answer so far.
         logit_bias: token ids, ascending, each with what is added to its logit.
         logprobs: how many likeliest tokens are told of with each token; None where no log-probability is.
+        repetition_penalty: for a token of the prompt or the answer: divides a positive logit, and multiplies
+            a negative one. 1 changes nothing.
+        prompt_tokens: the prompt's tokens, each once; empty without a repetition penalty.
+        min_p: the probability, as a share of the likeliest token's, below which a token is not drawn.
+        min_tokens: of the answer, before which none of the `ends` is drawn, unless the grammar allows
+            nothing else.
 
     Raises:
         BadRequestError: when a value is out of range.
@@ -158,6 +166,11 @@ class LogitRules:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     grammar: GrammarSource | None = None
+    repetition_penalty: float = 1.0
+    prompt_tokens: tuple[int, ...] = ()
+    min_p: float = 0.0
+    min_tokens: int = 0
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_range("presence_penalty", self.presence_penalty, MAX_PENALTY)
@@ -170,6 +183,13 @@ class LogitRules:
             _check_range(f"logit_bias of token {token}", bias, MAX_BIAS)
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LIKELIEST:
             raise BadRequestError(f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LIKELIEST}")
+        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            raise BadRequestError(
+                f"repetition_penalty is {self.repetition_penalty}; it must be above 0 and at most "
+                f"{MAX_REPETITION_PENALTY:g}"
+            )
+        if not 0 <= self.min_p <= 1:
+            raise BadRequestError(f"min_p is {self.min_p}; it must be from 0 to 1")
 
     def __bool__(self) -> bool:
         """Whether there is any rule."""
@@ -178,11 +198,13 @@ class LogitRules:
     @property
     def changes_draws(self) -> bool:
         """Whether another token may be drawn than without these rules."""
-        return self.penalises or bool(self.logit_bias) or self.grammar is not None
+        forbids = self.grammar is not None or self.min_p > 0 or (self.min_tokens > 0 and bool(self.ends))
+        return self.penalises or bool(self.logit_bias) or forbids
 
     @property
     def penalises(self) -> bool:
-        return self.presence_penalty != 0 or self.frequency_penalty != 0
+        """Whether tokens of the answer count."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
     def check_tokens(self, vocab_size: int) -> None:
         """Raise BadRequestError if a token id of `logit_bias` is out of the vocabulary."""

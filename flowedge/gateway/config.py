@@ -133,6 +133,11 @@ class GatewayLimits(SettingsGroup):
     body_bytes: Bytes = setting(4 << 20, "Maximum bytes of a request's body.")
     header_bytes: Bytes = setting(32 << 10, "Maximum bytes of a request line with its headers.")
     headers: Count = setting(100, "Maximum number of headers of a request.")
+    strict: bool = setting(
+        False,
+        "Refuse requests with parameters that are unknown or change nothing, instead of ignoring these "
+        "parameters and naming them in the header x-flowedge-ignored.",
+    )
 
 
 class GatewayDeadlines(SettingsGroup):

@@ -244,6 +244,7 @@ class _SentAnswer:
         if message["type"] == "http.response.start":
             self.record.status = message["status"]
             own = [(REQUEST_ID.encode(), self.record.request_id.encode())]
+            own += [(name.encode(), value.encode()) for name, value in self.record.headers.items()]
             if self.closes:
                 own.append((b"connection", b"close"))
             message = {**message, "headers": [*message.get("headers", ()), *own]}

@@ -26,13 +26,14 @@ from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.gateway import ollama, openai, openapi, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
+from flowedge.gateway.answers.answer_request import IGNORED
 from flowedge.gateway.config import GatewaySettings, ListenSettings
 from flowedge.gateway.connections import ConnectionTable
 from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import add_handlers
 from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited_by
 from flowedge.gateway.metrics import GatewayMetrics
-from flowedge.gateway.middleware import RequestMiddleware
+from flowedge.gateway.middleware import REQUEST_ID, RequestMiddleware
 from flowedge.gateway.page import routes as page
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry
@@ -53,7 +54,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     openapi.router,
 )
 """The routers of all endpoints; the first that has a route for a path answers."""
-_EXPOSED = ["x-request-id", "retry-after"]
+_EXPOSED = [REQUEST_ID, "retry-after", IGNORED]
 
 
 def make_app(gateway: Gateway) -> FastAPI:

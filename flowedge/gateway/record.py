@@ -20,6 +20,7 @@ class RequestRecord:
         status: of the answer; 0 before it begins. 499 if the client went away before.
         outcome: "ok", "client_gone", or the word for the error that ended the request.
         tokens_in, tokens_out: of prompts and answers.
+        headers: further headers of the answer, in lower case; they may be set until it begins.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class RequestRecord:
     outcome: str = ""
     tokens_in: int = 0
     tokens_out: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     @property

@@ -10,7 +10,12 @@ import numpy as np
 import torch
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
-from transformers import LogitsProcessor
+from transformers import (
+    LogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 from flowedge.core.grammar import GrammarSource
 from flowedge.core.sampling import LogitRules, SamplingParams
@@ -24,9 +29,17 @@ class Rules(LogitsProcessor):
         raw: the logits before each token, as the model gives them.
     """
 
-    def __init__(self, rules: LogitRules, prompt_rows: int, grammar: Any, eos: Collection[int]) -> None:
+    def __init__(
+        self,
+        rules: LogitRules,
+        prompt_rows: int,
+        grammar: Any,
+        eos: Collection[int],
+        temperature: float,
+    ) -> None:
         """`grammar` is a fresh llguidance.LLMatcher, None without a grammar."""
         self._rules = rules
+        self._temperature = temperature
         self._first = prompt_rows
         self._grammar = grammar
         self._eos = sorted(eos)
@@ -36,12 +49,20 @@ class Rules(LogitsProcessor):
         answer = input_ids[0, self._first :].tolist()
         self.raw.append(scores[0].numpy().copy())
         scores = scores.double().clone()
+        if self._rules.repetition_penalty != 1:
+            scores = RepetitionPenaltyLogitsProcessor(self._rules.repetition_penalty)(input_ids, scores)
         for token, bias in self._rules.logit_bias:
             scores[0, token] += bias
         for token, count in Counter(answer).items():
             scores[0, token] -= self._rules.presence_penalty + self._rules.frequency_penalty * count
         if self._grammar is not None:
             scores[0, ~torch.from_numpy(self._mask(answer, scores.shape[-1]))] = -torch.inf
+        if self._rules.min_tokens:
+            ends = MinNewTokensLengthLogitsProcessor(self._first, self._rules.min_tokens, self._eos, "cpu")
+            scores = ends(input_ids, scores)
+        if self._rules.min_p and self._temperature:
+            kept = MinPLogitsWarper(self._rules.min_p)(input_ids, scores / self._temperature)
+            scores = scores.masked_fill(kept.isinf(), -torch.inf)
         return scores
 
     def _mask(self, answer: list[int], vocab: int) -> np.ndarray:
@@ -65,7 +86,7 @@ def ruled_answer(
     eos: Collection[int] = (),
 ) -> tuple[tuple[int, ...], list[np.ndarray]]:
     """Return the tokens of the plain model under rules, and the raw logits before each of them."""
-    processor = Rules(rules, len(prompt), grammar, eos)
+    processor = Rules(rules, len(prompt), grammar, eos, sampling.temperature)
     output = model.generate(prompt, sampling, count, eos, [processor])
     return tuple(output.token_ids), processor.raw
 

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from flowedge.engine.executors.draft_models import DraftModels
 
 
-def rules_of(options: GenerateOptions, models: DraftModels, forced: str = "") -> LogitRules | None:
+def rules_of(
+    options: GenerateOptions, models: DraftModels, prompt: Sequence[int] = (), forced: str = ""
+) -> LogitRules | None:
     """Return the rules that a request asks for, None if it asks for none; its grammar is compiled.
 
-    forced: the grammar, in Lark, of the tool calls that the answer must make, if any.
+    Args:
+        prompt: token ids.
+        forced: the grammar, in Lark, of the tool calls that the answer must make, if any.
 
     Raises:
         BadRequestError: when a value is out of range, or the grammar cannot be used.
@@ -36,6 +40,11 @@ def rules_of(options: GenerateOptions, models: DraftModels, forced: str = "") ->
         logit_bias=tuple(sorted(options.logit_bias.items())),
         logprobs=options.logprobs,
         grammar=None if asked is None else GrammarSource(asked.rule, asked.text, options.ignore_eos),
+        repetition_penalty=options.repetition_penalty,
+        prompt_tokens=() if options.repetition_penalty == 1 else tuple(sorted(set(prompt))),
+        min_p=options.min_p if options.temperature else 0.0,  # the likeliest token is drawn in any case
+        min_tokens=options.min_tokens,
+        ends=tuple(sorted(models.eos)) if options.min_tokens else (),
     )
     rules.check_tokens(models.vocab_size)
     if rules.grammar is not None:

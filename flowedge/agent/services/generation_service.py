@@ -313,7 +313,7 @@ def _to_request(
     from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
     prompt = read_prompt(message, models, limits, echo=options.echo)
-    rules = rules_of(options, models, prompt.forced)
+    rules = rules_of(options, models, prompt.ids, prompt.forced)
     request = Request(
         session=session_of(check_request_id(message.request_id)),
         prompt=prompt.ids,
@@ -333,5 +333,6 @@ def _to_request(
         shown_tokens=prompt.shown,
         rules=rules,
         fit_context=options.fit_context,
+        min_tokens=options.min_tokens,
     )
     return request, prompt, options

@@ -39,6 +39,7 @@ FLAGS = SettingFlags(
         "--allowed-host": ("http", "allowed_hosts"),
         "--cors-origin": ("http", "cors_origins"),
         "--open-metrics/--no-open-metrics": ("access", "open_metrics"),
+        "--strict/--no-strict": ("limits", "strict"),
         "--cluster-dir": ("security", "cluster_dir"),
         "--insecure": ("security", "insecure"),
         "--log-format": ("log", "format"),

@@ -41,6 +41,7 @@ class OutputText:
         self._eos = request.eos
         self._stop = tuple(s for s in request.stop if s)
         self._room = request.max_new_tokens
+        self._may_stop_at = request.max_new_tokens - request.min_tokens  # as room that is left
         self._stream = stream
         if request.shown_tokens:
             stream.show(request.shown_tokens)
@@ -54,7 +55,7 @@ class OutputText:
             if token in self._eos:
                 return Accepted(tokens[:count], text + self._rest(), "eos")
             self._held += self._stream.push(token)
-            stopped = self._cut()
+            stopped = self._may_stop and self._cut()
             text += self._release()
             if stopped:
                 return Accepted(tokens[:count], text, "stop")
@@ -62,9 +63,14 @@ class OutputText:
                 return Accepted(tokens[:count], text + self._rest(), "length")
         return Accepted(tokens, text, None)
 
+    @property
+    def _may_stop(self) -> bool:
+        return self._room <= self._may_stop_at
+
     def _rest(self) -> str:
         self._held += self._stream.flush()
-        self._cut()
+        if self._may_stop:
+            self._cut()
         rest, self._held = self._held, ""
         return rest
 
@@ -82,7 +88,7 @@ class OutputText:
         keep = max(
             (
                 size
-                for stop in self._stop
+                for stop in (self._stop if self._may_stop else ())
                 for size in range(1, min(len(stop), len(self._held) + 1))
                 if self._held.endswith(stop[:size])
             ),

@@ -7,21 +7,42 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
+from urllib.parse import quote
 
 from fastapi import Depends, Request
 
 from flowedge.core.errors import FlowEdgeError, GrammarError
 from flowedge.gateway.access.caller import ApiCaller, authorised
+from flowedge.gateway.answers.body import BodyT, read_body
 from flowedge.gateway.answers.planned import PlannedAnswer
 from flowedge.gateway.answers.running import AnswerDeadline, RunningAnswers
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.member import PipelineClient
 from flowedge.gateway.pipelines.pool import may_go_elsewhere
+from flowedge.gateway.record import CURRENT
 from flowedge.gateway.state import Gateway, gateway_of
 
 _SUBJECT = re.compile(r"grammar \(\w+\)")  # of messages: see GrammarSource.parameter
+IGNORED = "x-flowedge-ignored"
+"""The header that names the parameters of a request that change nothing."""
+_MOST_NAMED = 1000  # characters of that header
 AnswerRequestor: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
 """The parameter of an endpoint that asks for answers."""
+
+
+async def body_of(request: Request, model: type[BodyT]) -> BodyT:
+    """Return the body of a request; the answer's headers name the parameters that change nothing.
+
+    Raises:
+        ApiError: as `read_body`; where the gateway is strict, also for those parameters.
+    """
+    left_out: list[str] = []
+    strict = gateway_of(request).settings.limits.strict
+    body = read_body(model, await request.body(), None if strict else left_out)
+    record = CURRENT.get()
+    if left_out and record is not None:
+        record.headers[IGNORED] = quote(", ".join(left_out), safe="[]., ")[:_MOST_NAMED]
+    return body
 
 
 def of_parameter(error: GrammarError, name: str) -> ApiError:

@@ -1,4 +1,7 @@
-"""Bodies of requests: a parameter that is unknown or not supported is refused by its name."""
+"""Bodies of requests: what would change an answer and is not supported is refused by its name.
+
+What is unknown, and what changes nothing, is left out, and the answer's headers name it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
@@ -23,6 +26,7 @@ from pydantic_core import from_json
 
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.request import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from flowedge.core.sampling import MIN_TEMPERATURE
 from flowedge.gateway.errors import ApiError
 
 BodyT = TypeVar("BodyT", bound="RequestBody")
@@ -49,17 +53,28 @@ Arguments: TypeAlias = dict[str, Any]
 _OPTIONS = {each.name: each.metadata for each in fields(GenerateOptions)}
 
 
-def shared(option: str, default: Any, **bounds: float) -> Any:
-    """Declare a field of a body with the range of an option of the client; `bounds` replace its bounds."""
+def shared(option: str, default: Any, *, alias: str | None = None, **bounds: float | None) -> Any:
+    """Declare a field of a body with the range of an option of the client.
+
+    Args:
+        alias: the field's name in the body, if it is not the option's.
+        bounds: replace the option's bounds.
+    """
     declared = _OPTIONS[option]
     range_ = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
-    return Field(default, **range_ | bounds)
+    return Field(default, alias=alias, **range_ | bounds)
 
 
 def shared_options(body: BaseModel) -> Arguments:
-    """Return the options of the client that a body has fields of the same names for, without the seed."""
+    """Return the options of the client that a body has fields of the same names for, without the seed.
+
+    A `top_p` of 0, and a temperature too small to divide by, are the ways of some clients to ask for the
+    likeliest token.
+    """
     names = _OPTIONS.keys() & type(body).model_fields.keys() - {"seed"}
     values = {name: getattr(body, name) for name in names}
+    if values.get("top_p") == 0 or values.get("temperature", 1.0) < MIN_TEMPERATURE:
+        values |= {"temperature": 0.0, "top_p": values["top_p"] or 1.0}
     return {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
 
 
@@ -68,9 +83,12 @@ CheckedList: TypeAlias = Annotated[list[ItemT], FailFast()]
 
 
 class BodyObject(BaseModel):
-    """A JSON object in a body. A field that is null counts as left out."""
+    """A JSON object in a body. A field that is null counts as left out.
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    Unknown fields are kept, to be told of (see `unknown_fields`), unless a class has `extra="ignore"`.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -86,21 +104,36 @@ class RequestBody(BodyObject):
     """The body of a request.
 
     Attributes:
-        ignored: parameters that change nothing here, with any value.
-        unsupported: parameters that are not served, with the values by which a client says that it does not
-            want them. They are accepted.
+        ignored: parameters that are about the client and change no answer anywhere.
+        without_effect: parameters that change no answer here, with the values that say "off" (see `is_off`).
+        unsupported: parameters that would change the answer and are not served, with the values that say
+            "off", which are accepted.
     """
 
     ignored: ClassVar[frozenset[str]] = frozenset()
+    without_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
 
-def read_body(model: type[BodyT], text: bytes) -> BodyT:
+def is_off(value: object, accepted: tuple[object, ...] = ()) -> bool:
+    """Return whether a value says that a parameter is not wanted: null, false, an empty text, list or object.
+
+    accepted: further values that say so, such as 1 of a factor.
+    """
+    number = isinstance(value, int | float) and value is not False
+    return value in accepted or not (value or number)
+
+
+def read_body(model: type[BodyT], text: bytes, left_out: list[str] | None = None) -> BodyT:
     """Return the body of a request.
+
+    Args:
+        left_out: takes the names of the parameters that change nothing, at any depth; without it they are
+            refused.
 
     Raises:
         ApiError: 400 with the parameter's name, when the text is not a JSON object, when a number anywhere
-            is too large, or when a parameter is unknown, not supported, missing or wrong.
+            is too large, or when a parameter is not supported, missing or wrong.
     """
     try:
         # Values are not cached: the parser would hold the latest 16,384 short texts of all clients.
@@ -117,15 +150,36 @@ def read_body(model: type[BodyT], text: bytes) -> BodyT:
     for name, value in content.items():
         if name in model.ignored:
             given.pop(name, None)
-        elif name in model.unsupported:
-            if given.pop(name, None) is not None and value not in model.unsupported[name]:
-                raise not_supported(name, model.unsupported[name])
-        elif name not in _names(model):
-            raise _unknown(name, model)
+        elif name in model.unsupported or name in model.without_effect:
+            accepted = model.unsupported.get(name, model.without_effect.get(name, ()))
+            if given.pop(name, None) is None or is_off(value, accepted):
+                continue
+            if name in model.unsupported or left_out is None:
+                raise not_supported(name, accepted)
+            left_out.append(name)
     try:
-        return model.model_validate(given)
+        body = model.model_validate(given)
     except ValidationError as error:
         raise _refusal(error) from error
+    for location in unknown_fields(body):
+        if left_out is None:
+            raise _unknown(location, model)
+        left_out.append(_path(location))
+    return body
+
+
+def unknown_fields(value: object, location: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    """Yield the places of the fields of a body that no class declares."""
+    if isinstance(value, BodyObject):
+        for name in value.model_extra or ():
+            yield (*location, name)
+        for name in value.model_fields_set & type(value).model_fields.keys():
+            shown = type(value).model_fields[name].alias or name
+            yield from unknown_fields(getattr(value, name), (*location, shown))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            if isinstance(each, BodyObject):
+                yield from unknown_fields(each, (*location, place))
 
 
 def without_nulls(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,12 +202,11 @@ def _names(model: type[RequestBody]) -> set[str]:
     return {field.alias or name for name, field in model.model_fields.items()}
 
 
-def _unknown(name: str, model: type[RequestBody]) -> ApiError:
-    close = difflib.get_close_matches(name[:100], _names(model), n=1)
+def _unknown(location: Sequence[int | str], model: type[RequestBody]) -> ApiError:
+    param = _path(tuple(location))
+    close = difflib.get_close_matches(param, _names(model), n=1)
     hint = f"did you mean {close[0]}?" if close else "leave it out"
-    return ApiError(
-        400, f"there is no parameter {name[:100]}; {hint}", param=name[:100], code="unknown_parameter"
-    )
+    return ApiError(400, f"there is no parameter {param}; {hint}", param=param, code="unknown_parameter")
 
 
 def _refusal(error: ValidationError) -> ApiError:
@@ -163,10 +216,6 @@ def _refusal(error: ValidationError) -> ApiError:
     kind = problem["type"]
     if kind == "missing":
         return ApiError(400, f"{param} is missing", param=param, code="missing_required_parameter")
-    if kind == "extra_forbidden":
-        return ApiError(
-            400, f"there is no parameter {param}; leave it out", param=param, code="unknown_parameter"
-        )
     expected = problem["msg"].removeprefix("Value error, ")
     return refused_value(
         param, f"{param} is {_shown(problem['input'])}: {expected[:1].lower()}{expected[1:]}"

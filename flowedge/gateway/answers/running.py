@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from flowedge.client import AsyncGeneration, Chunk
 from flowedge.gateway.answers.planned import PlannedAnswer
@@ -92,14 +92,17 @@ class RunningAnswers:
         async for _ in self.chunks():
             pass
 
-    def usage(self) -> RequestUsage:
-        """Return the usage of the answers so far."""
+    def counted(self) -> dict[str, Any]:
+        """Return the numbers of tokens of the prompts, and of the chunks that `chunks` has yielded."""
+        return self.usage(self._tokens).counts()
+
+    def usage(self, tokens: Sequence[int] | None = None) -> RequestUsage:
+        """Return the usage of the answers so far; `tokens` are of each, if not all that have come."""
+        counts = [len(answer.token_ids) for answer in self.generations] if tokens is None else tokens
         answers = [
-            AnswerUsage(
-                planned.place, len(answer.prompt_ids), len(answer.token_ids), reasoning, answer.statistics
-            )
-            for planned, answer, reasoning in zip(
-                self._planned, self.generations, self._reasoning, strict=False
+            AnswerUsage(planned.place, len(answer.prompt_ids), count, reasoning, answer.statistics)
+            for planned, answer, count, reasoning in zip(
+                self._planned, self.generations, counts, self._reasoning, strict=False
             )
         ]
         return RequestUsage(answers, self.pipeline)

@@ -61,12 +61,18 @@ class RequestUsage:
     def reasoning_tokens(self) -> int:
         return sum(answer.reasoning_tokens for answer in self.answers)
 
-    def openai(self) -> dict[str, Any]:
-        """Return the usage as completions report it, with the extension field `flowedge`."""
+    def counts(self) -> dict[str, Any]:
+        """Return the numbers of tokens as completions report them."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.new_tokens,
             "total_tokens": self.prompt_tokens + self.new_tokens,
+        }
+
+    def openai(self) -> dict[str, Any]:
+        """Return the usage as completions report it, with the extension field `flowedge`."""
+        return {
+            **self.counts(),
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
             "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
             "flowedge": self.acceptance(),

@@ -12,8 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from flowedge.client import AsyncGeneration, ToolCall
 from flowedge.core.errors import BadRequestError
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
-from flowedge.gateway.answers.body import read_body
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.logprobs import chat_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, Prompt, choice_options
 from flowedge.gateway.answers.running import RunningAnswers
@@ -36,7 +35,7 @@ Contents = Callable[[str, str, list[ToolCall]], Line]
 @router.post("/api/chat")
 async def chat(request: Request, caller: AnswerRequestor) -> Response:
     """Answer the last message of a conversation."""
-    body = read_body(ChatBody, await request.body())
+    body = await body_of(request, ChatBody)
     prompt = body.prompt() if body.messages else None
     return await _answer(request, caller, body, prompt, _message)
 
@@ -44,7 +43,7 @@ async def chat(request: Request, caller: AnswerRequestor) -> Response:
 @router.post("/api/generate")
 async def generate(request: Request, caller: AnswerRequestor) -> Response:
     """Answer a prompt."""
-    body = read_body(GenerateBody, await request.body())
+    body = await body_of(request, GenerateBody)
     prompt = body.full_prompt() if body.prompt else None
     return await _answer(request, caller, body, prompt, _response)
 

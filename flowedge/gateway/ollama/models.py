@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from flowedge.gateway.access.caller import authorised
-from flowedge.gateway.answers.body import RequestBody, read_body
+from flowedge.gateway.answers.answer_request import body_of
+from flowedge.gateway.answers.body import RequestBody
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import ServedModel
@@ -78,7 +79,7 @@ async def running(request: Request) -> dict[str, Any]:
 @router.post("/api/show", dependencies=_with_key)
 async def show(request: Request) -> Response:
     """Return what is known of a model."""
-    body = read_body(ShowBody, await request.body())
+    body = await body_of(request, ShowBody)
     name = body.model or body.name
     if not name:
         raise ApiError(400, "model is missing", param="model")

@@ -12,6 +12,7 @@ from flowedge.gateway.answers.body import (
     BodyObject,
     RequestBody,
     Stop,
+    is_off,
     not_supported,
     shared,
     shared_options,
@@ -35,7 +36,7 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 """Options of how a model is loaded, which the pipeline has settled."""
-_OFF = {"min_p": 0, "mirostat": 0, "repeat_penalty": 1, "tfs_z": 1, "typical_p": 1}
+_OFF = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
 """Options of sampling that are not supported, with the value that turns each off."""
 
 
@@ -44,16 +45,19 @@ class ModelOptions(BodyObject):
 
     Attributes:
         num_predict: the number of tokens at most; 0 and less for no number.
+        repetition_penalty: of all tokens of prompt and answer, whatever `repeat_last_n`.
     """
 
     temperature: float = shared("temperature", 0.8)
-    top_p: float = shared("top_p", 0.9)
+    top_p: float = shared("top_p", 0.9, ge=0, gt=None)
     top_k: int = shared("top_k", 40)
     seed: int | None = None
     num_predict: int = 0
     stop: Stop = Field(default_factory=list)
     presence_penalty: float = shared("presence_penalty", 0.0)
     frequency_penalty: float = shared("frequency_penalty", 0.0)
+    min_p: float = shared("min_p", 0.0)
+    repetition_penalty: float = shared("repetition_penalty", 1.0, alias="repeat_penalty")
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +66,7 @@ class ModelOptions(BodyObject):
             return content
         given = {name: value for name, value in content.items() if name not in _WITHOUT_EFFECT}
         for name, off in _OFF.items():
-            if given.pop(name, off) not in (off, None):
+            if not is_off(given.pop(name, None), (off,)):
                 raise not_supported(f"options.{name}", (off,))
         return given
 

@@ -10,8 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from flowedge.client import AsyncGeneration, TokenLogprob
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
-from flowedge.gateway.answers.body import read_body
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.logprobs import chat_logprobs
 from flowedge.gateway.answers.planned import ChatPrompt, PlannedAnswer, choice_options
 from flowedge.gateway.openai.chat_body import ChatCompletionBody
@@ -33,7 +32,7 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Answer the last message of a conversation."""
-    body = read_body(ChatCompletionBody, await request.body())
+    body = await body_of(request, ChatCompletionBody)
     asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
     if body.stream:
         return event_stream(_events(asked, body), request)
@@ -80,7 +79,9 @@ async def _events(asked: AnswerRequest, body: ChatCompletionBody) -> AsyncIterat
     """Yield the chunks of a stream: the role, the deltas and the end of each answer, and the usage."""
     async with asked.running() as answers:
         head = AnswerHead(new_id("chatcmpl-"), "chat.completion", asked.model, answers.fingerprint)
-        writer = ChunkWriter(head, "chat.completion.chunk", includes_usage=body.includes_usage)
+        counted = answers.counted if body.counts_continuously else None
+        kind, includes_usage = "chat.completion.chunk", body.includes_usage
+        writer = ChunkWriter(head, kind, includes_usage=includes_usage, counted=counted)
         for place in range(body.n):
             yield writer.choice(_delta_choice(place, {"role": "assistant", "content": ""}))
         async for place, chunk in answers.chunks():

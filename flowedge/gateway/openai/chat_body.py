@@ -64,19 +64,14 @@ class ChatCompletionBody(SamplingBody):
         chat_template_kwargs: an extension: further values for the model's chat template.
     """
 
+    without_effect: ClassVar = {**SamplingBody.without_effect, "prediction": (), "verbosity": ("medium",)}
     unsupported: ClassVar = {
+        **SamplingBody.unsupported,
         "audio": (),
         "function_call": ("none", "auto"),
-        "functions": ([],),
-        "metadata": ({},),
+        "functions": (),
         "modalities": (["text"],),
         "moderation": (),
-        "prediction": (),
-        "prompt_cache_options": ({}, {"mode": "implicit"}),
-        "prompt_cache_retention": ("in_memory",),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "verbosity": ("medium",),
         "web_search_options": (),
     }
 

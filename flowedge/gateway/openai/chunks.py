@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,16 +55,27 @@ class AnswerHead:
 class ChunkWriter:
     """Writes the chunks of a stream. What all of them have in common is encoded once."""
 
-    def __init__(self, head: AnswerHead, kind: str, *, includes_usage: bool) -> None:
+    def __init__(
+        self,
+        head: AnswerHead,
+        kind: str,
+        *,
+        includes_usage: bool,
+        counted: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         """
         kind: of the chunks.
         includes_usage: whether the stream ends with the usage; the other chunks then say that theirs is null.
+        counted: returns the usage so far, which then every chunk has.
         """
         self._begin = encoded(head.fields(kind))[:-1] + ',"choices":['
         self._end = '],"usage":null}' if includes_usage else "]}"
+        self._counted = counted
 
     def choice(self, choice: dict[str, Any]) -> str:
         """Return the chunk with one choice."""
+        if self._counted is not None:
+            return f'{self._begin}{encoded(choice)}],"usage":{encoded(self._counted())}}}'
         return f"{self._begin}{encoded(choice)}{self._end}"
 
     def usage(self, usage: dict[str, Any]) -> str:

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator
 
 from flowedge.client import AsyncGeneration, Chunk
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
-from flowedge.gateway.answers.body import Arguments, not_supported, read_body, refused_value, shared
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
+from flowedge.gateway.answers.body import Arguments, not_supported, refused_value, shared
 from flowedge.gateway.answers.logprobs import legacy_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, choice_options
 from flowedge.gateway.openai.chunks import DONE, FINISH_REASONS, AnswerHead, ChunkWriter, new_id
@@ -33,7 +33,7 @@ class CompletionBody(SamplingBody):
         logprobs: how many likeliest tokens are listed for each token; None without log-probabilities.
     """
 
-    unsupported: ClassVar = {"suffix": ("",)}
+    unsupported: ClassVar = {**SamplingBody.unsupported, "suffix": ()}
 
     prompt: list[Any]
     best_of: int | None = Field(None, ge=1)
@@ -93,7 +93,7 @@ _KIND = "text_completion"
 @router.post("/v1/completions")
 async def create_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Continue one or several prompts."""
-    body = read_body(CompletionBody, await request.body())
+    body = await body_of(request, CompletionBody)
     asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
     if body.stream:
         return event_stream(_events(asked, body), request)
@@ -135,7 +135,8 @@ async def _events(asked: AnswerRequest, body: CompletionBody) -> AsyncIterator[s
     """Yield the chunks of a stream: the texts and the end of each answer, and the usage."""
     async with asked.running() as answers:
         head = AnswerHead(new_id("cmpl-"), _KIND, asked.model, answers.fingerprint)
-        writer = ChunkWriter(head, _KIND, includes_usage=body.includes_usage)
+        counted = answers.counted if body.counts_continuously else None
+        writer = ChunkWriter(head, _KIND, includes_usage=body.includes_usage, counted=counted)
         offsets = [0] * len(asked.planned)  # characters of each answer's tokens so far
         echoed: set[int] = set()
         async for place, chunk in answers.chunks():

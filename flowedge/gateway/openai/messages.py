@@ -14,7 +14,7 @@ from flowedge.gateway.errors import ApiError
 TEXT_PARTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 
 
-class ContentItem(BodyObject, extra="allow"):
+class ContentItem(BodyObject, extra="ignore"):
     """A part of a message's content; parts of other types than text are refused by `text_of`."""
 
     type: str

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from flowedge.gateway.access.caller import ApiCaller
-from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor
-from flowedge.gateway.answers.body import read_body
+from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.planned import ChatPrompt, PlannedAnswer, choice_options
 from flowedge.gateway.answers.running import RunningAnswers
 from flowedge.gateway.openai.responses_body import ResponseBody
@@ -25,7 +24,7 @@ router = APIRouter()
 @router.post("/v1/responses")
 async def create_response(request: Request, caller: AnswerRequestor) -> Response:
     """Answer a list of items."""
-    body = read_body(ResponseBody, await request.body())
+    body = await body_of(request, ResponseBody)
     asked = AnswerRequest.of(request, caller, body.model, [planned_answer(body, caller)], "text.format")
     document = ResponseDocument(body, asked.model)
     if body.stream:

@@ -38,7 +38,7 @@ class TextFormat(BodyObject):
 
 class TextConfig(BodyObject):
     format: TextFormat = TextFormat()
-    verbosity: Literal["medium"] = "medium"
+    verbosity: Literal["low", "medium", "high"] = "medium"  # changes nothing
 
 
 class ReasoningConfig(BodyObject):
@@ -91,23 +91,19 @@ class ResponseBody(DrawingBody):
         chat_template_kwargs: an extension: further values for the model's chat template.
     """
 
+    without_effect: ClassVar = {**DrawingBody.without_effect, "truncation": ("disabled",)}
     unsupported: ClassVar = {
+        **DrawingBody.unsupported,
         "access_programs": (),
-        "background": (False,),
+        "background": (),
         "background_options": (),
-        "context_management": ([],),
+        "context_management": (),
         "conversation": (),
         "image": (),
         "max_tool_calls": (),
-        "metadata": ({},),
         "moderation": (),
         "previous_response_id": (),
         "prompt": (),
-        "prompt_cache_options": ({}, {"mode": "implicit"}),
-        "prompt_cache_retention": ("in_memory",),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "truncation": ("disabled",),
     }
 
     input: list[InputItem] = Field(min_length=1, max_length=MAX_ITEMS)

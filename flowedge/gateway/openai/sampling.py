@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
@@ -46,25 +47,60 @@ Biases = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 
 
 class StreamOptions(BodyObject):
+    """Options of a stream.
+
+    Attributes:
+        continuous_usage_stats: an extension: whether every chunk has the usage so far.
+    """
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool = False  # nothing is obfuscated
 
 
 class DrawingBody(RequestBody):
     """What all requests for answers have: how tokens are drawn.
 
-    Attributes:
-        top_k: an extension; 0 and -1 keep all tokens.
-        ignore_eos: an extension; the answer goes on behind the model's end token.
+    Extensions have the names that other servers give them: `top_k`, of which 0 and -1 keep all tokens,
+    `min_p`, `repetition_penalty`, `min_tokens` and `ignore_eos`. Further extensions of those servers are
+    refused if they would change an answer.
     """
 
     ignored: ClassVar[frozenset[str]] = frozenset({"user", "safety_identifier", "prompt_cache_key"})
+    without_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "metadata": (),
+        "prompt_cache_options": ({"mode": "implicit"},),
+        "prompt_cache_retention": ("in_memory",),
+        "service_tier": ("auto", "default"),
+        "store": (),
+    }
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "add_generation_prompt": (True,),
+        "allowed_token_ids": (),
+        "bad_words": (),
+        "chat_template": (),
+        "continue_final_message": (),
+        "documents": (),
+        "include_stop_str_in_output": (),
+        "length_penalty": (1, 0),
+        "logits_processors": (),
+        "mirostat": (0,),
+        "prompt_logprobs": (),
+        "skip_special_tokens": (True,),
+        "stop_token_ids": (),
+        "truncate_prompt_tokens": (),
+        "typical_p": (1,),
+        "use_beam_search": (),
+    }
 
     model: str = Field(min_length=1)
     stream: bool = False
     temperature: float = shared("temperature", 1.0, le=2)
-    top_p: float = shared("top_p", 1.0)
+    top_p: float = shared("top_p", 1.0, ge=0, gt=None)
     top_k: int = shared("top_k", 0, ge=-1)
+    min_p: float = shared("min_p", 0.0)
+    repetition_penalty: float = shared("repetition_penalty", 1.0)
+    min_tokens: int = shared("min_tokens", 0)
     seed: int | None = None
     ignore_eos: bool = False
 
@@ -88,6 +124,11 @@ class SamplingBody(DrawingBody):
     def includes_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def counts_continuously(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def sampling_arguments(self) -> Arguments:
         """Return the arguments of the client that do not depend on the endpoint, without the seed.

@@ -17,10 +17,12 @@ class PathRules:
 
     def __init__(self, rules: LogitRules, matcher: GrammarMatcher | None) -> None:
         """Begin before the first token; `matcher` is of the rules' grammar, if there is one."""
-        self._penalties = rules.presence_penalty, rules.frequency_penalty
+        self._rules = rules
         self._penalises = rules.penalises
         self._biased: IntArray = np.array([token for token, _ in rules.logit_bias], dtype=np.int64)
         self._biases: FloatArray = np.array([bias for _, bias in rules.logit_bias], dtype=np.float64)
+        self._prompt: IntArray = np.array(rules.prompt_tokens, dtype=np.int64)
+        self._ends: IntArray = np.array(rules.ends, dtype=np.int64)
         self._matcher = matcher
         self._tokens: list[int] = []
         self._counts: Counter[int] = Counter()
@@ -70,18 +72,29 @@ class PathRules:
         return None if self._matcher is None or self._matcher.ended else self._matcher.allowed()
 
     def adjust(self, scores: FloatArray) -> None:
-        """Add the biases to logits [vocab], and subtract the penalties."""
+        """Add the biases to logits [vocab], and subtract the penalties for presence and frequency."""
         if len(self._biased):
             scores[self._biased] += self._biases
         if self._counts:
-            tokens = np.fromiter(self._counts.keys(), dtype=np.int64, count=len(self._counts))
             counts = np.fromiter(self._counts.values(), dtype=np.float64, count=len(self._counts))
-            presence, frequency = self._penalties
-            scores[tokens] -= presence + frequency * counts
+            scores[self._counted()] -= self._rules.presence_penalty + self._rules.frequency_penalty * counts
 
     def apply(self, scores: FloatArray) -> None:
         """Change logits, float64 [vocab], as the rules say. Raises what `allowed` raises."""
+        penalty = self._rules.repetition_penalty
+        if penalty != 1:
+            seen = np.union1d(self._prompt, self._counted())
+            scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
         self.adjust(scores)
         allowed = self.allowed()
         if allowed is not None:
             scores[~allowed] = -np.inf
+        if len(self._ends) and len(self._tokens) < self._rules.min_tokens:
+            ends = scores[self._ends]
+            scores[self._ends] = -np.inf
+            if not np.isfinite(scores.max()):
+                scores[self._ends] = ends
+
+    def _counted(self) -> IntArray:
+        """The tokens of the answer, each once."""
+        return np.fromiter(self._counts.keys(), dtype=np.int64, count=len(self._counts))

@@ -45,6 +45,9 @@ class RuledDraws:
         if self._rules.changes_draws:
             scores = scores.copy()
             self._path.apply(scores)
+            if self._rules.min_p:
+                least = scores.max() + self._sampler.temperature * np.log(self._rules.min_p)
+                scores[scores < least] = -np.inf
         token = self._drawn = self._sampler.draw(torch.from_numpy(scores), position)
         if self._rules.logprobs is not None:
             self.likelihoods.append(token_likelihood(row, token, self._rules.logprobs))

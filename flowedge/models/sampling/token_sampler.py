@@ -43,6 +43,10 @@ class TokenSampler:
         if params.top_p < 1:
             self._warpers.append(TopPLogitsWarper(params.top_p))
 
+    @property
+    def temperature(self) -> float:
+        return self._params.temperature
+
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, position: int) -> int:
         """Draw the token at an absolute position from the logits [vocab] of the row before it.

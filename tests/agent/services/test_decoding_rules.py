@@ -29,6 +29,7 @@ SCHEMA = json.dumps(
     }
 )
 TOKENS = 40
+EOS = 1  # of the bundled model
 
 
 @cache
@@ -54,6 +55,15 @@ FIELDS: dict[str, tuple[dict[str, Any], LogitRules]] = {
     "penalties": (
         {"presence_penalty": 0.8, "frequency_penalty": 0.5},
         LogitRules(presence_penalty=0.8, frequency_penalty=0.5),
+    ),
+    "repetition": ({"repetition_penalty": 1.4}, LogitRules(repetition_penalty=1.4)),
+    "likely tokens": (
+        {"min_p": 0.15, "repetition_penalty": 0.9, "logit_bias": {5: 3.0}},
+        LogitRules(min_p=0.15, repetition_penalty=0.9, logit_bias=((5, 3.0),)),
+    ),
+    "no early end": (
+        {"min_tokens": 12, "logit_bias": {EOS: 20.0}},
+        LogitRules(min_tokens=12, logit_bias=((EOS, 20.0),)),
     ),
     "bias": ({"logit_bias": {5: 3.0, 300: -100.0}}, LogitRules(logit_bias=((5, 3.0), (300, -100.0)))),
     "schema": (
@@ -123,6 +133,9 @@ def check_logprobs(chunks: list[pb.Chunk], likeliest: int | None) -> None:
     ("fields", "complaint"),
     [
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be above 0 and at most 10"),
+        ({"min_p": 1.5}, "min_p is 1.5"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty is nan"),
         ({"logit_bias": {4096: 1.0}}, "logit_bias names token 4096; the model has tokens 0 to 4095"),
         ({"logit_bias": {1: 1000.0}}, "logit_bias[1] is 1000.0"),

@@ -187,3 +187,10 @@ def test_however_tokens_come_the_output_is_the_same(tokens, stop, limit, data):
     else:
         held = want_text[len(text) :]
         assert held == "" or any(s.startswith(held) for s in stop)
+
+
+def test_before_the_least_number_of_tokens_no_stop_string_ends_the_answer() -> None:
+    request = Request("s", (1,), SamplingParams(), 9, stop=("b",), min_tokens=3)
+    out = OutputText(request, Words())
+    assert out.push((1, 3)) == Accepted((1, 3), "ab", None)
+    assert out.push((5, 1, 3, 5)) == Accepted((5, 1, 3), "ca", "stop")

@@ -18,7 +18,8 @@ class Tail(BodyObject):
 
 class Animal(RequestBody):
     ignored: ClassVar = frozenset({"owner"})
-    unsupported: ClassVar = {"wings": (0, []), "fins": ()}
+    without_effect: ClassVar = {"colour": ("grey",)}
+    unsupported: ClassVar = {"wings": (0,), "fins": ()}
 
     name: str
     legs: int = Field(4, ge=0)
@@ -45,13 +46,31 @@ def test_null_counts_as_left_out() -> None:
 
 def test_values_that_mean_off_and_ignored_parameters_are_accepted() -> None:
     assert _read(name="cat", wings=0, fins=None, owner={"any": "thing"}).name == "cat"
-    assert _read(name="cat", wings=[]).name == "cat"
+    assert _read(name="cat", wings=[], fins=False, colour="grey").name == "cat"
+
+
+def test_what_changes_nothing_is_left_out_by_name() -> None:
+    given = {
+        "name": "cat",
+        "owner": "me",
+        "colour": "red",
+        "voice": {"deep": True},
+        "tails": [{"length": 1}, {"length": 2, "bushy": True}],
+    }
+    left_out: list[str] = []
+    body = read_body(Animal, json.dumps(given).encode(), left_out)
+    assert left_out == ["colour", "voice", "tails[1].bushy"]
+    assert body.tails[1].length == 2
+    with pytest.raises(ApiError) as caught:
+        read_body(Animal, json.dumps({"name": "cat", "wings": 2}).encode(), [])
+    assert caught.value.param == "wings"
 
 
 @pytest.mark.parametrize(
     ("given", "param", "code", "problem"),
     [
-        ({"wings": 2}, "wings", "unsupported_parameter", "wings is not supported; it may be 0 or []"),
+        ({"wings": 2}, "wings", "unsupported_parameter", "wings is not supported; it may be 0"),
+        ({"colour": "red"}, "colour", "unsupported_parameter", 'colour is not supported; it may be "grey"'),
         ({"fins": 1}, "fins", "unsupported_parameter", "fins is not supported; leave it out"),
         ({"leg": 2}, "leg", "unknown_parameter", "there is no parameter leg; did you mean legs?"),
         ({"qqqq": 2}, "qqqq", "unknown_parameter", "there is no parameter qqqq; leave it out"),

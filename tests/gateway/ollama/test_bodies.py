@@ -47,8 +47,9 @@ def test_options_become_the_clients_options() -> None:
             "num_ctx": 4096,
             "num_gpu": 1,
             "mirostat": 0,
-            "repeat_penalty": 1.0,
-            "min_p": None,
+            "repeat_penalty": 1.1,
+            "min_p": 0.05,
+            "typical_p": 1,
         },
         keep_alive="5m",
         format="json",
@@ -64,6 +65,8 @@ def test_options_become_the_clients_options() -> None:
         "stop": ("a", "b"),
         "presence_penalty": 1.0,
         "frequency_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "min_p": 0.05,
         "grammar": Grammar.json_object(),
         "logprobs": 2,
     }
@@ -106,7 +109,6 @@ def test_a_prompt_with_its_system_message() -> None:
     ("given", "param"),
     [
         ({"options": {"mirostat": 2}}, "options.mirostat"),
-        ({"options": {"repeat_penalty": 1.1}}, "options.repeat_penalty"),
         ({"options": {"heat": 2}}, "options.heat"),
         ({"options": {"temperature": "hot"}}, "options.temperature"),
         ({"format": "xml"}, "format"),

@@ -30,7 +30,7 @@ SCHEMA = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 def read(**given: Any) -> ChatCompletionBody:
     content = {"model": "m", "messages": [HELLO], **given}
-    return read_body(ChatCompletionBody, json.dumps(content).encode())
+    return read_body(ChatCompletionBody, json.dumps(content).encode(), [])
 
 
 def refused(**given: Any) -> ApiError:
@@ -54,7 +54,7 @@ def prompt_of(**given: Any) -> ChatPrompt:
     ],
 )
 def test_every_parameter_of_the_official_client_is_known(parameters: type, body: type[RequestBody]) -> None:
-    known = {*body.model_fields, *body.ignored, *body.unsupported}
+    known = {*body.model_fields, *body.ignored, *body.without_effect, *body.unsupported}
     assert set(get_type_hints(parameters)) - known == set()
 
 
@@ -81,6 +81,18 @@ def test_parameters_become_the_clients_options() -> None:
     assert (first.presence_penalty, first.frequency_penalty, first.logit_bias) == (1.0, -1.0, {5: -100.0})
     assert (first.max_new_tokens, first.logprobs, first.ignore_eos, first.priority) == (9, 3, True, "batch")
     assert (first.seed, second.seed) == (2**63 - 1, 0)
+
+
+@pytest.mark.parametrize("given", [{"top_p": 0}, {"temperature": 1e-8}, {"temperature": 0, "min_p": 0.5}])
+def test_ways_to_ask_for_the_likeliest_token(given: dict[str, Any]) -> None:
+    (planned,) = planned_answers(read(**given), ApiCaller())
+    assert (planned.options.temperature, planned.options.top_p) == (0.0, 1.0)
+
+
+def test_rules_by_the_names_of_other_servers() -> None:
+    (planned,) = planned_answers(read(repetition_penalty=1.2, min_p=0.1, min_tokens=4), ApiCaller())
+    options = planned.options
+    assert (options.repetition_penalty, options.min_p, options.min_tokens) == (1.2, 0.1, 4)
 
 
 def test_without_parameters_answers_are_drawn_at_temperature_1() -> None:
@@ -192,7 +204,9 @@ def test_values_of_the_template() -> None:
         ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort"),
-        ({"store": True}, "store"),
+        ({"stop_token_ids": [5]}, "stop_token_ids"),
+        ({"length_penalty": 2}, "length_penalty"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"modalities": ["text", "audio"]}, "modalities"),
     ],
@@ -216,8 +230,18 @@ def test_values_that_mean_off_are_accepted() -> None:
         parallel_tool_calls=True,
         functions=[],
         function_call="none",
-        prediction=None,
+        prediction={"type": "content", "content": "x"},
         audio=None,
+        repetition_penalty=1.0,
+        min_p=0,
+        min_tokens=0,
+        ignore_eos=False,
+        use_beam_search=False,
+        length_penalty=1.0,
+        stop_token_ids=[],
+        skip_special_tokens=True,
+        truncate_prompt_tokens=None,
+        bad_words=[],
         verbosity="medium",
         prompt_cache_key="k",
         safety_identifier="s",

@@ -123,7 +123,7 @@ def test_choices_of_tools(choice: Any, expected: str) -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "run"}}, "tool_choice"),
         ({"tools": [TOOL], "text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"include": ["web_search_call.results"]}, "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),

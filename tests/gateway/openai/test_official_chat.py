@@ -220,7 +220,7 @@ def test_errors_are_those_of_the_official_client(official: OpenAI) -> None:
     with pytest.raises(NotFoundError) as unknown:
         official.chat.completions.create(model="gpt-4o", messages=HELLO)
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
-    for given, param in (({"store": True}, "store"), ({"extra_body": {"colour": 1}}, "colour")):
+    for given, param in (({"audio": {"format": "wav"}}, "audio"), ({"top_logprobs": 21}, "top_logprobs")):
         with pytest.raises(BadRequestError) as refused:
             official.chat.completions.create(model="bundled", messages=HELLO, **given)
         assert refused.value.param == param
