@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _CONTENT = "content"
 _REASONING = ("reasoning", "reasoning_content", "thinking")  # as families name it
 _ID_LETTERS = string.ascii_letters + string.digits
+_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _ID_LENGTH = 9  # which the templates of some families require
 # What the parser raises by a form that is the checkpoint's own, and for JSON that is nested too deeply.
 _UNREADABLE = (ValueError, KeyError, TypeError, TimeoutError, RecursionError)
@@ -43,8 +45,8 @@ class AnswerDelta:
 class AnswerParser:
     """Takes the text of an answer piece by piece; a tool call is returned when it is complete.
 
-    A call that is not in the form of the family is text of the answer, as the model wrote it. Space between
-    the parts belongs to no part.
+    A call that is not in the form of the family is text of the answer, as the model wrote it. A call that the
+    answer's limit has cut off is left out. Space between the parts belongs to no part.
 
     Attributes:
         calls: number of tool calls so far.
@@ -67,7 +69,8 @@ class AnswerParser:
         from flowedge.text.located_parser import LocatedParser  # noqa: PLC0415
 
         self.calls = 0
-        self._single = single
+        self._single, self._cut = single, False
+        self._names = [tool["function"]["name"] for tool in tools]
         self._parser: LocatedParser | None = LocatedParser(
             form.parsed, prefix=form.prefix(prompt), tools=[*map(dict, tools)]
         )
@@ -86,10 +89,16 @@ class AnswerParser:
         except _UNREADABLE:
             return self._give_up(self._parser)
 
-    def finish(self) -> AnswerDelta:
-        """Return what was held back, at the end of the answer."""
+    def finish(self, *, cut: bool = False) -> AnswerDelta:
+        """Return what was held back, at the end of the answer.
+
+        cut: whether the answer was cut off by its limit.
+        """
         part = AnswerDelta()
+        self._cut = cut
         if self._parser is not None:
+            if cut and not self._holds_text:
+                self._parser.drop_held()
             try:
                 part = self._read(self._parser.finalize()[1])
             except _UNREADABLE:
@@ -101,6 +110,8 @@ class AnswerParser:
         part = self._read(parser.events)
         self._parser = None
         rest = parser.rest_of_text(from_region=self._holds_text)
+        if self._holds_text and self._is_cut_call(rest):
+            return part
         content = self._texts[_CONTENT]
         text = content.push_untrimmed(rest) if self._holds_text else content.push(rest)
         return AnswerDelta(part.text + text, part.reasoning, part.calls)
@@ -120,15 +131,23 @@ class AnswerParser:
                     reasoning += self._texts[field].push(event["text"])
                 case "region_close":
                     self._holds_text = False
-                    found = self._new_calls(event["value"]) if field == TOOL_CALLS else []
-                    if found is None:
+                    found = self._new_calls(event) if field == TOOL_CALLS else []
+                    if found is None and not self._is_cut_call(event["raw"]):
                         text += self._texts[_CONTENT].push_untrimmed(event["raw"])
                     else:
-                        calls += found
+                        calls += found or []
         return AnswerDelta(text, reasoning, tuple(calls))
 
-    def _new_calls(self, value: Any) -> list[FoundCall] | None:
+    def _is_cut_call(self, raw: str) -> bool:
+        """Return whether a text that is no call begins one that the answer's limit has cut off."""
+        named = _NAME.search(raw)
+        return self._cut and (named is None or named[1] in self._names)
+
+    def _new_calls(self, closed: Mapping[str, Any]) -> list[FoundCall] | None:
         """Return the calls of a field that are the answer's; None if the field holds no calls."""
+        if self._cut and not closed["whole"]:
+            return None
+        value = closed["value"]
         found = [_call(each) for each in (value if isinstance(value, list) else [value])]
         calls = [call for call in found if call is not None]
         if not calls or len(calls) < len(found):

@@ -21,7 +21,7 @@ _MAX_STEP_ITEMS = 10_000  # of the parser, for one token
 _MAX_MESSAGE = 500  # characters of llguidance's messages, which repeat the grammar
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
-_SCHEMA_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SCHEMA_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _OBJECT_STYLE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 
 
@@ -112,7 +112,7 @@ def _llguidance_text(matcher: type[LLMatcher], source: GrammarSource) -> str:
         raise GrammarError(f"{source.parameter} is no JSON: {_shortened(str(error))}") from error
     if not isinstance(schema, dict):
         raise GrammarError(f"{source.parameter} is a JSON {type(schema).__name__}; it must be an object")
-    return matcher.grammar_from_json_schema(source.text, defaults=_SCHEMA_STYLE)  # type: ignore[arg-type]
+    return matcher.grammar_from_json_schema(source.text, defaults=SCHEMA_STYLE)  # type: ignore[arg-type]
 
 
 def _shortened(message: str) -> str:

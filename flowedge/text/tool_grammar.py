@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flowedge.text.grammar_compiler import SCHEMA_STYLE
 from flowedge.text.known_syntaxes import TAGS, THOUGHT, ToolCallFormat
 
 _ANY_OBJECT = {"type": "object"}
@@ -52,8 +53,15 @@ def tool_grammar(
         opening = text(form.opening.format(name=written))
         parts = [opening, f"arguments_{place}", text(form.closing)]
         lines.append(f"call_{place}: " + " ".join(filter(None, parts)))
-        lines.append(f"arguments_{place}: %json {json.dumps(_schema(tool), ensure_ascii=False)}")
+        lines.append(f"arguments_{place}: {json_rule(_schema(tool))}")
     return "\n".join(lines)
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """Return the term for a JSON value of a schema, in the style of answers that follow a schema."""
+    own = schema.get("x-guidance")
+    style = {**SCHEMA_STYLE, **own} if isinstance(own, Mapping) else SCHEMA_STYLE
+    return f"%json {json.dumps({**schema, 'x-guidance': style}, ensure_ascii=False)}"
 
 
 def _schema(tool: Mapping[str, Any]) -> Any:

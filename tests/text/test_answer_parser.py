@@ -132,6 +132,31 @@ def test_the_markers_of_a_malformed_call_are_text(form: Any) -> None:
         assert read(answer_syntax("", None, form, "x"), answer, step) == (answer, "", [])
 
 
+@pytest.mark.parametrize("form", TOOL_CALL_FORMATS, ids=lambda form: form.name)
+def test_nothing_of_a_call_that_is_cut_off_is_text(form: Any) -> None:
+    syntax, whole = answer_syntax("", None, form, "x"), rendered(form.name)
+    for length in range(2, len(whole)):
+        parser = AnswerParser(syntax, "", TOOLS)  # type: ignore[arg-type]
+        parts = [parser.feed(whole[:length]), parser.finish(cut=True)]
+        assert "".join(part.text for part in parts) == "", whole[:length]
+        for call in (call for part in parts for call in part.calls):
+            assert (call.name, json.loads(call.arguments)) in (BONN, NOW)
+    parser = AnswerParser(syntax, "", TOOLS)  # type: ignore[arg-type]
+    other = '{"name": "Bo", "age": 3'
+    assert parser.feed(other).text + parser.finish(cut=True).text == other
+
+
+def test_a_marker_in_an_argument_is_text_of_the_argument() -> None:
+    arguments = {"city": 'say "</tool_call>" }</tool_call> or <tool_call>' + chr(92)}
+    call = json.dumps({"name": "weather", "arguments": arguments})
+    answer = f"Well: <tool_call>{call}</tool_call>"
+    for step in (1, 4, 1000):
+        form = answer_syntax("", None, HERMES, "x")
+        expected = ("weather", arguments)
+        again = '\n<tool_call>{"name": "now"}</tool_call>'
+        assert read(form, answer + again, step) == ("Well:", "", [expected, NOW])
+
+
 def test_a_field_that_the_tokenizers_form_requires_and_the_answer_lacks_costs_no_text() -> None:
     for step in (1, 4, 1000):
         own = {

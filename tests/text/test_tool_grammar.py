@@ -57,6 +57,17 @@ def test_only_calls_in_the_form_of_the_family_are_accepted(tokenizer: Any, form:
         assert not accepts(tokenizer, grammar(form), answer.replace("3", '"three"'))
 
 
+def test_white_space_of_arguments_has_an_end(tokenizer: Any) -> None:
+    """It is that of answers that follow a schema: a model could write blanks for ever."""
+    for blank in (" ", "\n", "  "):
+        call = f'<tool_call>\n{{"name": "weather", "arguments": {{{blank}"city": "Bonn"}}}}\n</tool_call>'
+        assert not accepts(tokenizer, grammar(HERMES), call)
+        assert accepts(tokenizer, grammar(HERMES), call.replace("{" + blank, "{"))
+        free = f'<tool_call>\n{{"name": "now", "arguments": {{{blank}"any": 1}}}}\n</tool_call>'
+        assert not accepts(tokenizer, grammar(HERMES), free)
+        assert accepts(tokenizer, grammar(HERMES), free.replace("{" + blank, "{"))
+
+
 def test_a_thought_may_come_first(tokenizer: Any) -> None:
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     assert accepts(tokenizer, grammar(HERMES, thinks=True), f"<think>\nWell.\n</think>\n\n{call}")

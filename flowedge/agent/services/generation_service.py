@@ -266,7 +266,7 @@ class GenerationService(rpc.GenerationServicer):
                 raise output.error
             if isinstance(output, Finished):
                 break
-        rest = outgoing.rest(output.text)
+        rest = outgoing.rest(output.text, cut=output.reason == "length")
         if rest is not None:
             await self._send(context, rest, running)
         output = replace(output, reason=outgoing.reason(output.reason))

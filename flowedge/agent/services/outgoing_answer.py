@@ -36,11 +36,16 @@ class OutgoingAnswer:
         chunk.logprobs.extend(logprobs_of(drawn, self._token_bytes))
         return pb.GenerateEvent(chunk=chunk)
 
-    def rest(self, text: str) -> pb.GenerateEvent | None:
-        """Return the last event; None if nothing is left. `text` was held back until now."""
+    def rest(self, text: str, *, cut: bool) -> pb.GenerateEvent | None:
+        """Return the last event; None if nothing is left.
+
+        Args:
+            text: was held back until now.
+            cut: whether the answer was cut off by its limit.
+        """
         chunk = self._read(text)
         if self._parser is not None:
-            chunk.MergeFrom(self._to_chunk(self._parser.finish(), before=chunk))
+            chunk.MergeFrom(self._to_chunk(self._parser.finish(cut=cut), before=chunk))
         empty = not (chunk.text or chunk.reasoning or chunk.tool_calls)
         return None if empty else pb.GenerateEvent(chunk=chunk)
 

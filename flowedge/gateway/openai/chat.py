@@ -82,13 +82,19 @@ async def _events(asked: AnswerRequest, body: ChatCompletionBody) -> AsyncIterat
         counted = answers.counted if body.counts_continuously else None
         kind, includes_usage = "chat.completion.chunk", body.includes_usage
         writer = ChunkWriter(head, kind, includes_usage=includes_usage, counted=counted)
-        for place in range(body.n):
-            yield writer.choice(_delta_choice(place, {"role": "assistant", "content": ""}))
+        begun: set[int] = set()
         async for place, chunk in answers.chunks():
+            delta = {"content": ""} if chunk is None or chunk.logprobs else {}
+            delta |= {} if chunk is None else delta_of(chunk)
+            if delta and place not in begun:
+                begun.add(place)
+                # Of an answer that begins with a call, clients would make an empty text beside the call.
+                content = "" if "content" in delta else None
+                yield writer.choice(_delta_choice(place, {"role": "assistant", "content": content}))
             if chunk is None:
                 yield writer.choice(_end_of(place, answers.generations[place]))
-            elif (delta := delta_of(chunk)) or chunk.logprobs:
-                yield writer.choice(_delta_choice(place, delta or {"content": ""}, chunk.logprobs))
+            elif delta:
+                yield writer.choice(_delta_choice(place, delta, chunk.logprobs))
         if body.includes_usage:
             yield writer.usage(answers.usage().openai())
     yield DONE
