@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.cluster.tls.call_limits import GENERATE, CallDeadlines, CallLimits, MethodRule, rules_for
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import ContextLengthError
 from flowedge.core.pipeline_config import DrafterSetting, PathText, PipelineConfig
 from flowedge.core.plain_text import counted
 from flowedge.core.settings_group import Seconds, SettingsGroup, checked_by, setting
@@ -121,7 +121,7 @@ class MetricsSettings(SettingsGroup):
 
 def _check_length(found: int, most: int, unit: str) -> None:
     if found > most:
-        raise CapacityError(f"the prompt has {found} {unit}, the maximum is {most}; shorten it")
+        raise ContextLengthError(f"the prompt has {found} {unit}, the maximum is {most}; shorten it")
 
 
 class AgentLimits(MessageLimit, CallLimits):
@@ -153,11 +153,11 @@ class AgentLimits(MessageLimit, CallLimits):
     encodings: Limit = setting(2, "Maximum number of prompts tokenized at the same time; others wait.")
 
     def check_prompt_text(self, prompt: str) -> None:
-        """Raise CapacityError for a prompt of too many bytes, before it is turned into tokens."""
+        """Raise ContextLengthError for a prompt of too many bytes, before it is turned into tokens."""
         _check_length(len(prompt.encode()), self.prompt_bytes, "bytes")
 
     def check_prompt_tokens(self, number: int) -> None:
-        """Raise CapacityError for a prompt of too many tokens."""
+        """Raise ContextLengthError for a prompt of too many tokens."""
         _check_length(number, self.prompt_tokens, "tokens")
 
 

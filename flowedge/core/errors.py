@@ -48,7 +48,7 @@ class GrammarError(BadRequestError):
 
 
 class CapacityError(BadRequestError):
-    """A request whose context does not fit the cache, or a model that does not fit the memory."""
+    """A request that finds no room, or a model that does not fit the memory."""
 
     code = "capacity"
     status = "RESOURCE_EXHAUSTED"
@@ -59,6 +59,12 @@ class CapacityError(BadRequestError):
         error = cls(f"{problem}; try later, in about {seconds:.0f} s")
         error.retry_after_s = seconds
         return error
+
+
+class ContextLengthError(CapacityError):
+    """A request whose prompt, or whose prompt and answer together, are longer than the pipeline takes."""
+
+    code = "context_length"
 
 
 class CheckpointError(FlowEdgeError):
@@ -173,6 +179,7 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
         BadRequestError,
         CapacityError,
         CheckpointError,
+        ContextLengthError,
         DeadlineError,
         GrammarError,
         NonFiniteError,

@@ -17,6 +17,7 @@ from flowedge.core.errors import (
     AccessError,
     BadRequestError,
     CapacityError,
+    ContextLengthError,
     DeadlineError,
     DeviceLostError,
     FlowEdgeError,
@@ -35,8 +36,11 @@ _KINDS = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_BELOW_V1 = ("/chat/completions", "/completions", "/responses", "/models", "/embeddings")
+_BELOW_API = ("/chat", "/generate", "/tags", "/show", "/ps", "/version")
 _OF_CLASS: tuple[tuple[type[FlowEdgeError], int, str, str | None], ...] = (
-    (CapacityError, 400, INVALID, "context_length_exceeded"),
+    (ContextLengthError, 400, INVALID, "context_length_exceeded"),
+    (CapacityError, 400, INVALID, ""),
     (BadRequestError, 400, INVALID, None),
     (AccessError, 403, "permission_error", ""),
     (DeadlineError, 504, "timeout", "timeout"),
@@ -154,11 +158,27 @@ def _of_flowedge(error: FlowEdgeError) -> ApiError:
     return ApiError(502, text, kind=SERVER, code=error.code)
 
 
+def no_such_path(scope: Scope) -> ApiError:
+    """Return the error of a path that is not served; it says which is meant where the base URL is wrong."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    tail = path.removeprefix("/v1").removeprefix("/v1")
+    meant = f"/v1{tail}" if tail.startswith(_BELOW_V1) and path != f"/v1{tail}" else ""
+    if not meant and tail.startswith(_BELOW_API):
+        meant = f"/api{tail}"
+    base = (
+        "end the client's base URL with /v1" if meant.startswith("/v1") else "leave /v1 out of the base URL"
+    )
+    hint = f"the endpoint is {meant}: {base}" if meant else "docs/openai-api.md lists what is served"
+    return ApiError(404, f"there is no {path[:200]} here; {hint}", kind=_KINDS[404], code="unknown_path")
+
+
 def add_handlers(app: FastAPI) -> None:
     """Have an application answer with errors in the shape that the client reads."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         shown = api_error(error)
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            shown = no_such_path(request.scope)
         record = CURRENT.get()
         if record is not None:
             record.outcome = shown.code or shown.kind

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from flowedge.core.errors import BadRequestError, CapacityError, ProtocolError
+from flowedge.core.errors import BadRequestError, ContextLengthError, ProtocolError
 from flowedge.core.pipeline_config import MAX_PATH
 from flowedge.network.deadline import ProgressDeadline
 from flowedge.network.grpc_handlers import Context
@@ -76,7 +76,7 @@ class RequestReceiver:
             caller: the key of the caller.
 
         Raises:
-            CapacityError: when it has more bytes than the limit.
+            ContextLengthError: when it has more bytes than the limit.
             DeadlineError: when the request is not whole in time.
             ProtocolError: when there is none, or gRPC itself has refused its size.
         """
@@ -90,7 +90,7 @@ class RequestReceiver:
         if data is grpc.aio.EOF or not isinstance(data, bytes):
             raise ProtocolError(f"{called} was called without a request, or with one that is too large")
         if len(data) > limit:
-            raise CapacityError(
+            raise ContextLengthError(
                 f"the request of {called} has {len(data)} bytes; the maximum is {limit}; shorten it"
             )
         return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import ContextLengthError
 
 UNLIMITED_ROWS = 1 << 40
 
@@ -117,14 +117,14 @@ def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) ->
     device: the draft node, for messages.
 
     Raises:
-        CapacityError: when it does not; the error says by how much.
+        ContextLengthError: when it does not; the error says by how much.
     """
     for rows, capacity, where in (
         (claim.rows, rows_alone(limits, drafts=False), "the caches of the stages"),
         (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
     ):
         if rows > capacity:
-            raise CapacityError(
+            raise ContextLengthError(
                 f"the request needs {rows} cache rows, and {where} have room for {capacity}: lower "
                 f"max_new_tokens by {rows - capacity} or more, or shorten the prompt"
             )

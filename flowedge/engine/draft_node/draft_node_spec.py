@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.errors import BadRequestError, ContextLengthError
 from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
 from flowedge.core.request import Request
 
@@ -58,7 +58,7 @@ class DraftNodeSpec:
 
         Raises:
             BadRequestError: when the request cannot be served by any pipeline.
-            CapacityError: when they are more than the model takes.
+            ContextLengthError: when they are more than the model takes.
         """
         prompt, new_tokens = len(request.prompt), 0 if request.rows_only else request.max_new_tokens
         if not prompt:
@@ -67,7 +67,7 @@ class DraftNodeSpec:
             raise BadRequestError(f"max_new_tokens is {request.max_new_tokens}; it must be 1 or more")
         wanted = prompt + new_tokens
         if wanted > self.max_positions:
-            raise CapacityError(
+            raise ContextLengthError(
                 f"{prompt} prompt tokens and {new_tokens} new ones make {wanted}; "
                 f"the model takes {self.max_positions}: shorten the prompt or lower max_new_tokens"
             )

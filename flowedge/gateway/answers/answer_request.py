@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 from urllib.parse import quote
 
 from fastapi import Depends, Request
 
-from flowedge.core.errors import FlowEdgeError, GrammarError
+from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.gateway.access.caller import ApiCaller, authorised
 from flowedge.gateway.answers.body import BodyT, read_body
 from flowedge.gateway.answers.planned import PlannedAnswer
+from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.answers.running import AnswerDeadline, RunningAnswers
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.member import PipelineClient
@@ -22,7 +22,6 @@ from flowedge.gateway.pipelines.pool import may_go_elsewhere
 from flowedge.gateway.record import CURRENT
 from flowedge.gateway.state import Gateway, gateway_of
 
-_SUBJECT = re.compile(r"grammar \(\w+\)")  # of messages: see GrammarSource.parameter
 IGNORED = "x-flowedge-ignored"
 """The header that names the parameters of a request that change nothing."""
 _MOST_NAMED = 1000  # characters of that header
@@ -45,21 +44,13 @@ async def body_of(request: Request, model: type[BodyT]) -> BodyT:
     return body
 
 
-def of_parameter(error: GrammarError, name: str) -> ApiError:
-    """Return an error of a pipeline with the name of the request's parameter that the grammar was made of."""
-    text = str(error)
-    subject = _SUBJECT.match(text)
-    message = f"{name}: {text}" if subject is None else f"{name}{text[subject.end() :]}"
-    return ApiError(400, message, param=name)
-
-
 @dataclass(frozen=True)
 class AnswerRequest:
     """The answers that a request asks of a model.
 
     Attributes:
         model: name or alias.
-        form: the request's parameter that says what the answers' text must be.
+        words: the names that the request has for what an error may speak of.
         deadline: of the answers, with the time that they wait for a pipeline.
     """
 
@@ -68,7 +59,7 @@ class AnswerRequest:
     model: str
     planned: Sequence[PlannedAnswer]
     request_id: str
-    form: str
+    words: RequestWords
     deadline: AnswerDeadline
 
     @classmethod
@@ -78,7 +69,7 @@ class AnswerRequest:
         caller: ApiCaller,
         model: str,
         planned: Sequence[PlannedAnswer],
-        form: str = "response_format",
+        words: RequestWords,
     ) -> AnswerRequest:
         """Return what a request asks for.
 
@@ -88,7 +79,7 @@ class AnswerRequest:
         gateway = gateway_of(request)
         name = gateway.pipelines.model(model).name
         deadline = AnswerDeadline(gateway.settings.deadlines.answer_s)
-        return cls(gateway, caller, name, planned, request.state.request_id, form, deadline)
+        return cls(gateway, caller, name, planned, request.state.request_id, words, deadline)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RunningAnswers]:
@@ -104,9 +95,10 @@ class AnswerRequest:
             try:
                 async with self._on_a_pipeline() as answers:
                     yield answers
-            except GrammarError as error:
+            except BadRequestError as error:
                 asked = any(each.options.grammar is not None for each in self.planned)
-                raise of_parameter(error, self.form if asked else "tools") from error
+                words = self.words if asked else replace(self.words, form="tools")
+                raise words.said_of(error, self.gateway.pipelines.model(self.model).context) from error
 
     @asynccontextmanager
     async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:

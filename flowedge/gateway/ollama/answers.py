@@ -15,6 +15,7 @@ from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.logprobs import chat_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, Prompt, choice_options
+from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.answers.running import RunningAnswers
 from flowedge.gateway.ollama.chat_body import ChatBody, GenerateBody
 from flowedge.gateway.ollama.models import known_name
@@ -57,8 +58,11 @@ async def _answer(
         return JSONResponse(
             {**_head(body.model), **contents("", "", []), "done": True, "done_reason": "load"}
         )
+    words = RequestWords(
+        "num_predict", "messages" if isinstance(body, ChatBody) else "prompt", "format", "think"
+    )
     (options,) = choice_options(body.answer_arguments(), body.options.seed, caller)
-    asked = AnswerRequest.of(request, caller, name, [PlannedAnswer(prompt, options)], "format")
+    asked = AnswerRequest.of(request, caller, name, [PlannedAnswer(prompt, options)], words)
     if body.stream:
         return ndjson_stream(_lines(asked, body.model, contents), request)
     return JSONResponse(await _whole(asked, body.model, contents))

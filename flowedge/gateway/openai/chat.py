@@ -33,7 +33,7 @@ router = APIRouter()
 async def create_chat_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Answer the last message of a conversation."""
     body = await body_of(request, ChatCompletionBody)
-    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
+    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), body.words)
     if body.stream:
         return event_stream(_events(asked, body), request)
     return JSONResponse(await _completion(asked))

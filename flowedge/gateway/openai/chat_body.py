@@ -10,6 +10,7 @@ from flowedge.client import Grammar
 from flowedge.gateway.answers.body import Arguments, BodyObject, refused_value, shared
 from flowedge.gateway.answers.closed_schema import schema_grammar
 from flowedge.gateway.answers.planned import ToolUse
+from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.openai.messages import MessageBody
 from flowedge.gateway.openai.sampling import ReasoningEffort, SamplingBody, TokenLimit, template_values
@@ -85,6 +86,13 @@ class ChatCompletionBody(SamplingBody):
     response_format: ResponseFormat | None = None
     reasoning_effort: ReasoningEffort | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def words(self) -> RequestWords:
+        """The names of the request's parameters, for errors."""
+        return RequestWords(
+            "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens", "messages"
+        )
 
     @property
     def token_limit(self) -> int | None:

@@ -15,6 +15,7 @@ from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequest
 from flowedge.gateway.answers.body import Arguments, not_supported, refused_value, shared
 from flowedge.gateway.answers.logprobs import legacy_logprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, choice_options
+from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.openai.chunks import DONE, FINISH_REASONS, AnswerHead, ChunkWriter, new_id
 from flowedge.gateway.openai.sampling import MAX_CHOICES, SamplingBody
 from flowedge.gateway.streams import event_stream
@@ -88,13 +89,14 @@ def _are_ids(values: list[Any]) -> bool:
 
 router = APIRouter()
 _KIND = "text_completion"
+_WORDS = RequestWords("max_tokens", "prompt")
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Continue one or several prompts."""
     body = await body_of(request, CompletionBody)
-    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller))
+    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), _WORDS)
     if body.stream:
         return event_stream(_events(asked, body), request)
     return JSONResponse(await _completion(asked, body))

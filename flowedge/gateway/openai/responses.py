@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.planned import ChatPrompt, PlannedAnswer, choice_options
+from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.answers.running import RunningAnswers
 from flowedge.gateway.openai.responses_body import ResponseBody
 from flowedge.gateway.openai.responses_items import input_messages
@@ -19,13 +20,14 @@ from flowedge.gateway.openai.responses_output import Event
 from flowedge.gateway.streams import ServerEvent, event_stream
 
 router = APIRouter()
+_WORDS = RequestWords("max_output_tokens", "input", "text.format")
 
 
 @router.post("/v1/responses")
 async def create_response(request: Request, caller: AnswerRequestor) -> Response:
     """Answer a list of items."""
     body = await body_of(request, ResponseBody)
-    asked = AnswerRequest.of(request, caller, body.model, [planned_answer(body, caller)], "text.format")
+    asked = AnswerRequest.of(request, caller, body.model, [planned_answer(body, caller)], _WORDS)
     document = ResponseDocument(body, asked.model)
     if body.stream:
         return event_stream(_events(asked, document), request, error_event=document.failed_event)

@@ -1,4 +1,4 @@
-"""A tool call that the limit of tokens cuts off is no text; of one that is whole, no empty text comes first."""
+"""A tool call that the limit of tokens cuts off is no text; before a whole one comes no empty text."""
 
 from __future__ import annotations
 

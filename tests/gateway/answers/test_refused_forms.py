@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import GrammarError
-from flowedge.gateway.answers.answer_request import of_parameter
+from flowedge.gateway.answers.request_words import RequestWords
 from tests.gateway.application import GatewayHere
 
 HELLO = [{"role": "user", "content": "Add two numbers."}]
@@ -57,7 +57,7 @@ def test_the_other_dialects(served: GatewayHere) -> None:
     ],
 )
 def test_any_error_of_a_grammar_names_the_parameter(text: str, shown: str) -> None:
-    error = of_parameter(GrammarError(text), "format")
+    error = RequestWords("num_predict", "prompt", "format").said_of(GrammarError(text), None)
     assert (error.status, error.param, error.message) == (400, "format", shown)
 
 
