@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flowedge.models.files.weight_file import WeightFile
+from flowedge.models.files.weight_file import OpenFile
 
 VOCAB = 97
 
@@ -93,11 +93,11 @@ def copy(directory: Path, tmp_path: Path) -> Path:
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each reading of a weight file."""
     sizes: list[int] = []
-    real = WeightFile.read_into
+    real = OpenFile.read_into
 
-    def spy(file: WeightFile, tensor: torch.Tensor, offset: int) -> None:
+    def spy(file: OpenFile, tensor: torch.Tensor, offset: int) -> None:
         sizes.append(tensor.nbytes)
         real(file, tensor, offset)
 
-    monkeypatch.setattr(WeightFile, "read_into", spy)
+    monkeypatch.setattr(OpenFile, "read_into", spy)
     return sizes

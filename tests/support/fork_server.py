@@ -186,6 +186,8 @@ def become(request: Request) -> None:
     os.chdir(request.directory)
     os.environ.clear()
     os.environ.update(request.environment)
+    if os.environ.get("FLOWEDGE_TEST_WITHOUT_GC"):
+        gc.disable()
     for name, mode, number in (("stdin", "r", 0), ("stdout", "w", 1), ("stderr", "w", 2)):
         stream = None if request.closed[number] else _stream(number, mode, getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)

@@ -185,6 +185,7 @@ class DraftNodeRole(PipelineRole):
         await super().stop(reason)
         if set_up:
             await self._release()
+        self._routes = []  # with the checkpoints of their models, whose files are closed with them
 
     def limits(self, models: DraftModels) -> AdmissionLimits:
         """Return what the caches of all devices have room for: of the stages as they said when they were

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,8 @@ class KernelEagle:
             intermediate=config.intermediate_size,
         )
         self._layers = (ctypes.POINTER(LayerFields) * 1)(ctypes.pointer(fields))
-        self._rotations = RotationTable(self._rotation, self._dtype)
+        # Not a method of this object, which would refer to itself and keep its weights until a collection.
+        self._rotations = RotationTable(partial(_rotation_of, head), self._dtype)
 
     def predict(
         self, embedded: torch.Tensor, states: torch.Tensor, parts: Sequence[tuple[HeadRows, HeadStore]]
@@ -107,8 +109,9 @@ class KernelEagle:
         self._linears.append(own)
         return own.structure
 
-    def _rotation(self, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
-        return [Rotation(*self._head.rotation(torch.empty(0, dtype=dtype), positions))]
+
+def _rotation_of(head: EagleHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
+    return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))]
 
 
 def no_kernels_reason(head: EagleHead) -> str:

@@ -210,6 +210,7 @@ class FrameSocket:
         with self._lock:
             self._closed = self._closed or "the connection was closed"
             self._socket.close()
+        self._events = None  # whose owner refers to this connection
 
     def _drop(self) -> None:
         self._unsent.clear()

@@ -60,14 +60,14 @@ class OutLink(FrameLink):
         kind: LinkKind,
         observer: LiveObserver,
     ) -> None:
-        self._channel = channel
-        self._call = call
+        self._channel: grpc.aio.Channel | None = channel
+        self._call: Call | None = call
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._broken = asyncio.Event()
         self._broken_reason = ""
         super().__init__(connection, peer, events, kind, observer)
-        self._tasks = [asyncio.create_task(self._await_end()), asyncio.create_task(self._beat())]
+        self._tasks = [asyncio.create_task(self._await_end(call)), asyncio.create_task(self._beat())]
 
     @classmethod
     async def open(
@@ -130,9 +130,15 @@ class OutLink(FrameLink):
         for task in self._tasks:
             task.cancel()
         self._connection.close(self._ended.reason)
-        self._call.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._channel.close()
+        # gRPC closes a channel's connection when nothing refers to the channel any more, nor to its calls.
+        tasks, self._tasks = self._tasks, []
+        channel, self._channel = self._channel, None
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if channel is not None:
+            await channel.close()
 
     def _on_closed(self, reason: str) -> None:
         def report() -> None:
@@ -142,9 +148,9 @@ class OutLink(FrameLink):
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(report)
 
-    async def _await_end(self) -> None:
+    async def _await_end(self, call: Call) -> None:
         """Wait for the end of the call or of the connection, and tell the owner why it has ended."""
-        ending = asyncio.ensure_future(_end_of(self._call, self.peer))
+        ending = asyncio.ensure_future(_end_of(call, self.peer))
         broken = asyncio.ensure_future(self._broken.wait())
         try:
             await asyncio.wait({ending, broken}, return_when=asyncio.FIRST_COMPLETED)
@@ -186,7 +192,8 @@ class OutLink(FrameLink):
             return
         self._ended = error
         self._connection.close(error.reason)
-        self._call.cancel()
+        if self._call is not None:
+            self._call.cancel()
         self._events.on_lost(error)
 
 

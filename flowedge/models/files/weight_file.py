@@ -160,6 +160,23 @@ def _pieces(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield start, flat[start : start + _PIECE_BYTES]
 
 
+class OpenFile:
+    """An open file, which is closed with the last tensor that can still be read from it.
+
+    The tensors refer to it and it refers to none of them, so that nothing waits for a collection of cycles.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when the file cannot be opened."""
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+
+    def read_into(self, tensor: torch.Tensor, offset: int) -> None:
+        """See TensorReader."""
+        read_into(tensor, self.descriptor, offset, self.path)
+
+
 class TensorFile(Mapping[str, StoredSlice]):
     """The tensors of one open file by name, each read when it is indexed."""
 
@@ -170,12 +187,11 @@ class TensorFile(Mapping[str, StoredSlice]):
             OSError: when the file cannot be opened.
         """
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        self._close = weakref.finalize(self, os.close, self._descriptor)
+        self._file = OpenFile(path)
         self._slices: dict[str, StoredSlice] = {}
 
     def close(self) -> None:
-        self._close()
+        self._file.close()
 
     def __getitem__(self, name: str) -> StoredSlice:
         return self._slices[name]
@@ -185,9 +201,6 @@ class TensorFile(Mapping[str, StoredSlice]):
 
     def __len__(self) -> int:
         return len(self._slices)
-
-    def read_into(self, tensor: torch.Tensor, offset: int) -> None:
-        read_into(tensor, self._descriptor, offset, self.path)
 
 
 class WeightFile(TensorFile):
@@ -205,7 +218,8 @@ class WeightFile(TensorFile):
             OSError: when the file cannot be opened.
         """
         super().__init__(path)
-        header = read_safetensors_header(self._descriptor, os.fstat(self._descriptor).st_size)
+        descriptor = self._file.descriptor
+        header = read_safetensors_header(descriptor, os.fstat(descriptor).st_size)
         self.metadata = header.metadata
         self._slices |= {entry.name: self._checked(entry) for entry in header.entries}
 
@@ -215,7 +229,7 @@ class WeightFile(TensorFile):
             name = entry.name[:80]
             raise ValueError(f"the header's entry of {name!r} has the unsupported type {entry.dtype[:80]!r}")
         check_length(entry, dtype.itemsize)
-        return WeightSlice(self, entry.name, entry.shape, dtype, entry.begin)
+        return WeightSlice(self._file, entry.name, entry.shape, dtype, entry.begin)
 
 
 def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) -> None:

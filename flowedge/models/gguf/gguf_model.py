@@ -48,9 +48,9 @@ class GGUFFile(TensorFile):
 
     def _slice(self, place: GGUFTensor) -> StoredSlice | None:
         if place.kind in FLOAT_TYPES:
-            return WeightSlice(self, place.name, place.shape, DTYPES[place.kind], place.offset)
+            return WeightSlice(self._file, place.name, place.shape, DTYPES[place.kind], place.offset)
         kind = BLOCK_TYPES.get(place.kind)
-        return None if kind is None else BlockSlice(self, place.name, place.shape, kind, place.offset)
+        return None if kind is None else BlockSlice(self._file, place.name, place.shape, kind, place.offset)
 
 
 _MAX_FACTORS = 1 << 14

@@ -12,7 +12,7 @@ from flowedge.cli.main import run
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.files.weight_file import WeightFile
+from flowedge.models.files.weight_file import OpenFile
 from flowedge.models.quant.quantize import QUANTISATIONS
 from tests.models.conftest import Make
 from tests.models.tiny_families import TINY, make_multimodal, make_tiny
@@ -20,10 +20,10 @@ from tests.models.tiny_families import TINY, make_multimodal, make_tiny
 
 @pytest.fixture
 def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(file: WeightFile, tensor: torch.Tensor, offset: int) -> None:
+    def refuse(file: OpenFile, tensor: torch.Tensor, offset: int) -> None:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr(WeightFile, "read_into", refuse)
+    monkeypatch.setattr(OpenFile, "read_into", refuse)
 
 
 @pytest.mark.parametrize("shard", ["1GB", "60KB"])
