@@ -369,5 +369,10 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._closing = asyncio.ensure_future(self._close_links())
 
     async def _close_links(self) -> None:
-        """Close all links; the stages take the end of the express stream as the end of the pipeline."""
+        """Close all links; the stages take the end of the express stream as the end of the pipeline.
+
+        A last stage that has no express stream yet takes the end of its link to this device so.
+        """
+        for stream in self._last.values():
+            stream.end("the pipeline has ended")
         await asyncio.gather(*(links.close() for links in self._links.values()))

@@ -22,7 +22,8 @@ import grpc.aio
 
 from flowedge.cluster.process import security_for
 from flowedge.cluster.tls.channels import open_channel, open_verified
-from flowedge.core.errors import DeviceError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import AUTO
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.network.grpc_status import from_status
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 RELEASE_S = 3.0
+_WATCH_S = 1.0  # between two questions to a stage while the pipeline is set up
+_MISSED = 3  # answers in succession after which a stage is lost; it may be busy with loading
 MEET_AT_ONCE = 32  # agents that are asked what they are at the same time
 _OPTIONS = LinkSettings().channel_options
 
@@ -137,6 +140,48 @@ class StageReady:
 
 
 @dataclass(frozen=True)
+class StageSetups:
+    """The stages of a pipeline while it is set up: their tasks, and a watch over all of them.
+
+    Attributes:
+        tasks: have the stages load, those of the target first.
+        names: of the stages, by address.
+    """
+
+    tasks: Sequence[asyncio.Task[StageReady]]
+    watches: Sequence[asyncio.Task[None]]
+    names: Mapping[str, str]
+
+    async def ready(self) -> list[StageReady]:
+        """Return what the stages say of themselves when all of them have loaded. Errors as `beside`."""
+        return await self.beside(all_or_none(map(_result, self.tasks)))
+
+    async def beside(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a step of the set-up, which ends with an error when a stage is lost meanwhile.
+
+        Raises what the step raises, and DeviceLostError with the name of the stage that is lost.
+        """
+        step = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait({step, *self.watches}, return_when=asyncio.FIRST_COMPLETED)
+            for watch in self.watches:
+                if watch.done() and not step.done():
+                    watch.result()
+            return await step
+        except DeviceError as error:
+            if error.device not in self.names:
+                raise
+            raise type(error)(self.names[error.device], error.reason) from error
+        finally:
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+
+
+async def _result(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+@dataclass(frozen=True)
 class PipelineSetup:
     """Has the devices of a pipeline take their roles.
 
@@ -147,6 +192,7 @@ class PipelineSetup:
         weights: by address, where a device gets its weights; a device that has its model is not in it.
         report: is told of the devices' progress.
         draft_node_s: seconds in which the draft node draws tokens, for a last stage that is to choose.
+        link: the times of links.
     """
 
     pipeline: str
@@ -155,24 +201,27 @@ class PipelineSetup:
     weights: Mapping[str, pb.WeightSources]
     report: ReportProgress
     draft_node_s: Awaitable[float]
+    link: LinkSettings
 
     @asynccontextmanager
-    async def loading(
-        self, routes: Iterable[PlannedRoute]
-    ) -> AsyncIterator[Sequence[asyncio.Task[StageReady]]]:
-        """Have all devices load at once; what is still loading when the context is left is called off.
+    async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[StageSetups]:
+        """Have all devices load at once, and watch them until the context is left.
 
-        The tasks of the target's stages come first.
+        What is still loading then is called off.
         """
         # In a thread, since the address for a device may have to be looked up.
         roles = await asyncio.to_thread(lambda: [role for route in routes for role in self._roles(route)])
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
+        watches = [
+            asyncio.create_task(self._watch(stage, task))
+            for (stage, _), task in zip(roles, tasks, strict=True)
+        ]
         try:
-            yield tasks
+            yield StageSetups(tasks, watches, {stage.address: stage.name for stage, _ in roles})
         finally:
-            for task in tasks:
+            for task in (*tasks, *watches):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *watches, return_exceptions=True)
 
     def _roles(self, route: PlannedRoute) -> Iterator[tuple[PlannedStage, pb.StageRole]]:
         last = self.address_for(route.stages[-1].address)
@@ -216,6 +265,28 @@ class PipelineSetup:
         if ready is None:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
         return ready
+
+    async def _watch(self, stage: PlannedStage, loading: asyncio.Task[StageReady]) -> None:
+        """Ask a stage again and again whether it is there, until cancelled.
+
+        A stage that has loaded says nothing more, and the others wait for it: nobody else would find out.
+
+        Raises:
+            DeviceLostError: when the stage does not answer, or has lost its role since it was ready.
+        """
+        missed = 0
+        while missed < _MISSED:
+            await asyncio.sleep(_WATCH_S)
+            ready = loading.done()  # before it is asked
+            try:
+                device = await describe(stage.address, self.link)
+            except FlowEdgeError as error:
+                missed, reason = missed + 1, error.reason if isinstance(error, DeviceError) else str(error)
+                continue
+            missed = 0
+            if ready and device.pipeline != pipeline_label(self.pipeline):
+                raise DeviceLostError(stage.name, "it lost its role while the pipeline was set up")
+        raise DeviceLostError(stage.name, f"it does not answer while the pipeline is set up: {reason}")
 
 
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str, members: MetMembers) -> None:

@@ -227,7 +227,13 @@ class DraftNodeRole(PipelineRole):
         await self._report_compute(devices, report)
         draft_node_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         setup = PipelineSetup(
-            self.pipeline, self._members, agent.info.address_for, weights, report, draft_node_s
+            self.pipeline,
+            self._members,
+            agent.info.address_for,
+            weights,
+            report,
+            draft_node_s,
+            agent.config.link,
         )
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {drafter_label(config.drafters)}")
@@ -237,7 +243,15 @@ class DraftNodeRole(PipelineRole):
                 draft_node_s.set_result(await agent.run(lambda: side.draw_seconds(models)))
             # From here on the last stage finds its downstream.
             self._live = self._make_live(models)
-            self._stages_ready = await asyncio.gather(*others)
+            self._stages_ready = await others.ready()
+            await others.beside(self._choose_taps(target, models, report))
+            addresses = [[stage.address for stage in route.stages] for route in routes]
+            await others.beside(self._live.connect(addresses, self._open_to))
+
+    async def _choose_taps(self, target: PlannedRoute, models: DraftModels, report: ReportProgress) -> None:
+        """Decide where tokens are drawn and what the stages keep, and have requests served so."""
+        agent, config = self._agent, self.config
+        assert self._live is not None, "the models are loaded"
         ready = self._stages_ready[: len(target.stages)]
         exact = [stage.exact for stage in ready]
         self._verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
@@ -265,8 +279,6 @@ class DraftNodeRole(PipelineRole):
                 "needs FlowEdge's kernels for exact rows: where these are missing, install g++ 11 or newer, "
                 "then FlowEdge again"
             )
-        addresses = [[stage.address for stage in route.stages] for route in routes]
-        await self._live.connect(addresses, self._open_to)
 
     async def _open_to(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
         member = self._members.by_address.get(address)

@@ -1,0 +1,77 @@
+"""A stage that is lost at any step of a set-up: the set-up ends with its name, and the next one works."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.core.errors import DeviceLostError, FlowEdgeError
+from tests.support.processes import AgentProcess, agents
+from tests.support.waiting import await_that
+
+pytestmark = [pytest.mark.timeout(600)]
+NEWS_S = 60.0  # without news of the pipeline, after which the call would be given up
+LOST_S = {"connect_s": 0.5}
+
+STEPS = {
+    "meeting": ("d0", "opening bundled"),
+    "planning": ("d0", "computes in"),
+    "loading the head": ("d0", "loading the LM head"),
+    "loading layers": ("v1", "loading layers"),
+    "opening links": ("v1", "connecting to"),
+    "one is ready": ("v2", "ready"),  # and says nothing more, while v1 waits for it
+    "all are ready": ("v1", "ready"),
+}
+CASES = [(step, victim, signal.SIGKILL) for step in STEPS for victim in ("v1", "v2")]
+CASES += [("loading layers", "v1", signal.SIGSTOP), ("one is ready", "v2", signal.SIGSTOP)]
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[list[AgentProcess]]:
+    with agents(["d0", "v1", "v2"], settings={"deadlines": LOST_S}) as made:
+        yield made
+
+
+def spec_of(devices: list[AgentProcess]) -> PipelineSpec:
+    draft_node, *stages = (device.address for device in devices)
+    return PipelineSpec(draft_node=draft_node, stages=tuple(stages), drafter=("bundled",))
+
+
+def come_back(device: AgentProcess) -> None:
+    if device.running:
+        device.signal(signal.SIGCONT)
+    else:
+        device.kill()
+        device.start()
+        device.await_address()
+
+
+@pytest.mark.parametrize(("step", "victim", "number"), CASES)
+def test_a_set_up_ends_with_the_name_of_the_stage_that_is_lost(
+    devices: list[AgentProcess], step: str, victim: str, number: signal.Signals
+) -> None:
+    lost = next(device for device in devices if device.name == victim)
+    signalled: list[str] = []
+
+    def lose(device: str, text: str) -> None:
+        if not signalled and device == STEPS[step][0] and text.startswith(STEPS[step][1]):
+            signalled.append(text)
+            lost.signal(number)
+            if number is signal.SIGKILL:
+                lost.wait()
+
+    try:
+        with pytest.raises(DeviceLostError) as caught:
+            assemble(spec_of(devices), lose, timeout_s=NEWS_S)
+        assert signalled and caught.value.device in (lost.name, lost.address)
+    finally:
+        come_back(lost)
+    await_that(lambda: all(not device.describe().role for device in devices), "a device keeps its role")
+    assemble(spec_of(devices), lambda *_: None, timeout_s=NEWS_S)
+    for device in devices:
+        with contextlib.suppress(FlowEdgeError):  # d0 has its stages give up their roles
+            release([device.address], "")
