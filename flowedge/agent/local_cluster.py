@@ -6,15 +6,16 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from flowedge.cluster.process import VARIABLE, forget_started_agents, process_secret, speak_plaintext_to
-from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
+from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
 from flowedge.device.process import module_command
 
 MAX_LOCAL_STAGES = 64
@@ -22,7 +23,12 @@ _LISTENING = re.compile(r"listening on (\S+:\d+)")
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
+_LOOK_S = 0.2  # between two looks at the agents
+_FIRST_S, _MOST_S = 0.5, 60.0  # of a pause before something that has failed is tried again
+_STEADY_S = 60.0  # an agent that ran for so long is started again without a pause
 
+Report = Callable[[str, str], None]
+"""Called with a name and what happens there."""
 AgentCommand = Callable[[int, str], list[str]]
 """Returns the command that starts an agent, by its place (the draft node is 0) and its name."""
 
@@ -59,16 +65,25 @@ class LocalAgent:
 
     Attributes:
         log: file of its output; address: where it listens, "" before it does.
+        started: when, on time.monotonic(); starts: how often in short succession.
     """
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
     address: str = ""
+    started: float = field(default_factory=time.monotonic)
+    starts: int = 1
 
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def end(self) -> str:
+        """How the process ended: by which signal or with which exit code."""
+        code = self.process.returncode
+        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def last_output_line(self) -> str:
         """Return the last line of its output, which tells why it ended."""
@@ -121,6 +136,9 @@ class LocalCluster:
         self._command = command
         self._group = group
         self._logs: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()  # held while agents are started again or stopped
+        self._stopping = threading.Event()
+        self._watch: threading.Thread | None = None
         self.agents: list[LocalAgent] = []
 
     @property
@@ -143,6 +161,7 @@ class LocalCluster:
             DeadlineError: when an agent does not listen in time.
         """
         self._logs = tempfile.TemporaryDirectory(prefix="flowedge-")
+        self._stopping.clear()
         try:
             for place, name in enumerate(self._names):
                 self.agents.append(
@@ -156,15 +175,78 @@ class LocalCluster:
             self.stop()
             raise
 
+    def keep_up(self, report: Report, set_up: Callable[[], object] = lambda: None) -> None:
+        """Start agents that end again, until `stop`, each where it has listened.
+
+        An agent that ends again and again is started after growing pauses.
+
+        Args:
+            report: is told of each end and start; called in a thread.
+            set_up: sets the pipeline up again when all agents run; called in a thread, again after a
+                FlowEdgeError.
+        """
+        self._watch = threading.Thread(
+            target=self._keep_up, args=(report, set_up), name="flowedge-local-agents", daemon=True
+        )
+        self._watch.start()
+
+    def _keep_up(self, report: Report, set_up: Callable[[], object]) -> None:
+        whole, pause_s, due = True, _FIRST_S, 0.0
+        while not self._stopping.wait(_LOOK_S):
+            ended = [agent for agent in self.agents if agent.process.poll() is not None]
+            whole = whole and not ended
+            for agent in ended:
+                self._start_again(agent, report)
+            if whole or time.monotonic() < due or any(agent.process.poll() is not None for agent in ended):
+                continue
+            try:
+                set_up()
+            except FlowEdgeError as error:
+                report(
+                    "this machine", f"the pipeline is not set up again: {error}; next try in {pause_s:g} s"
+                )
+                due, pause_s = time.monotonic() + pause_s, min(2 * pause_s, _MOST_S)
+            else:
+                report("this machine", "all agents run again")
+                whole, pause_s = True, _FIRST_S
+
+    def _start_again(self, agent: LocalAgent, report: Report) -> None:
+        """Start an agent that has ended, unless it has to wait."""
+        now = time.monotonic()
+        if now - agent.started > _STEADY_S:
+            agent.starts = 0
+        pause_s = min(_FIRST_S * 2**agent.starts, _MOST_S) if agent.starts > 1 else 0.0
+        if now - agent.started < pause_s:
+            return
+        report(agent.name, f"its agent {agent.end}, so it is started again")
+        place = next(place for place, name in enumerate(self._names) if name == agent.name)
+        port = agent.address.rpartition(":")[2]
+        command = [*self._command(place, agent.name), "--port", port]
+        with self._lock:
+            if self._stopping.is_set() or self._logs is None:
+                return
+            _close_input(agent.process)
+            fresh = _launch(agent.name, command, Path(self._logs.name), self._group)
+            agent.process, agent.started, agent.starts = fresh.process, now, agent.starts + 1
+        try:
+            _await_address(agent, now + self._start_timeout_s, self._start_timeout_s)
+        except FlowEdgeError as error:
+            report(agent.name, str(error))
+
     def stop(self) -> None:
         """Ask all agents to end, and kill those that do not within a few seconds."""
-        for agent in self.agents:
-            agent.process.terminate()
+        with self._lock:
+            self._stopping.set()
+            for agent in self.agents:
+                agent.process.terminate()
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         for agent in self.agents:
             _reap(agent.process, deadline)
         forget_started_agents(agent.address for agent in self.agents)
         self.agents = []
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.join(_STOP_TIMEOUT_S)
         if self._logs is not None:
             self._logs.cleanup()
             self._logs = None
@@ -223,6 +305,10 @@ def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(_STOP_TIMEOUT_S)
+    _close_input(process)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
     pipe: IO[bytes] | None = process.stdin
     if pipe is not None:
         pipe.close()

@@ -85,6 +85,7 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
             draft_node, *stages = [agent.address for agent in cluster.agents]
             spec = PipelineSpec(draft_node=draft_node, stages=tuple(stages), **self._settings)
             assemble(spec, self._on_progress)
+            cluster.keep_up(self._on_progress, lambda: assemble(spec, self._on_progress))
             self._client = starting.enter_context(Client(draft_node, timeout_s=self._timeout_s))
             self._address = draft_node
             self._running = starting.pop_all()

@@ -30,7 +30,10 @@ def open_entry(
 ) -> Iterator[tuple[PipelineEntry, ...]]:
     """Yield the pipeline that is asked for, which is ready then; agents started here end with the context."""
     _check(request, screen)
-    with screen.transfers() as transfers, open_planned(request, screen.progress, transfers) as planned:
+    with (
+        screen.transfers() as transfers,
+        open_planned(request, screen.progress, transfers, keeps_up=False) as planned,  # the gateway does that
+    ):
         model, aliases = names
         yield (PipelineEntry(planned.draft_node, planned.spec, model, aliases),)
 
@@ -82,6 +85,7 @@ def _entry(
             stages = counted(declared.stages, "stage agent")
             screen.progress("this machine", f"starting a draft node and {stages}")
             cluster = started.enter_context(LocalCluster(declared.stages))
+            cluster.keep_up(screen.progress)
             addresses = tuple(agent.address for agent in cluster.agents)
         draft_node, *others = addresses
         spec = request.spec(draft_node, tuple(others))

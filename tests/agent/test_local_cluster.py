@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1 import health_pb2_grpc as health_rpc
 
+from flowedge.agent import local_cluster
 from flowedge.agent.local_cluster import LocalCluster
+from flowedge.cli.pipelines.opening import open_planned
+from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Client
 from flowedge.cluster.process import METADATA_KEY
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
@@ -112,6 +116,58 @@ def test_an_agent_that_does_not_listen_is_given_up(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DeadlineError, match=r"did not listen within 0\.5 s"):
         cluster.start()
     assert cluster.agents == []
+
+
+def test_an_agent_that_ends_is_started_again_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cluster, "_FIRST_S", 0.05)
+    told: list[str] = []
+    set_ups: list[set[int]] = []
+
+    def set_up() -> None:
+        set_ups.append({agent.pid for agent in cluster.agents})
+        if len(set_ups) == 1:
+            raise DeviceError("v1", "it is not ready yet")
+
+    with LocalCluster(1) as cluster:
+        cluster.keep_up(lambda device, text: told.append(f"{device}: {text}"), set_up)
+        stage, before = cluster.stages[0], cluster.stages[0].pid
+        stage.process.kill()
+        await_that(lambda: len(set_ups) == 2, "the pipeline was not set up again")
+        assert before not in set_ups[1]
+        assert f"{stage.name}: its agent was ended by signal 9, so it is started again" in told
+        assert any("not set up again: device v1: it is not ready yet; next try in" in text for text in told)
+        with Client(stage.address, silence_s=20) as client:
+            assert client.describe().name == stage.name
+        for agent in cluster.agents:
+            agent.process.kill()
+        await_that(lambda: len(set_ups) == 3, "two agents were not started again")
+        pids = set_ups[0] | set_ups[2]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_pipeline_whose_stage_was_killed_answers_again() -> None:
+    def answer(client: Client) -> str:
+        return client.generate("Hello", max_new_tokens=4, ignore_eos=True).result().text
+
+    with (
+        open_planned(PipelineRequest(stages=1, drafter=("bundled",)), lambda *_: None) as planned,
+        Client(planned.draft_node, retries=50, timeout_s=120) as client,
+    ):
+        expected, draft_node = answer(client), client.describe()
+        (stage,) = draft_node.stage_addresses
+        (process,) = (each for each in psutil.process_iter() if stage.rpartition(":")[2] in ports_of(each))
+        process.kill()
+        await_that(lambda: client.describe().pipeline not in ("", draft_node.pipeline), "it stays broken")
+        assert answer(client) == expected
+
+
+def ports_of(process: psutil.Process) -> set[str]:
+    """Return the ports on which a process listens."""
+    with contextlib.suppress(psutil.Error):
+        return {
+            str(each.laddr.port) for each in process.net_connections() if each.status == psutil.CONN_LISTEN
+        }
+    return set()
 
 
 @pytest.mark.parametrize("stages", [0, -1, 1000])

@@ -20,14 +20,23 @@ LOCAL_STAGES = 4  # that are started where the network has no agent
 
 @contextmanager
 def open_planned(
-    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
+    request: PipelineRequest,
+    report: OnProgress,
+    on_transfer: OnTransfer = lambda *_: None,
+    *,
+    keeps_up: bool = True,
 ) -> Iterator[PlannedPipeline]:
     """Yield a pipeline, which is ready then; agents started here end with the context.
+
+    An agent that was started here is started again when it ends.
 
     Args:
         report: called with what each device is doing.
         on_transfer: called while a device fetches weights.
+        keeps_up: whether the pipeline of agents that were started again is set up again here; not for a
+            caller that does that.
     """
+    cluster: LocalCluster | None = None
     with ExitStack() as started:
         if request.stages is not None:
             cluster = LocalCluster(request.stages, middles=len(request.middles))
@@ -46,11 +55,18 @@ def open_planned(
             planned = plan_on_network(request, report)
         if planned.spec is not None and not planned.ready:
             assemble(planned.spec, report, on_transfer=on_transfer)
+        if cluster is not None:
+            spec = planned.spec if keeps_up else None
+            cluster.keep_up(report, lambda: None if spec is None else assemble(spec, _in_silence))
         if planned.found is not None:
             from flowedge.cli.pipelines.network import remember  # noqa: PLC0415
 
             remember(planned.draft_node, planned.found)
         yield planned
+
+
+def _in_silence(device: str, text: str) -> None:
+    """Report nothing: the pipeline is set up again while a person reads or writes something else."""
 
 
 def _on_peers(request: PipelineRequest, peers: tuple[str, ...], report: OnProgress) -> PlannedPipeline:
