@@ -82,7 +82,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._progress_s = progress_s
         self._running: dict[str, RunningRequest] = {}
         self._last_stages = last_stages
-        self._refusing: DrainingError | None = None
+        self._refusing: DeviceError | None = None
         self._links = {route: RouteLinks(timing, self._sender()) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
         self._moved = dict.fromkeys(machine.routes, time.monotonic())  # when it last brought anything back
@@ -102,7 +102,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         """What the pipeline takes and returns, and what requests may use."""
         return self._machine.spec
 
-    def begin_drain(self, error: DrainingError) -> None:
+    def begin_drain(self, error: DeviceError) -> None:
         self._refusing = error
 
     def fail_sessions(self, error: DrainingError) -> None:

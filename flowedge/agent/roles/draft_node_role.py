@@ -133,6 +133,11 @@ class DraftNodeRole(PipelineRole):
         live, _ = self.serving()
         return live.start(live.prepare(request), arrived)
 
+    def hold(self, reason: str) -> None:
+        """Have new requests wait, because the pipeline will be set up again; those that run go on."""
+        if self._live is not None:
+            self._live.begin_drain(PipelineNotReadyError(self._agent.name, f"{BEING_SET_UP}: {reason}"))
+
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter. No session that drafts may be open.
 

@@ -1,0 +1,161 @@
+"""A board that was unplugged: the pipeline of all idle agents takes it in again, and ends no answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowedge.agent import configured_pipeline
+from flowedge.agent.agent_config import AgentConfig, PipelineSettings
+from flowedge.agent.configured_pipeline import (
+    FIRST_PUT_OFF_S,
+    LOOKS_APART,
+    MOST_PUT_OFF_S,
+    SOON_S,
+    ConfiguredPipeline,
+    PutOff,
+)
+from flowedge.agent.roles.coordinator import ReportProgress
+from flowedge.client import Client
+from flowedge.core.errors import DeviceError
+from flowedge.v1 import agent_pb2 as pb
+from tests.support.free_ports import free_port
+from tests.support.processes import AgentProcess, agents
+from tests.support.waiting import await_that
+
+
+@pytest.mark.timeout(600)
+def test_a_board_that_comes_back_is_taken_in_when_no_answer_runs() -> None:
+    port = free_port()
+    late = AgentProcess("v2", "--no-advertise", port=port)
+    with agents(["v1"]) as (stage,):
+        settings = {
+            "pipeline": {"model": "bundled", "look_s": 0.05},
+            "discovery": {"peers": [stage.address, f"127.0.0.1:{port}"], "group": "back"},
+        }
+        with agents(["d0"], settings=settings) as (draft_node,), Client(draft_node.address) as client:
+            client.await_ready(120)
+            assert client.describe().stage_addresses == (stage.address,)
+            answer = client.generate("Tell me a story.", max_new_tokens=600, ignore_eos=True)
+            chunks = iter(answer)
+            next(chunks)
+            late.start()
+            try:
+                late.await_address()
+                draft_node.line("v2: idle, to be taken into the pipeline when no answer runs")
+                assert [*chunks] and answer.finish_reason == "length"
+                await_that(lambda: len(client.describe().stage_addresses) == 2, "v2 stays idle")
+                assert client.generate("Hi", max_new_tokens=3).result().text
+            finally:
+                late.stop()
+                late.remove()
+
+
+class _EnoughError(Exception):
+    """Ends the keeper."""
+
+
+@dataclass
+class Home:
+    """A draft node as its keeper sees it, and the agents that are idle while they are not in its pipeline."""
+
+    plugged: set[str]
+    broken: set[str] = field(default_factory=set)
+    role: Any = None
+    pipelines: list[tuple[str, ...]] = field(default_factory=list)
+    sessions: int = 0
+
+    async def find(self, wanted: int) -> list[tuple[str, str]]:
+        used = set(self.pipelines[-1]) if self.role is not None and self.role.in_use else set()
+        return [(f"name of {address}", address) for address in sorted(self.plugged - used)]
+
+    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
+        wrong = self.broken & set(request.stages)
+        if wrong:
+            raise DeviceError(f"name of {min(wrong)}", "it has too little memory")
+        self.pipelines.append(tuple(request.stages))
+        self.role = SimpleNamespace(
+            in_use=True,
+            ready=True,
+            pipeline=request.pipeline,
+            load=lambda: SimpleNamespace(sessions=self.sessions, waiting=0),
+        )
+
+    async def release(self, pipeline: str, reason: str) -> None:
+        assert pipeline == self.role.pipeline and not self.sessions
+        self.role = None
+
+
+def keep(home: Home, events: dict[int, Any], looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the keeper for some looks; events: what happens after a look, by its number."""
+    now = 0.0
+    done = 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now, done
+        now, done = now + seconds, done + 1
+        if done > looks:
+            raise _EnoughError
+        events.get(done, lambda: None)()
+
+    monkeypatch.setattr(configured_pipeline.asyncio, "sleep", sleep)
+    monkeypatch.setattr(configured_pipeline, "time", SimpleNamespace(monotonic=lambda: now))
+    config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=5.0))
+    agent: Any = SimpleNamespace(
+        name="d0", info=SimpleNamespace(name="d0", id="0"), roles=home, config=config
+    )
+    keeper = ConfiguredPipeline(agent, home.lead)
+    monkeypatch.setattr(keeper, "_idle_agents", home)
+    with pytest.raises(_EnoughError):
+        asyncio.run(keeper.run())
+
+
+def test_a_board_that_comes_and_goes_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home({"a"})
+    events: dict[int, Any] = {}
+    for round_ in range(1, 5):
+        events[2 * round_ * LOOKS_APART - 2] = lambda: home.plugged.add("b")
+        events[2 * round_ * LOOKS_APART + 2] = lambda: home.plugged.discard("b")
+    keep(home, events, 10 * LOOKS_APART, monkeypatch)
+    assert home.pipelines == [("a",)]
+
+
+def test_no_answer_is_ended_for_a_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home({"a"}, sessions=1)
+
+    def end_answers() -> None:
+        assert home.pipelines == [("a",)]
+        home.sessions = 0
+
+    events = {1: lambda: home.plugged.add("b"), 9 * LOOKS_APART: end_answers}
+    keep(home, events, 10 * LOOKS_APART, monkeypatch)
+    assert home.pipelines == [("a",), ("a", "b")]
+
+
+def test_a_board_with_which_no_pipeline_is_set_up_does_not_keep_the_others_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = Home({"a"}, broken={"b"})
+    keep(home, {1: lambda: home.plugged.add("b")}, 4 * LOOKS_APART, monkeypatch)
+    assert home.pipelines == [("a",), ("a",)]
+    assert home.role.in_use
+
+
+def test_a_board_is_put_off_for_a_growing_time() -> None:
+    put_off, now = PutOff(), 100.0
+    idle = [("a", "a:1"), ("b", "b:1")]
+    pauses = []
+    for _ in range(8):
+        put_off.failed("b:1", now)
+        pause = next(s for s in range(1, 2000) if len(put_off.left_of(idle, now + s)) == 2)
+        assert put_off.left_of(idle, now) == [("a", "a:1")]
+        pauses.append(float(pause))
+        now += pause
+    assert pauses[:3] == [FIRST_PUT_OFF_S, 2 * FIRST_PUT_OFF_S, 4 * FIRST_PUT_OFF_S]
+    assert pauses[-1] == MOST_PUT_OFF_S
+    put_off.failed("b:1", now + SOON_S + 1)  # after a good time
+    assert len(put_off.left_of(idle, now + SOON_S + 1 + FIRST_PUT_OFF_S)) == 2
