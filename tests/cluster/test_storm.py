@@ -16,12 +16,12 @@ from flowedge.cluster.credentials import CredentialStore
 from flowedge.cluster.enrolment import refresh_revoked
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.call_limits import CallLimits
+from testbed.tools.slopes import Sample, slope
 from tests.cluster.clusters import Cluster, enrolment_service, members, now
 from tests.cluster.storm_attackers import Target, attacked
 from tests.support.free_ports import free_ports
 from tests.support.processes import FlowEdgeProcess
 from tests.support.seams import set_own_security
-from tests.support.slopes import Sample, slope
 from tests.support.stage_config import assembled
 
 MIB = 1 << 20

@@ -31,6 +31,7 @@ from flowedge.v1 import agent_pb2, generation_pb2, measure_pb2, weights_pb2
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
+from testbed.tools.slopes import Sample, slope
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.peers import DEADLINES, FakeStage, Peer, RawStream, mark, serving
 from tests.fuzz.seeds import (
@@ -45,7 +46,6 @@ from tests.fuzz.seeds import (
 from tests.support.blocks import BLOCKS
 from tests.support.links import frame_of
 from tests.support.processes import LOAD_S, AgentProcess, agents, become_pipeline
-from tests.support.slopes import Sample, slope
 from tests.support.stage_config import stage_config
 
 TIMEOUT_S = 590

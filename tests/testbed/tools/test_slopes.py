@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.slopes import Sample, slope
+from testbed.tools.slopes import Sample, slope
 
 SECONDS = 120
 
