@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
 
 from flowedge.core.errors import GrammarError
 from flowedge.core.grammar import GrammarSource
-from flowedge.text.grammar_matcher import GrammarMatcher
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+from flowedge.text.grammar_matcher import GrammarMatcher, GrammarVocabulary
+from flowedge.text.json_object import short_reason
+from flowedge.text.token_bytes import TokenBytes
 
 MAX_COMPILED = 16  # grammars that are held for later requests
-_MAX_LEXER_STATES = 50_000  # of a grammar, each 1 to 2 KB
-_MAX_STEP_ITEMS = 10_000  # of the parser, for one token
-_MAX_MESSAGE = 500  # characters of llguidance's messages, which repeat the grammar
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
 SCHEMA_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _OBJECT_STYLE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+_LEAD = "\x02"  # a character that no token has together with others
 
 
 class GrammarCompiler:
@@ -37,12 +35,15 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._eos = frozenset(eos)
         self._vocab_size = vocab_size
-        self._read: LLTokenizer | None = None
+        self._vocabulary: GrammarVocabulary | None = None
         self._compiled: OrderedDict[GrammarSource, GrammarMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
     def matcher(self, source: GrammarSource) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer.
+
+        The first call reads the vocabulary, which takes a second or more for 262,144 tokens. Other threads
+        run meanwhile.
 
         Raises:
             GrammarError: when the grammar is wrong, no text or no end satisfies it, it exceeds a limit, or
@@ -56,65 +57,63 @@ class GrammarCompiler:
             return compiled.copy()
 
     def _compile(self, source: GrammarSource) -> GrammarMatcher:
-        from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 (few requests have a grammar)
-
         if not self._eos:
             raise GrammarError(
                 f"{source.parameter} cannot be followed: the model has no token that ends an answer"
             )
-        limits = LLParserLimits(
-            max_lexer_states=_MAX_LEXER_STATES, step_max_items=_MAX_STEP_ITEMS, verbose_errors=False
-        )
-        try:
-            text = _llguidance_text(LLMatcher, source)
-        except (ValueError, RecursionError) as error:  # such as a schema that is nested too deep
-            raise GrammarError(f"{source.parameter} cannot be used: {_shortened(str(error))}") from error
-        tokenizer = self._read_tokenizer()
-        compiled = LLMatcher(tokenizer, text, log_level=0, limits=limits)
-        if compiled.is_error():
-            raise GrammarError(f"{source.parameter} cannot be used: {_shortened(compiled.get_error())}")
-        matcher = GrammarMatcher(source, compiled, self._eos, self._vocab_size, tokenizer.vocab_size)
-        matcher.allowed()  # refuses what no answer can satisfy
-        return matcher
+        kind, text = _llguidance_text(source)
+        if self._vocabulary is None:
+            self._vocabulary = self._read_vocabulary()
+        return GrammarMatcher.compile(source, kind, text, self._vocabulary, self._eos, self._vocab_size)
 
-    def _read_tokenizer(self) -> LLTokenizer:
-        """Return the tokenizer as llguidance reads it, which takes a second for a large vocabulary."""
-        if self._read is None:
-            from llguidance.hf import from_tokenizer  # noqa: PLC0415
-
-            size = max(self._vocab_size, len(self._tokenizer), max(self._eos) + 1)
-            try:
-                self._read = from_tokenizer(self._tokenizer, n_vocab=size, eos_token=sorted(self._eos))
-            except (ValueError, RuntimeError) as error:
-                raise GrammarError(
-                    f"grammars cannot be used with this model: its tokenizer, a "
-                    f"{type(self._tokenizer).__name__}, is not supported ({_shortened(str(error))})"
-                ) from error
-        return self._read
+    def _read_vocabulary(self) -> GrammarVocabulary:
+        tokenizer, table = self._tokenizer, TokenBytes(self._tokenizer)
+        if not table.is_exact:
+            raise GrammarError(
+                f"grammars cannot be used with this model: its tokenizer, a "
+                f"{type(tokenizer).__name__}, is not supported (its tokens are no bytes of the text)"
+            )
+        size = max(self._vocab_size, len(tokenizer), max(self._eos) + 1)
+        tokens = [table.of(token) for token in range(size)]
+        singles = {token: number for number, token in enumerate(tokens) if len(token) == 1}
+        encode = partial(_ids_of, tokenizer.backend_tokenizer, table, singles)
+        return GrammarVocabulary(tokens, table.added, sorted(self._eos), encode)
 
 
-def _llguidance_text(matcher: type[LLMatcher], source: GrammarSource) -> str:
-    """Return a grammar as llguidance takes it.
+def _ids_of(backend: Any, table: TokenBytes, singles: Mapping[bytes, int], text: bytes) -> list[int]:
+    """Return token ids whose bytes joined are the text: the tokenizer's, or else a token for each byte.
+
+    Some tokenizers put a space in front of each text, or of its first token, although tokens precede the
+    text here: then the ids behind a character that comes first are the text's.
+
+    Args:
+        singles: the id of each token that is one byte. Where one is missing, the list may be empty.
+    """
+    for lead in ("", _LEAD):
+        ids: list[int] = backend.encode(lead + text.decode(errors="replace"), add_special_tokens=False).ids
+        for start in range(min(3, len(ids))):
+            if b"".join(map(table.of, ids[start:])) == text:
+                return ids[start:]
+    found = [singles.get(bytes([byte])) for byte in text]
+    return [] if None in found else [token for token in found if token is not None]
+
+
+def _llguidance_text(source: GrammarSource) -> tuple[str, str]:
+    """Return the kind of a grammar and its text as llguidance takes them.
 
     Raises:
         GrammarError: when a schema is no JSON.
     """
-    match source.kind:
-        case "lark":
-            return matcher.grammar_from_lark(source.text)
-        case "regex":
-            return matcher.grammar_from_regex(source.text)
-        case "json_object":
-            return matcher.grammar_from_json_schema('{"type": "object"}', overrides=_OBJECT_STYLE)  # type: ignore[arg-type]
+    if source.kind in ("lark", "regex"):
+        return source.kind, source.text
+    if source.kind == "json_object":
+        return "json_schema", json.dumps({"type": "object", "x-guidance": _OBJECT_STYLE})
     try:
         schema = json.loads(source.text)
     except (ValueError, RecursionError) as error:
-        raise GrammarError(f"{source.parameter} is no JSON: {_shortened(str(error))}") from error
+        raise GrammarError(f"{source.parameter} is no JSON: {short_reason(error)}") from error
     if not isinstance(schema, dict):
         raise GrammarError(f"{source.parameter} is a JSON {type(schema).__name__}; it must be an object")
-    return matcher.grammar_from_json_schema(source.text, defaults=SCHEMA_STYLE)  # type: ignore[arg-type]
-
-
-def _shortened(message: str) -> str:
-    message = " ".join(message.split())
-    return message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE] + " ..."
+    asked = schema.get("x-guidance")
+    schema["x-guidance"] = {**SCHEMA_STYLE, **(asked if isinstance(asked, dict) else {})}
+    return "json_schema", json.dumps(schema)

@@ -38,6 +38,16 @@ class TokenBytes:
             return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False)).encode()
         return piece.replace(_SPACE, " ").encode()
 
+    @property
+    def added(self) -> frozenset[int]:
+        """The ids of the tokens beside the vocabulary, such as special tokens."""
+        return frozenset(self._added)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each token stands for the same bytes wherever it is, as in byte-level tokenizers."""
+        return bool(self._decoders & {"ByteLevel", "ByteFallback"})
+
     @cached_property
     def _added(self) -> dict[int, str]:
         """Tokens beside the vocabulary, such as special tokens, which stand for themselves."""

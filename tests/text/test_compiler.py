@@ -166,6 +166,13 @@ def test_a_schema_that_refers_to_itself(compiler: GrammarCompiler, tokenizer: An
     assert matcher.allowed()[EOS]
 
 
+@pytest.mark.parametrize("depth", [150, 10_000])
+def test_a_schema_that_is_nested_too_deeply_is_refused(compiler: GrammarCompiler, depth: int) -> None:
+    schema = '{"items":' * depth + "{}" + "}" * depth
+    with pytest.raises(GrammarError, match=r"recursion"):
+        compiler.matcher(GrammarSource("json_schema", schema))
+
+
 def test_a_grammar_that_is_too_complex_at_some_place_says_so(compiler: GrammarCompiler) -> None:
     """The limits of llguidance hold at each token; a matcher that has met one stays of no use."""
     matcher = compiler.matcher(GrammarSource("regex", "([a-z ]{0,200}[A-Z0-9 ]{0,200}){0,100}"))
