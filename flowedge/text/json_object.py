@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,28 @@ _OUT_OF_MEMORY = "OutOfMemoryError"  # torch's, which is not imported here
 _RUST_PANIC = "PanicException"  # which Python's bindings of Rust libraries derive from BaseException
 
 
+def check_is_file(path: Path) -> int:
+    """Return the size of a file of a model, in bytes.
+
+    Opening a named pipe or a device could wait for ever, or read without an end.
+
+    Raises:
+        CheckpointError: when the path is there and is no regular file.
+        OSError: when nothing is there.
+    """
+    found = path.stat()
+    for is_kind, kind in (
+        (stat.S_ISFIFO, "a named pipe (FIFO)"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISDIR, "a directory"),
+    ):
+        if is_kind(found.st_mode):
+            raise CheckpointError(f"{path}: is {kind}; the files of a model are regular files")
+    return found.st_size
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model.
 
@@ -24,7 +47,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         CheckpointError: when the file cannot be read, is too large or too deep, or holds something else.
     """
     try:
-        if (size := path.stat().st_size) > _MAX_BYTES:
+        if (size := check_is_file(path)) > _MAX_BYTES:
             raise CheckpointError(f"{path}: has {size} bytes, more than {_MAX_BYTES >> 20} MiB")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import TOKENIZER_FILES
 from flowedge.models.files.config_numbers import check_token_ids
-from flowedge.text.json_object import errors_of_file, read_json_object
+from flowedge.text.json_object import check_is_file, errors_of_file, read_json_object
 from flowedge.text.template_renderer import RENDERER
 from flowedge.text.tokenizer import UNUSABLE, chat_template
 
@@ -47,10 +47,10 @@ def _config_of(checkpoint: Checkpoint) -> Any | None:
 
 
 def _check_files(directory: Path) -> None:
-    """Check the sizes of a tokenizer's files, which are read whole."""
-    for name in TOKENIZER_FILES:
+    """Check the kinds and sizes of a tokenizer's files, which are read whole."""
+    for name in (*TOKENIZER_FILES, "additional_chat_templates/*"):
         for path in directory.glob(name):
-            if path.is_file() and path.stat().st_size > _MAX_FILE:
+            if path.exists() and not path.is_dir() and check_is_file(path) > _MAX_FILE:
                 raise CheckpointError(f"{path}: has more than {_MAX_FILE >> 20} MiB")
 
 

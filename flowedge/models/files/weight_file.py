@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from flowedge.models.files.safetensors_header import (
     check_length,
     read_safetensors_header,
 )
-from flowedge.text.json_object import errors_of_file
+from flowedge.text.json_object import check_is_file, errors_of_file
 
 DTYPES = {
     "F64": torch.float64,
@@ -184,8 +185,10 @@ class TensorFile(Mapping[str, StoredSlice]):
         """Open the file.
 
         Raises:
+            CheckpointError: when the path is no regular file.
             OSError: when the file cannot be opened.
         """
+        check_is_file(path)
         self.path = path
         self._file = OpenFile(path)
         self._slices: dict[str, StoredSlice] = {}
@@ -300,7 +303,10 @@ def _load_bin(path: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"{path}: {error}") from error
     try:
         with errors_of_file(path, "cannot be read"):
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            check_is_file(path)
+            # Mapped, so that memory holds what is read; torch's old format is no archive, and is read whole.
+            mapped = zipfile.is_zipfile(path)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except CheckpointError as error:
         if isinstance(error.__cause__, pickle.UnpicklingError):
             raise CheckpointError(f"{path}: holds more than tensors and was not loaded") from error

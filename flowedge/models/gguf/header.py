@@ -16,13 +16,17 @@ from gguf.constants import GGMLQuantizationType, GGUFValueType
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.gguf.block_types import BLOCK_TYPES, FLOAT_TYPES
+from flowedge.text.json_object import check_is_file
 
 Scalar = int | float | bool | str
 Value = Scalar | list[int] | list[float] | list[bool] | list[str]
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_MAX_HEADER = 512 << 20  # bytes; vocabularies of 300,000 tokens take about 12 MiB
+_MAX_HEADER = 64 << 20  # bytes; vocabularies of 300,000 tokens take about 12 MiB
+# A vocabulary of 300,000 tokens has their texts, scores and kinds, and twice as many merges.
+_MAX_VALUES = 2 << 20  # of all arrays together, which take some 50 bytes each
+_MAX_ENTRIES = 1 << 16  # keys, and tensors
 _MAX_NAME = 512  # characters of a tensor's name or a key, as in a manifest
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 20
@@ -86,8 +90,9 @@ def read_header(path: Path) -> GGUFHeader:
         CheckpointError: when the file cannot be read or is not a valid GGUF file.
     """
     try:
+        size = check_is_file(path)
         with path.open("rb", buffering=1 << 20) as file:
-            return _Parser(file, path.stat().st_size).parse()
+            return _Parser(file, size).parse()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: is not a valid GGUF file: {error}") from error
 
@@ -99,6 +104,7 @@ class _Parser:
         self._file, self._size = file, size
         self._limit = min(size, _MAX_HEADER)
         self._position = 0
+        self._values = 0  # of the arrays that were read
 
     def parse(self) -> GGUFHeader:
         if self._take(len(MAGIC)) != MAGIC:
@@ -112,13 +118,13 @@ class _Parser:
             raise ValueError(f"its version is {version}; versions {_VERSIONS[0]} and {_VERSIONS[1]} are read")
         tensor_count, key_count = self._unsigned(8), self._unsigned(8)
         metadata: dict[str, Value] = {}
-        for _ in range(self._count(key_count, 8 + 4 + 1, "metadata keys")):
+        for _ in range(self._entries(key_count, 8 + 4 + 1, "metadata keys")):
             key = self._name("key")
             if key in metadata:
                 raise ValueError(f"the key {key} occurs twice")
             metadata[key] = self._value(self._value_type(key), key)
         tensors = [
-            self._tensor() for _ in range(self._count(tensor_count, _MIN_TENSOR_BYTES, "tensor entries"))
+            self._tensor() for _ in range(self._entries(tensor_count, _MIN_TENSOR_BYTES, "tensor entries"))
         ]
         return GGUFHeader(metadata, self._with_offsets(tensors, _alignment(metadata)))
 
@@ -171,6 +177,9 @@ class _Parser:
             # The shortest decimal number that is stored so, as in the config that the file was made from.
             return float(str(np.float32(number))) if kind == GGUFValueType.FLOAT32 else number
         inner, count = self._value_type(key), self._unsigned(8)
+        self._values += count
+        if self._values > _MAX_VALUES:
+            raise ValueError(f"its arrays have more than {_MAX_VALUES} values, with {count} of {key}")
         if inner == GGUFValueType.ARRAY:
             raise ValueError(f"the key {key} has an array of arrays")
         if inner == GGUFValueType.STRING:
@@ -200,6 +209,12 @@ class _Parser:
         """Return `count` if that many entries of `least_bytes` or more fit the rest of the header."""
         if count * least_bytes > self._limit - self._position:
             raise ValueError(f"it cannot hold {count} {what}")
+        return count
+
+    def _entries(self, count: int, least_bytes: int, what: str) -> int:
+        """Return `count` if it fits the header (see `_count`) and is one that a model may have."""
+        if self._count(count, least_bytes, what) > _MAX_ENTRIES:
+            raise ValueError(f"it has {count} {what}, more than {_MAX_ENTRIES}")
         return count
 
     def _unsigned(self, size: int) -> int:

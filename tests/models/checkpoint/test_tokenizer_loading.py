@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -31,3 +32,16 @@ def test_loading_and_end_tokens(directory: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_without_a_tokenizer(directory: Path) -> None:
     with pytest.raises(CheckpointError, match="no usable tokenizer"):
         load_tokenizer(Checkpoint.open(str(directory)))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+)
+def test_a_named_pipe_in_place_of_a_file_is_refused(directory: Path, tmp_path: Path, name: str) -> None:
+    """Whoever opened the pipe would wait until another program wrote into it."""
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    byte_level().save_pretrained(copy)
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    with pytest.raises(CheckpointError, match=rf"{name}: is a named pipe"):
+        load_tokenizer(Checkpoint.open(str(copy)))

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,46 @@ def cached_pages(path: Path) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="only Linux drops pages when it is asked to")
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (
+            b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' + b" " * (16 << 20) + b"}",
+            "more than 16 MiB",
+        ),
+        (b'{"a":[' + b"[]," * (4 << 20) + b"[]]}", "has more than 1048576 values"),
+    ],
+)
+def test_a_header_is_bounded_before_it_is_parsed(path: Path, header: bytes, problem: str) -> None:
+    """Its values take some twenty times as much memory as their text."""
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=problem):
+            WeightFile(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(header)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pickled_file_is_mapped(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "new.bin")
+    open_weights(tmp_path / "new.bin")["a"] += 1
+    assert not open_weights(tmp_path / "new.bin")["a"].any()
+    torch.save({"a": torch.ones(8)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    assert open_weights(tmp_path / "old.bin")["a"][:].tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"weights.{suffix}"
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match=rf"weights.{suffix}: is a named pipe"):
+        open_weights(path)
+    with pytest.raises(CheckpointError, match="is a device"):
+        open_weights(Path("/dev/zero"))
+
+
 def test_the_page_cache_of_a_file_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     save_file({"matrix": torch.randn(512, 1024), "other": torch.randn(512, 1024)}, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,25 @@ IMPOSSIBLE: list[tuple[bytes, bytes, str]] = [
     (struct.pack("<IQQ", 2, 4, 2), struct.pack("<IQQ", 9, 4, 2), "9 dimensions"),
     (b"llama", b"ll\xffma", "is not UTF-8"),
 ]
+
+
+def test_arrays_are_bounded_before_they_are_read(tmp_path: Path) -> None:
+    """An array of bytes would take eight times its size as numbers of Python."""
+    path = tmp_path / "x.gguf"
+    whole = simple(path, name="x")
+    keys = struct.pack("<QQ", 1, 2)
+    at = whole.index(keys) + len(keys)
+    for kind, count, size in ((0, 4 << 20, 1), (8, 3 << 20, 8)):
+        name, content = b"long", bytes(count * size)
+        array = struct.pack("<Q", len(name)) + name + struct.pack("<IIQ", 9, kind, count) + content
+        path.write_bytes(whole[:at].replace(keys, struct.pack("<QQ", 1, 3)) + array + whole[at:])
+        tracemalloc.start()
+        try:
+            with pytest.raises(CheckpointError, match=f"more than 2097152 values, with {count} of long"):
+                read_header(path)
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_impossible_headers(tmp_path: Path) -> None:
