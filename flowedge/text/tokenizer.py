@@ -8,6 +8,7 @@ from typing import Any
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.text.json_object import errors_of_file
 from flowedge.text.template_renderer import RENDERER
+from flowedge.text.tokenizer_bounds import check_growth
 
 UNUSABLE = "no usable tokenizer"
 _INCOMPLETE = "\ufffd"  # what a tokenizer decodes half of a UTF-8 character to
@@ -102,8 +103,12 @@ def encode_text(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
 
     Raises:
         BadRequestError: when the text has no tokens.
+        CapacityError: when the tokenizer makes a text of it that is too long.
     """
     with errors_of_file(directory_of(tokenizer), UNUSABLE):
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            check_growth(backend, text)
         ids = tokenizer(text, add_special_tokens=not (chat and chat_template(tokenizer)))["input_ids"]
     if not ids:
         raise BadRequestError("the prompt has no tokens")

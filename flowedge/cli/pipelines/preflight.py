@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flowedge.agent.config_loading import load_config
 from flowedge.cli.pipelines.request import PipelineRequest
+from flowedge.cli.pipelines.stored_tokenizer import StoredTokenizer
 from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.device.files import expand_home
@@ -35,7 +36,6 @@ from flowedge.models.checkpoint.model_source import (
     tokenizer_directory,
 )
 from flowedge.planning.split import check_split, even_split
-from flowedge.text.stored_tokenizer import StoredTokenizer
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from flowedge.models.files.config_numbers import check_token_ids
 from flowedge.text.json_object import check_is_file, errors_of_file, read_json_object
 from flowedge.text.template_renderer import RENDERER
 from flowedge.text.tokenizer import UNUSABLE, chat_template
+from flowedge.text.tokenizer_bounds import check_tokenizer
 
 _MAX_FILE = 256 << 20  # bytes of a tokenizer's file; those of 300,000 tokens have about 35 MiB
 _PROBE = "Hi"  # a text that every tokenizer can encode
@@ -21,7 +22,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """Load a checkpoint's tokenizer and try its chat template.
 
     Raises:
-        CheckpointError: when there is no usable tokenizer, or its chat template exceeds a limit.
+        CheckpointError: when there is no usable tokenizer, or it or its chat template exceeds a limit.
     """
     from transformers import AutoTokenizer  # noqa: PLC0415 (a stage needs no tokenizer)
 
@@ -31,6 +32,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             directory, config=_config_of(checkpoint), local_files_only=True, trust_remote_code=False
         )
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            check_tokenizer(backend, str(directory))
         template = chat_template(tokenizer)
         tokenizer.decode(tokenizer.encode(_PROBE))
     if template:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.text.json_object import errors_of_file, read_json_object
+from flowedge.text.tokenizer_bounds import check_tokenizer
 
 TOKENIZER = "tokenizer.json"
 _CONFIG, _TEMPLATE, _OLD_TEMPLATE = "tokenizer_config.json", "chat_template.jinja", "chat_template.json"
@@ -86,15 +87,18 @@ class StoredTokenizer:
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         """Return the token ids of a text, as "input_ids"."""
-        return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
+        return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
+
+    @cached_property
+    def backend_tokenizer(self) -> Any:
+        """The tokenizer, of the `tokenizers` library."""
+        from tokenizers import Tokenizer  # noqa: PLC0415 (most prompts are short enough by their bytes)
+
+        tokenizer = Tokenizer.from_file(str(self._directory / TOKENIZER))
+        check_tokenizer(tokenizer, str(self._directory))
+        return tokenizer
 
     @cached_property
     def _config(self) -> dict[str, Any]:
         path = self._directory / _CONFIG
         return read_json_object(path) if path.is_file() else {}
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer  # noqa: PLC0415 (most prompts are short enough by their bytes)
-
-        return Tokenizer.from_file(str(self._directory / TOKENIZER))
