@@ -192,9 +192,12 @@ class PipelineWatches:
 def token_text(models: DraftModels) -> TextOf:
     """Return a function that returns the text of a token, cut to MOST_TEXT characters."""
     tokenizer: Any = models.tokenizer
+    special = frozenset(tokenizer.all_special_ids)  # such as the end of the answer, which is no text of it
 
     @lru_cache(maxsize=16_384)
     def text_of(token: int) -> str:
+        if token in special:
+            return ""
         text = str(tokenizer.decode([token]))
         if str(tokenizer.convert_ids_to_tokens(token)).startswith(_SPACE) and not text.startswith(" "):
             text = f" {text}"

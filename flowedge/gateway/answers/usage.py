@@ -84,6 +84,7 @@ class RequestUsage:
         return {
             "tokens_per_segment": _mean(counters, "accepted_per_segment"),
             "tokens_per_round": _mean(counters, "accepted_per_round"),
+            "accepted_drafts_per_segment": _accepted_drafts(counters),
             "draft_rows_sent": sum(each.get("draft_rows_sent", 0) for each in counters),
             "reused_rows": sum(answer.reused_rows for answer in self.answers),
             "ttft_s": max(self._measured("ttft_s"), default=0.0),
@@ -102,6 +103,16 @@ class RequestUsage:
         for answer in self.answers:
             firsts.setdefault(answer.prompt, answer)
         return list(firsts.values())
+
+
+def _accepted_drafts(counters: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean number of drafts that a segment brought and that became part of an answer.
+
+    A round ends with the token that no draft had: a round of 4 tokens in 2 segments has 1.5 a segment.
+    """
+    rounds = [count for each in counters for count in each.get("accepted_per_round", ())]
+    segments = sum(len(each.get("accepted_per_segment", ())) for each in counters)
+    return (sum(rounds) - len(rounds)) / segments if segments else 0.0
 
 
 def _mean(counters: Sequence[Mapping[str, Any]], name: str) -> float:

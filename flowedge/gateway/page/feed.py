@@ -64,7 +64,7 @@ class Browser:
     def offer(self, event: _Event) -> None:
         """Hand on an event; activity is dropped while too much waits."""
         if self._events.qsize() < MOST_UNREAD or (
-            event.kind == "cluster" and self._events.qsize() < 2 * MOST_UNREAD
+            event.kind != "activity" and self._events.qsize() < 2 * MOST_UNREAD
         ):
             self._events.put_nowait(ServerEvent(event.data(self._reader), event.kind))
 
@@ -219,6 +219,8 @@ class PageFeed:
             except (CapacityError, FlowEdgeError) as error:
                 _log.debug("pipeline %s is not watched: %s", member.label, error)
             self._states.pop(member.label, None)
+            gone = json.dumps({"pipeline": member.label})
+            self._publish(_Event("unwatched", lambda _, gone=gone: gone))  # type: ignore[misc]
             await asyncio.sleep(AGAIN_S)
 
     def _activity(self, pipeline: str, told: PipelineActivity) -> _Event:

@@ -32,12 +32,17 @@ def of_pipeline(
         devices: what the devices answered, and their parts; the draft node first.
         state: what the draft node told last; None while it is not watched.
     """
+    machines: dict[str, int] = {}  # numbers of the machines, by the hosts of addresses
+    shown = []
+    for reply, part in devices:
+        number = machines.setdefault(reply.address.rpartition(":")[0], len(machines))
+        shown.append({**of_device(reply, part, in_use=member.ready), "machine": number})
     return {
         "name": member.label,
         "model": member.model,
         "ready": member.ready,
         "leases": member.leases,
-        "devices": [of_device(reply, part, in_use=member.ready) for reply, part in devices],
+        "devices": shown,
         "progress": [of_progress(name, progress) for name, progress in member.progress.items()],
         "state": None if state is None else of_state(state),
     }

@@ -12,11 +12,19 @@ import grpc
 import pytest
 
 from flowedge.agent.services import pipeline_watch
-from flowedge.agent.services.pipeline_watch import MAX_UNREAD, MAX_WATCHERS, PipelineWatch, Watcher
+from flowedge.agent.services.pipeline_watch import (
+    MAX_UNREAD,
+    MAX_WATCHERS,
+    PipelineWatch,
+    Watcher,
+    token_text,
+)
 from flowedge.client import AsyncClient, Client
 from flowedge.client.activity import PipelineActivity, TreeNode
 from flowedge.core.errors import CapacityError, DeviceError, DeviceLostError
 from flowedge.engine.work_counts import Load
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1 import generation_pb2_grpc as rpc
 from tests.support.loops import in_loop
@@ -167,3 +175,10 @@ def test_a_watch_ends_with_the_pipeline_and_needs_one() -> None:
             with pytest.raises(DeviceLostError, match="before the watch was ended"):
                 for _ in watch:
                     pass
+
+
+def test_special_tokens_are_no_text_of_an_answer() -> None:
+    tokenizer = load_tokenizer(Checkpoint.open("bundled"))
+    text_of = token_text(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
+    ids = tokenizer("def add(a, b):", add_special_tokens=False)["input_ids"]
+    assert "".join(text_of(token) for token in [*ids, tokenizer.eos_token_id]).strip() == "def add(a, b):"

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flowedge.gateway.answers.usage import AnswerUsage, RequestUsage
 
 
 def _answer(place: int, reused: int, segments: tuple[int, ...], **statistics: Any) -> AnswerUsage:
-    counters = {"reused_rows": reused, "accepted_per_segment": segments, "draft_rows_sent": 10}
+    counters = {
+        "reused_rows": reused,
+        "accepted_per_segment": segments,
+        "accepted_per_round": (sum(segments),),
+        "draft_rows_sent": 10,
+    }
     return AnswerUsage(place, 8, sum(segments), 2, {"counters": counters, **statistics})
 
 
@@ -26,7 +33,8 @@ def test_answers_of_one_prompt_share_its_tokens() -> None:
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 6}
     assert usage["flowedge"] == {
         "tokens_per_segment": 2.5,
-        "tokens_per_round": 0.0,
+        "tokens_per_round": pytest.approx(10 / 3),
+        "accepted_drafts_per_segment": 7 / 4,
         "draft_rows_sent": 30,
         "reused_rows": 8,
         "ttft_s": 0.3,

@@ -16,7 +16,9 @@ def test_an_answer_comes_with_its_statistics_and_is_kept(browser: Browser) -> No
     first = await_answer(browser)
     assert len(first.split()) > 5
     assert "tokens/s" in browser.text(".statistics")
-    assert "tokens a segment" in browser.text(".statistics")
+    assert "accepted drafts a segment" in browser.text(".statistics")
+    assert browser.text(".talk-head .model") == "bundled"
+    assert browser.one("[title='Copy the answer']").is_displayed()
     assert "24 tokens" in browser.text(".statistics")
     browser.button("Regenerate").click()
     browser.wait(lambda: browser.one("#stop") or browser.one("#send"))
@@ -35,6 +37,66 @@ def test_an_answer_can_be_stopped(browser: Browser) -> None:
     await_answer(browser)
     assert "stopped" in browser.text(".statistics") or "tokens/s" in browser.text(".statistics")
     assert browser.text(".message.assistant .markdown")
+
+
+def test_tabs_keep_each_others_answers(browser: Browser) -> None:
+    driver = browser.driver
+    settings(browser, max_tokens="6")
+    ask(browser, "First")
+    await_answer(browser)
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    try:
+        browser.open(page_of(browser, first))
+        browser.wait(lambda: browser.one("#send"))
+        settings(browser, temperature="0")
+        driver.switch_to.window(first)
+        ask(browser, "Second")
+        await_answer(browser)
+        driver.switch_to.window(driver.window_handles[-1])
+        browser.wait(lambda: "Second" in browser.text(".message.user"), "the tab shows what the other asked")
+        ask(browser, "Third")
+        await_answer(browser)
+    finally:
+        driver.close()
+        driver.switch_to.window(first)
+    browser.wait(lambda: "Third" in browser.text(".message.user"), "the first tab shows it as well")
+    driver.refresh()
+    browser.wait(lambda: browser.text(".message.user .bubble").split() == ["First", "Second", "Third"])
+    browser.wait(lambda: len(browser.text(".message.assistant .statistics").splitlines()) == 3)
+
+
+def page_of(browser: Browser, window: str) -> str:
+    """Return the address of the page in another window, and come back."""
+    here = browser.driver.current_window_handle
+    browser.driver.switch_to.window(window)
+    url = browser.driver.current_url
+    browser.driver.switch_to.window(here)
+    return url
+
+
+def test_a_broken_answer_goes_on_from_its_text(browser: Browser) -> None:
+    settings(browser, max_tokens="24", temperature="0")
+    ask(browser, LONG)
+    whole = await_answer(browser)
+    browser.run(
+        """
+        const kept = JSON.parse(localStorage.getItem('flowedge.conversations'));
+        const answer = kept[0].messages.at(-1);
+        answer.content = answer.content.slice(0, 40);
+        answer.error = 'device v2 is lost';
+        localStorage.setItem('flowedge.conversations', JSON.stringify(kept));
+        """
+    )
+    browser.driver.refresh()
+    browser.wait(lambda: browser.text(".message .error"), "the answer is broken")
+    begun = browser.text(".message.assistant .markdown").strip()
+    assert whole.startswith(begun) and len(begun) < len(whole)
+    browser.button("Try again").click()
+    browser.wait(lambda: not browser.text(".message .error"))
+    rest = await_answer(browser)
+    assert rest.startswith(begun) and len(rest) > len(begun)
+    assert browser.text(".message.user .bubble") == LONG
 
 
 def test_the_last_question_can_be_edited(browser: Browser) -> None:

@@ -57,6 +57,9 @@ def test_the_cluster_is_a_picture_and_a_table(browser: Browser, page_agents: lis
         assert agent.name in browser.text(".pipeline table")
     browser.wait(lambda: page_agents[3].name in browser.text(".others"), "the idle agent is seen")
     assert "weights" in browser.text(".device-line")
+    memory = browser.text(".pipeline table td:nth-of-type(6)").splitlines()
+    assert "GiB" in memory[0], "one machine's memory, once"
+    assert memory[1:3] == [f"shared with {page_agents[0].name}"] * 2
 
 
 def test_the_chart_and_the_tree_show_an_answer(browser: Browser) -> None:
@@ -72,6 +75,7 @@ def test_the_chart_and_the_tree_show_an_answer(browser: Browser) -> None:
     )
     assert len(rows) >= 2
     assert browser.text(".so-far")
+    browser.wait(lambda: "limits the speed" in browser.text(".limit"), "it says what limits")
     painted = (
         "const c = document.querySelector('canvas');"
         "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
@@ -91,6 +95,10 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
     stage.kill()
     browser.wait(lambda: stage.name in browser.text(".device.away"), "the device is shown to be away")
     browser.wait(lambda: "ready" not in browser.text(".badge").replace("not ready", ""), "so is the pipeline")
+    browser.show("live")
+    browser.wait(lambda: "No pipeline tells" in browser.text(".empty"), "its figures are gone")
+    assert "tokens/s" not in browser.text(".speed")
+    browser.show("cluster")
     stage.start()
     stage.await_address()
     browser.wait(lambda: not browser.one(".device.away"), "the device is back")
@@ -230,6 +238,10 @@ def test_events_and_numbers_are_read_right(scripts: Browser) -> None:
         settings: {...conversations.DEFAULTS, temperature: '0.5', system: 'S'},
         messages: [{role: 'user', content: 'Q'}]}, 'm'),
       cards: [1, 5, 5].map((count, at) => cluster.layoutCards(count, [360, 1280, 700][at]).columns),
+      limits: [
+        live.limitText([['d0', 0.001], ['v1', 0.01]]),
+        live.limitText([['d0', 0], ['v1', 0.14], ['v2', 0.79]]),
+        live.limitText([['d0', 0.2], ['v1', 0.3], ['v2', 0.3]])],
       memory: cluster.memoryShares(
         {memory_total: 100, memory_available: 40, weight_bytes: 30, cache_bytes: 10}),
     };
@@ -258,4 +270,43 @@ def test_events_and_numbers_are_read_right(scripts: Browser) -> None:
         "temperature": 0.5,
     }
     assert found["cards"] == [1, 5, 2]
+    assert found["limits"] == [
+        "",
+        "v2 limits the speed: it computes 79 % of the time, v1 14 %, d0 0 %.",
+        "No device limits the speed: the busiest, v1, computes 30 % of the time. They wait for links, for "
+        "each other or for requests.",
+    ]
     assert found["memory"] == pytest.approx({"weights": 0.3, "cache": 0.1, "used": 0.2})
+
+
+MERGES = {
+    "both have asked": (
+        ["q1", "a1"],
+        ["q1", "a1", "q3", "a3"],
+        ["q1", "a1", "q2", "a2"],
+        "q1 a1 q2 a2 q3 a3",
+    ),
+    "the answer came later": (["q1", "q2"], ["q1", "q2", "q3", "a3"], ["q1", "q2", "a2"], "q1 q2 a2 q3 a3"),
+    "made again here": (["q1", "a1"], ["q1", "a1"], ["q1", "b1"], "q1 b1"),
+    "made again there": (["q1", "a1"], ["q1", "b1"], ["q1", "a1", "q2"], "q1 b1 q2"),
+    "new": (None, None, ["q1"], "q1"),
+}
+
+
+@pytest.mark.parametrize("case", MERGES)
+def test_what_two_tabs_have_changed_is_merged(scripts: Browser, case: str) -> None:
+    before, theirs, mine, merged = MERGES[case]
+    found = scripts.run(
+        """
+        const { merge } = await import('./static/conversations.js');
+        const seen = new Map();
+        const message = (id) => seen.get(id) ?? (seen.set(id, { id, content: id }), seen.get(id));
+        const made = (ids) => ids && { id: 'c', title: '', settings: {}, messages: ids.map(message) };
+        const [before, theirs, mine] = arguments_.slice(0, 3).map(made);
+        return merge(theirs, before, mine).messages.map((each) => each.id).join(' ');
+        """,
+        before,
+        theirs,
+        mine,
+    )
+    assert found == merged

@@ -3,7 +3,7 @@ import { html, render, useEffect, useRef, useState } from "./html.js";
 import { activity, savedKey, saveKey } from "./api.js";
 import { ChatView } from "./chat.js";
 import { ClusterView } from "./cluster.js";
-import { load } from "./conversations.js";
+import { Conversations } from "./conversations.js";
 import { PipelineView } from "./live.js";
 import { KeyDialog } from "./settings.js";
 import { WatchView } from "./watch.js";
@@ -63,6 +63,9 @@ function useActivity(key) {
             wait = 500;
             setProblem("");
             if (kind === "cluster") setCluster(value);
+            else if (kind === "unwatched") {
+              if (views.current.delete(value.pipeline)) tell((count) => count + 1);
+            }
             else if (kind === "activity") {
               let view = views.current.get(value.pipeline);
               if (!view) views.current.set(value.pipeline, (view = new PipelineView(value.pipeline)));
@@ -72,6 +75,7 @@ function useActivity(key) {
             }
           }
         } catch (error) {
+          views.current.clear(); // their figures would stand still
           if (ended || error.name === "AbortError") continue;
           setProblem(error.message);
         }
@@ -97,8 +101,8 @@ function App() {
   const [key, setKey] = useState(savedKey());
   const [asking, setAsking] = useState(null); // why a key is asked for; null while it is not
   const { cluster, views, problem } = useActivity(key);
-  const [conversations, setConversations] = useState(load);
-  const [current, setCurrent] = useState(() => conversations[0]?.id ?? null);
+  const [conversations] = useState(() => new Conversations());
+  const [current, setCurrent] = useState(() => conversations.list[0]?.id ?? null);
   const [said, announce] = useState("");
   const [pipeline, choosePipeline] = useState(null);
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
@@ -114,7 +118,7 @@ function App() {
     </header>
     ${problem && html`<p class="banner" role="status">${problem} The page tries again by itself.</p>`}
     <main id="main" tabindex="-1" data-view=${view}>
-      <div hidden=${view !== "chat"} class="fill"><${ChatView} conversations=${conversations} setConversations=${setConversations} current=${current} setCurrent=${setCurrent}
+      <div hidden=${view !== "chat"} class="fill"><${ChatView} kept=${conversations} current=${current} setCurrent=${setCurrent}
         cluster=${cluster} askKey=${setAsking} announce=${announce} /></div>
       ${view === "cluster" && html`<${ClusterView} cluster=${cluster} views=${views} />`}
       ${view === "live" && html`<${WatchView} cluster=${cluster} views=${views} chosen=${pipeline} choose=${choosePipeline} dark=${theme} />`}

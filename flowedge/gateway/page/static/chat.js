@@ -1,51 +1,72 @@
 // The chat: conversations, answers as they come, and what one can do with them.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { GatewayError, chat } from "./api.js";
-import { create, requestOf, save, statisticsText, titleOf } from "./conversations.js";
-import { Markdown } from "./markdown.js";
+import { STORE, create, newId, requestOf, statisticsText, titleOf } from "./conversations.js";
+import { CopyButton, Markdown } from "./markdown.js";
 import { SettingsDialog } from "./settings.js";
 
 const FOLLOW_PX = 80; // from the end, within which the view follows the answer
 
-export function ChatView({ conversations, setConversations, current, setCurrent, cluster, askKey, announce }) {
+export function ChatView({ kept, current, setCurrent, cluster, askKey, announce }) {
   const [running, setRunning] = useState(null); // {id, controller}
   const [editing, setEditing] = useState(null); // index of the question that is edited
   const [draft, setDraft] = useState("");
   const [listOpen, setListOpen] = useState(false);
   const [settingsOpen, setSettingsOpen] = useState(false);
+  const [, redraw] = useState(0);
   const field = useRef(null);
-  const latest = useRef(conversations);
-  latest.current = conversations;
   const models = cluster?.models ?? [];
-  const conversation = conversations.find((each) => each.id === current) ?? null;
+  const conversations = kept.list;
+  const conversation = kept.find(current);
   const messages = conversation?.messages ?? [];
   const answering = running !== null && running.id === conversation?.id;
   const locked = cluster?.key_required && !cluster?.may_chat;
+  const model = conversation?.settings?.model || models[0]?.id || "";
+  const shown = () => redraw((count) => count + 1);
 
-  const change = (id, update, { store = true } = {}) => {
-    latest.current = latest.current.map((each) => (each.id === id ? update(each) : each));
-    setConversations(latest.current);
-    if (store) save(latest.current);
+  useEffect(() => {
+    const changed = (event) => {
+      if (event.key !== STORE && event.key !== null) return; // of another tab
+      kept.read();
+      shown();
+    };
+    addEventListener("storage", changed);
+    return () => removeEventListener("storage", changed);
+  }, []);
+
+  const change = (id, update, { first = false } = {}) => {
+    kept.change(id, update);
+    kept.store(id, { first });
+    shown();
   };
 
-  const answer = async (id) => {
+  /** Have a conversation answered; goesOn: whether its last message is the beginning of the answer. */
+  const answer = async (id, { goesOn = false } = {}) => {
     const controller = new AbortController();
     setRunning({ id, controller });
-    const asked = latest.current.find((each) => each.id === id);
-    const reply = { role: "assistant", content: "", reasoning: "" };
-    const show = (store) => change(id, (each) => ({ ...each, messages: [...asked.messages, { ...reply }] }), { store });
-    show(false);
+    kept.running = id;
+    const asked = kept.find(id);
+    const begun = goesOn ? asked.messages.at(-1) : null;
+    const reply = { id: begun?.id ?? newId(), role: "assistant", content: begun?.content ?? "", reasoning: begun?.reasoning ?? "" };
+    const show = () => {
+      kept.change(id, (each) => ({ ...each, messages: withReply(each.messages, asked.messages.at(-1)?.id, { ...reply }) }));
+      shown();
+    };
+    show();
     announce("The answer begins.");
-    let shown = 0;
+    let drawn = 0;
+    let usage = null;
+    let began = 0;
     try {
       for await (const part of chat(requestOf(asked, models[0]?.id ?? ""), controller.signal)) {
+        if (part.content || part.reasoning) began ||= performance.now();
         if (part.content) reply.content += part.content;
         if (part.reasoning) reply.reasoning += part.reasoning;
         if (part.finish) reply.finish = part.finish;
-        if (part.usage) reply.statistics = statisticsText(part.usage);
-        if (performance.now() - shown > 60) {
-          shown = performance.now();
-          show(false);
+        if (part.usage) usage = part.usage;
+        if (performance.now() - drawn > 60) {
+          drawn = performance.now();
+          show();
         }
       }
       announce("The answer is complete.");
@@ -59,7 +80,11 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
         announce(`The answer failed: ${reply.error}`);
       }
     }
-    show(true);
+    if (usage) reply.statistics = statisticsText(usage, began ? (performance.now() - began) / 1000 : 0);
+    show();
+    kept.running = null;
+    if (kept.find(id)) kept.store(id);
+    shown();
     setRunning(null);
   };
 
@@ -70,15 +95,12 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
     if (!id) {
       const made = create();
       id = made.id;
-      latest.current = [made, ...latest.current];
+      kept.add(made);
       setCurrent(id);
     }
-    const kept = editing === null ? undefined : editing;
-    change(id, (each) => ({ ...each, messages: [...each.messages.slice(0, kept), { role: "user", content: text }] }));
-    // The conversation that was used last comes first.
-    latest.current = [...latest.current.filter((each) => each.id === id), ...latest.current.filter((each) => each.id !== id)];
-    setConversations(latest.current);
-    save(latest.current);
+    const before = editing === null ? undefined : editing;
+    const question = { id: newId(), role: "user", content: text };
+    change(id, (each) => ({ ...each, messages: [...each.messages.slice(0, before), question] }), { first: true });
     setDraft("");
     setEditing(null);
     answer(id);
@@ -87,6 +109,11 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
   const regenerate = () => {
     change(conversation.id, (each) => ({ ...each, messages: upToQuestion(each.messages) }));
     answer(conversation.id);
+  };
+
+  const tryAgain = () => {
+    if (messages.at(-1)?.content) answer(conversation.id, { goesOn: true });
+    else regenerate();
   };
 
   const edit = (place) => {
@@ -104,10 +131,12 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
   };
 
   const remove = (id) => {
-    if (running?.id === id) running.controller.abort();
-    latest.current = latest.current.filter((each) => each.id !== id);
-    setConversations(latest.current);
-    save(latest.current);
+    if (running?.id === id) {
+      running.controller.abort();
+      kept.running = null;
+    }
+    kept.remove(id);
+    shown();
     if (id === current) setCurrent(null);
     announce("The conversation was deleted.");
   };
@@ -118,11 +147,11 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
     <div class="talk">
       <div class="talk-head">
         <button type="button" class="list-button" aria-expanded=${listOpen} onClick=${() => setListOpen(!listOpen)}>Conversations</button>
-        <h2>${conversation ? titleOf(conversation) : "Chat"}</h2>
+        <h2>${conversation ? titleOf(conversation) : "Chat"} ${model && html`<span class="hint model">${model}</span>`}</h2>
         <button type="button" onClick=${() => setSettingsOpen(true)} disabled=${answering}>Settings</button>
       </div>
-      <${Messages} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} busy=${running !== null}
-        locked=${locked} askKey=${askKey} model=${conversation?.settings?.model || models[0]?.id} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
+      <${Messages} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} tryAgain=${tryAgain} busy=${running !== null}
+        locked=${locked} askKey=${askKey} model=${model} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
       <${Composer} field=${field} draft=${draft} setDraft=${setDraft} send=${send} editing=${editing !== null}
         cancelEdit=${() => { setEditing(null); setDraft(""); }} answering=${answering} busy=${running !== null} locked=${locked}
         stop=${() => running?.controller.abort()} />
@@ -132,13 +161,21 @@ export function ChatView({ conversations, setConversations, current, setCurrent,
         if (conversation) change(conversation.id, (each) => ({ ...each, settings }));
         else {
           const made = create(settings);
-          latest.current = [made, ...latest.current];
-          setConversations(latest.current);
-          save(latest.current);
+          kept.add(made);
+          kept.store(made.id);
           setCurrent(made.id);
         }
       }} />`}
   </div>`;
+}
+
+/** Messages with the answer to the message of this id, which other tabs may have put more behind. */
+export function withReply(messages, askedId, reply) {
+  const known = messages.findIndex((message) => message.id === reply.id);
+  if (known >= 0) return messages.map((message, place) => (place === known ? reply : message));
+  const asked = messages.findIndex((message) => message.id === askedId);
+  const place = asked >= 0 ? asked + 1 : messages.length;
+  return [...messages.slice(0, place), reply, ...messages.slice(place)];
 }
 
 /** The messages before the last answer. */
@@ -180,7 +217,7 @@ const SUGGESTIONS = ["Explain speculative decoding in two sentences.", "Write a 
 // What the bundled model can do.
 const BUNDLED = ["Write a Python function that counts the vowels in a text.", "Write a JavaScript function that reverses a string.", "Write a function in Python that returns the largest number of a list."];
 
-function Messages({ conversation, answering, busy, edit, regenerate, locked, askKey, suggest, model }) {
+function Messages({ conversation, answering, busy, edit, regenerate, tryAgain, locked, askKey, suggest, model }) {
   const frame = useRef(null);
   const follows = useRef(true);
   const messages = conversation?.messages ?? [];
@@ -209,19 +246,21 @@ function Messages({ conversation, answering, busy, edit, regenerate, locked, ask
         ? html`<article class="message user" key=${place} aria-label="You"><div class="bubble">${message.content}</div>
             ${place === lastQuestion && !busy && !locked && html`<div class="actions"><button type="button" class="quiet" onClick=${() => edit(place)}>Edit</button>
               ${last && html`<button type="button" class="quiet" onClick=${regenerate}>Answer</button>`}</div>`}</article>`
-        : html`<${Answer} key=${place} message=${message} live=${last && answering} regenerate=${last && !busy && !locked ? regenerate : null} />`;
+        : html`<${Answer} key=${place} message=${message} live=${last && answering} regenerate=${last && !busy && !locked ? regenerate : null} tryAgain=${tryAgain} />`;
     })}
   </div>`;
 }
 
-function Answer({ message, live, regenerate }) {
+function Answer({ message, live, regenerate, tryAgain }) {
   return html`<article class="message assistant" aria-label="Answer" aria-busy=${live}>
     ${message.reasoning && html`<details class="reasoning" open=${live && !message.content}><summary>Reasoning</summary><${Markdown} text=${message.reasoning} /></details>`}
     ${message.content && html`<${Markdown} text=${message.content} />`}
     ${live && !message.content && !message.reasoning && html`<p class="waiting">Waiting for the first token …</p>`}
     ${message.error && html`<p class="error" role="alert">${message.error}</p>`}
     ${!live && html`<div class="actions">
-      ${regenerate && html`<button type="button" class="quiet" onClick=${regenerate}>${message.error ? "Try again" : "Regenerate"}</button>`}
+      ${regenerate && message.error && html`<button type="button" class="quiet" onClick=${tryAgain}>Try again</button>`}
+      ${regenerate && (!message.error || message.content) && html`<button type="button" class="quiet" onClick=${regenerate}>Regenerate</button>`}
+      ${message.content && html`<${CopyButton} text=${message.content} label="Copy the answer" />`}
       <span class="hint statistics">${[message.finish === "stopped" ? "stopped" : message.finish === "length" ? "ended at the most tokens" : "", message.statistics].filter(Boolean).join(" · ")}</span>
     </div>`}
   </article>`;

@@ -1,5 +1,6 @@
 // The cluster as a picture: the devices of each pipeline in order, with the links between them.
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
+import { Limit } from "./watch.js";
 import { bytes, gib, layersText, percent, rate, seconds, shortened } from "./format.js";
 
 const CARD = { width: 188, height: 178 };
@@ -19,7 +20,11 @@ export function ClusterView({ cluster, views }) {
 function Pipeline({ pipeline, view }) {
   const ours = performance.now() / 1000;
   const state = view?.state ?? pipeline.state;
-  const devices = pipeline.devices.map((device) => ({ ...device, busy: view && device.present ? view.busy(device.name, ours) : null }));
+  const devices = pipeline.devices.map((device) => ({
+    ...device,
+    busy: view && device.present ? view.busy(device.name, ours) : null,
+    shares: sharedWith(device, pipeline.devices),
+  }));
   const gone = devices.filter((device) => !device.present).length;
   const status = pipeline.ready ? "ready" : pipeline.progress.length ? "being set up" : "not ready";
   return html`<section class="card pipeline" aria-label=${`Pipeline of ${pipeline.model || pipeline.name}`}>
@@ -28,6 +33,7 @@ function Pipeline({ pipeline, view }) {
       <p class=${`badge ${pipeline.ready ? "good" : "bad"}`} role="status">${status}${gone ? `, ${gone} ${gone === 1 ? "device" : "devices"} away` : ""}</p>
     </div>
     <${Picture} devices=${devices} links=${state?.links ?? []} name=${pipeline.model || pipeline.name} />
+    ${view?.state && html`<${Limit} view=${view} devices=${devices.filter((each) => each.part !== "middle" && each.name).map((each) => each.name)} />`}
     <${Transfers} progress=${pipeline.progress} />
     <details><summary>As a table</summary><${DeviceTable} devices=${devices} /><${LinkTable} links=${state?.links ?? []} /></details>
   </section>`;
@@ -103,6 +109,12 @@ function partText(device) {
   return held ? `${device.part}, ${held}` : device.part;
 }
 
+/** The name of the device before on the same machine, whose memory is shown there; "" for the first. */
+export function sharedWith(device, devices) {
+  const first = devices.find((each) => each.machine === device.machine && each.name);
+  return first && first !== device && device.machine !== undefined ? first.name : "";
+}
+
 /** The parts of a device's memory, as shares of the whole. */
 export function memoryShares(device) {
   const total = device.memory_total || 1;
@@ -118,7 +130,9 @@ function Card({ device, place }) {
       <text x="14" y="30" class="device-name">Not reached yet</text><text x="14" y="50" class="device-line">${device.part}</text></g>`;
   }
   const wide = CARD.width - 28;
-  const { weights, cache, used } = memoryShares(device);
+  const { weights, cache, used: usedByAll } = memoryShares(device);
+  const used = device.shares ? 0 : usedByAll;
+  const memory = device.shares ? `shared with ${shortened(device.shares, 14)}` : `${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}`;
   const held = device.weight_bytes ? `${bytes(device.weight_bytes)} weights${device.quant && device.quant !== "none" ? `, ${device.quant}` : ""}` : device.present ? "holds no weights" : "away";
   return html`<g class=${`device${device.present ? "" : " away"}`} transform=${`translate(${place.x} ${place.y})`}>
     <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}</title>
@@ -129,7 +143,7 @@ function Card({ device, place }) {
     <text x="14" y="60" class="device-line">${shortened(`${device.kind} · ${device.compute}`, 27)}</text>
     <text x="14" y="77" class="device-line">${shortened(held, 27)}</text>
     <text x="14" y="101" class="device-label">Memory</text>
-    <text x=${CARD.width - 14} y="101" class="device-label" text-anchor="end">${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}</text>
+    <text x=${CARD.width - 14} y="101" class="device-label" text-anchor="end">${memory}</text>
     <rect class="track" x="14" y="107" width=${wide} height="8" rx="4" />
     <rect class="mem-weights" x="14" y="107" width=${wide * weights} height="8" rx="3" />
     <rect class="mem-cache" x=${14 + wide * weights} y="107" width=${wide * cache} height="8" />
@@ -163,7 +177,7 @@ function DeviceTable({ devices }) {
     <tbody>${devices.map((device) => html`<tr>
       <th scope="row">${device.name || "unknown"}</th><td>${partText(device)}</td><td>${device.present ? "present" : "away"}</td><td>${device.kind}</td>
       <td>${device.processor || device.compute}</td><td>${device.weight_bytes ? bytes(device.weight_bytes) : "–"}</td>
-      <td>${device.memory_total ? `${gib(device.memory_available)} of ${gib(device.memory_total)}` : "–"}</td>
+      <td>${device.shares ? `shared with ${device.shares}` : device.memory_total ? `${gib(device.memory_available)} of ${gib(device.memory_total)}` : "–"}</td>
       <td>${device.temperature == null ? "–" : `${device.temperature.toFixed(0)} °C`}</td><td>${device.busy == null ? "–" : percent(device.busy)}</td></tr>`)}</tbody>
   </table></div>`;
 }

@@ -1,5 +1,7 @@
 // What the pipelines did in the last seconds, collected from the events of the gateway. No drawing here.
 
+import { percent } from "./format.js";
+
 export const KEPT_S = 20; // of bars and figures
 const DELAY_S = 0.6; // by which the picture lags, so that what is drawn has been told
 const PRUNED_S = 0.8; // for which pruned nodes are shown
@@ -150,6 +152,20 @@ export class PipelineView {
     }
     return Math.min(sum / window, 1);
   }
+}
+
+/** What keeps a pipeline from being faster, in words; "" while nothing is computed.
+ *
+ * shares: [name, the share of the time in which the device computes], in pipeline order.
+ */
+export function limitText(shares) {
+  const [most, ...others] = [...shares].sort((a, b) => b[1] - a[1]);
+  if (!most || most[1] < 0.02) return "";
+  const rest = others.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
+  if (most[1] >= 0.5 || (others.length && most[1] >= 2 * others[0][1])) {
+    return `${most[0]} limits the speed: it computes ${percent(most[1])} of the time${rest ? `, ${rest}` : ""}.`;
+  }
+  return `No device limits the speed: the busiest, ${most[0]}, computes ${percent(most[1])} of the time. They wait for links, for each other or for requests.`;
 }
 
 /** Places for the nodes of a tree: the likeliest ones, at most `most`, from left to right by depth. */

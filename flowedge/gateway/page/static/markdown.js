@@ -92,7 +92,7 @@ function span(token) {
   }
 }
 
-function CodeBlock({ text, language }) {
+export function CopyButton({ text, label }) {
   const [said, say] = useState("");
   const copy = async () => {
     try {
@@ -103,9 +103,12 @@ function CodeBlock({ text, language }) {
     }
     setTimeout(() => say(""), 2000);
   };
+  return html`<button type="button" class="quiet" onClick=${copy} title=${label}>${said || "Copy"}</button>`;
+}
+
+function CodeBlock({ text, language }) {
   return html`<div class="code">
-    <div class="code-head"><span>${language || "text"}</span>
-      <button type="button" class="quiet" onClick=${copy}>${said || "Copy"}</button></div>
+    <div class="code-head"><span>${language || "text"}</span><${CopyButton} text=${text} label="Copy the code" /></div>
     <pre tabindex="0" aria-label=${`Code, ${language || "text"}`}><code>${text}</code></pre>
   </div>`;
 }

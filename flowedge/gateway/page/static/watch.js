@@ -1,6 +1,7 @@
 // The view in which one watches a pipeline work.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { Gantt } from "./gantt.js";
+import { limitText } from "./live.js";
 import { DraftTree } from "./tree.js";
 
 export function WatchView({ views, cluster, chosen, choose, dark }) {
@@ -17,7 +18,7 @@ export function WatchView({ views, cluster, chosen, choose, dark }) {
     </div>
     ${!view || !view.state
       ? html`<p class="empty card">${cluster ? "No pipeline tells what it does at the moment." : "Connecting …"}</p>`
-      : html`<${Figures} view=${view} />
+      : html`<${Figures} view=${view} /><${Limit} view=${view} devices=${devices} />
           <div class="live-grid">
             <div class="stack"><${Gantt} view=${view} devices=${devices} dark=${dark} />
               ${cluster.may_chat && html`<${SoFar} view=${view} />`}</div>
@@ -45,6 +46,17 @@ function SoFar({ view }) {
       <span class="hint">${tree.accepted} tokens${tree.finished ? `, ${tree.finished}` : ""}</span></div>
     <p ref=${text} class="so-far" tabindex="0">${tree.told.slice(0, -1).join("")}<mark>${tree.told.at(-1)}</mark></p>
   </section>`;
+}
+
+/** Which device the others wait for. */
+export function Limit({ view, devices }) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => redraw((count) => count + 1), 1000);
+    return () => clearInterval(timer);
+  }, [view]);
+  const text = limitText(devices.map((name) => [name, view.busy(name, performance.now() / 1000)]));
+  return text && html`<p class="hint limit">${text}</p>`;
 }
 
 export function Figures({ view }) {
