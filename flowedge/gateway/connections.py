@@ -13,10 +13,10 @@ RESERVED = 64  # connections beyond the limit, which only ask how the gateway is
 _IPV6_NETWORK = 64  # bits that one customer of a provider has in common
 
 
-class Connection(Protocol):
+class Evictable(Protocol):
     """What the table does with a connection."""
 
-    def make_room(self) -> None:
+    def give_way(self) -> None:
         """Close the connection, which has no request under way, for a new one."""
 
 
@@ -32,37 +32,37 @@ class ConnectionTable:
         """Take the limits, and the addresses or networks of proxies, which have no share."""
         self._most, self._most_each = most, most_each
         self._proxies = _TrustedHosts(list(proxies))
-        self._group_of: dict[Connection, str] = {}
+        self._group_of: dict[Evictable, str] = {}
         self._number: Counter[str] = Counter()  # of connections, by group
-        self._waiting: dict[str, dict[Connection, None]] = {}  # without a request, oldest first, by group
-        self._reserved: dict[Connection, None] = {}
+        self._waiting: dict[str, dict[Evictable, None]] = {}  # without a request, oldest first, by group
+        self._reserved: dict[Evictable, None] = {}
 
-    def enter(self, connection: Connection, address: str) -> bool:
+    def enter(self, connection: Evictable, address: str) -> bool:
         """Count a new connection; return whether it is an ordinary one, and not reserved."""
         group = group_of(address)
         crowded = self._number[group] >= self._most_each and address not in self._proxies
-        if crowded and not self._make_room(group):
+        if crowded and not self._evict(group):
             return self._reserve(connection)
         # Whoever has most: an address that opens many cannot close those of another that has few.
-        if len(self._group_of) >= self._most and not self._make_room(self._largest()):
+        if len(self._group_of) >= self._most and not self._evict(self._largest()):
             return self._reserve(connection)
         self._group_of[connection] = group
         self._number[group] += 1
         self.waits(connection)
         return True
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: Evictable) -> None:
         """Note that a connection has no request under way."""
         group = self._group_of.get(connection)
         if group is not None:
             self._waiting.setdefault(group, {})[connection] = None
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: Evictable) -> None:
         """Note that a connection has a request with complete headers."""
         self._reserved.pop(connection, None)
         self._forget_waiting(self._group_of.get(connection, ""), connection)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Evictable) -> None:
         """Forget a connection that is closed."""
         self._reserved.pop(connection, None)
         group = self._group_of.pop(connection, None)
@@ -73,27 +73,27 @@ class ConnectionTable:
         if not self._number[group]:
             del self._number[group]
 
-    def _reserve(self, connection: Connection) -> bool:
+    def _reserve(self, connection: Evictable) -> bool:
         if len(self._reserved) >= RESERVED:
             oldest = next(iter(self._reserved))
             del self._reserved[oldest]
-            oldest.make_room()
+            oldest.give_way()
         self._reserved[connection] = None
         return False
 
-    def _make_room(self, group: str) -> bool:
+    def _evict(self, group: str) -> bool:
         """Close the oldest connection of a group that has no request; return whether there was one."""
         oldest = next(iter(self._waiting.get(group, ())), None)
         if oldest is None:
             return False
         self.leave(oldest)
-        oldest.make_room()
+        oldest.give_way()
         return True
 
     def _largest(self) -> str:
         return max(self._waiting, key=self._number.__getitem__, default="")
 
-    def _forget_waiting(self, group: str, connection: Connection) -> None:
+    def _forget_waiting(self, group: str, connection: Evictable) -> None:
         waiting = self._waiting.get(group, {})
         waiting.pop(connection, None)
         if not waiting:

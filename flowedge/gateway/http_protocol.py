@@ -77,7 +77,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         self._reserved = not self._rules.table.enter(self, self.client[0] if self.client else "")
         first_s = self._rules.deadlines.headers_s
-        self._start_timer(min(first_s, _RESERVED_S) if self._reserved else first_s, self.make_room)
+        self._start_timer(min(first_s, _RESERVED_S) if self._reserved else first_s, self.give_way)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._rules.table.leave(self)
@@ -85,7 +85,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_writing_timer()
         super().connection_lost(exc)
 
-    def make_room(self) -> None:
+    def give_way(self) -> None:
         """Close the connection, which has no request under way; a reserved one is told why."""
         if self.transport.is_closing():
             return
