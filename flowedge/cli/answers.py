@@ -28,6 +28,7 @@ from flowedge.strategies.choice import AUTOREGRESSIVE
 if TYPE_CHECKING:
     from flowedge.cli.check import Checker
 
+ANSWER_S = 600.0  # for an answer, where the user gives no other time
 EXIT_DIFFERENT = 3  # exit code: an answer differs from the plain model's by more than rounding explains
 
 
@@ -39,7 +40,7 @@ def answer_all(
     *,
     check: bool,
     json_file: Path | None = None,
-    timeout_s: float = 600.0,
+    timeout_s: float = ANSWER_S,
     concurrency: int = 1,
 ) -> None:
     """Ask a pipeline all prompts, `concurrency` at once; the report is written even when a prompt fails.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from flowedge.client.channel import open_stub, read_replies, stream_ended
+import grpc.aio
+
+from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.device import Device
 from flowedge.client.loop_thread import ReadAhead, run
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.ids import new_pipeline_id
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.network.address import checked_address
+from flowedge.network.deadline import within
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 from flowedge.weights.fetch.progress import FetchProgress, OnTransfer
@@ -59,6 +63,7 @@ def assemble(
     report: OnProgress,
     timeout_s: float = LOAD_TIMEOUT_S,
     on_transfer: OnTransfer = lambda *_: None,
+    limit_s: float | None = None,
 ) -> str:
     """Have the draft node set up its pipeline; return the pipeline's id when all devices have loaded.
 
@@ -66,13 +71,14 @@ def assemble(
         report: called with what each device is doing.
         timeout_s: seconds without any news after which the call is given up.
         on_transfer: called again and again while a device fetches weights.
+        limit_s: seconds after which the call is given up in any case; None: as long as there is news.
 
     Raises:
-        DeadlineError: when nothing was heard for `timeout_s` seconds.
+        DeadlineError: when nothing was heard for `timeout_s` seconds, or after `limit_s`.
         FlowEdgeError: the error of the device that failed.
     """
     pipeline = new_pipeline_id()
-    with ReadAhead(_set_up(spec, pipeline, timeout_s)) as progresses:
+    with ReadAhead(_set_up(spec, pipeline, timeout_s, limit_s)) as progresses:
         for progress in progresses:
             _report(progress, report, on_transfer)
     return pipeline
@@ -93,7 +99,7 @@ async def assemble_async(
 
 
 async def _set_up(
-    spec: PipelineSpec, pipeline: str, timeout_s: float
+    spec: PipelineSpec, pipeline: str, timeout_s: float, limit_s: float | None = None
 ) -> AsyncGenerator[pb.RoleProgress, None]:
     """Have the draft node set up its pipeline, and yield what it tells; errors are those of `assemble`."""
     role = pb.DraftNodeRole(
@@ -103,17 +109,26 @@ async def _set_up(
         middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
         config=spec.to_json(),
     )
-    ready = False
-    async with (
-        open_stub(spec.draft_node) as stub,
-        aclosing(read_replies(stub.BecomeDraftNode(role), timeout_s)) as replies,
-    ):
+    ready, news = False, "none"
+    until = None if limit_s is None else time.monotonic() + limit_s
+    async with open_stub(spec.draft_node) as stub:
+        call = stub.BecomeDraftNode(role)
         try:
-            async for progress in replies:
+            while True:
+                left_s = timeout_s if until is None else min(timeout_s, until - time.monotonic())
+                progress = await within(left_s, call.read(), "no reply came")
+                if progress is grpc.aio.EOF:
+                    break
                 yield progress
                 ready = progress.ready
+                news = f"{progress.device}: {progress.message}" if progress.message else news
         except DeadlineError as error:
-            raise DeadlineError(f"no news of the pipeline for {timeout_s:g} s") from error
+            if until is not None and time.monotonic() >= until:
+                late = f"the pipeline was not set up within {limit_s:g} s; the last news: {news}"
+                raise DeadlineError(late) from error
+            raise DeadlineError(f"no news of the pipeline for {timeout_s:g} s; the last: {news}") from error
+        finally:
+            call.cancel()
     if not ready:
         raise stream_ended(spec.draft_node, "all devices were ready")
 

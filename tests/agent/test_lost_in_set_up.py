@@ -10,12 +10,13 @@ import pytest
 
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import DeviceLostError, FlowEdgeError
-from tests.support.processes import AgentProcess, agents
+from tests.support.commands import run_command
+from tests.support.processes import CLI, AgentProcess, agents
 from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.timeout(600)]
 NEWS_S = 60.0  # without news of the pipeline, after which the call would be given up
-LOST_S = {"connect_s": 0.5}
+LOST_S = {"connect_s": 1.0}
 
 STEPS = {
     "meeting": ("d0", "opening bundled"),
@@ -75,3 +76,18 @@ def test_a_set_up_ends_with_the_name_of_the_stage_that_is_lost(
     for device in devices:
         with contextlib.suppress(FlowEdgeError):  # d0 has its stages give up their roles
             release([device.address], "")
+
+
+def test_a_set_up_has_a_limit_whatever_news_there_is(devices: list[AgentProcess]) -> None:
+    """`flowedge generate --timeout` ends a set-up, too; the error has the last news of it."""
+    stage = devices[1]
+    stage.signal(signal.SIGSTOP)
+    try:
+        peers = ",".join(device.address for device in devices)
+        command = [*CLI, "generate", "--peers", peers, "--prompt", "Hi", "--timeout", "0.2"]
+        done = run_command(command)
+    finally:
+        stage.signal(signal.SIGCONT)
+    assert done.returncode == 1
+    assert "the pipeline was not set up within 0.2 s; the last news: " in done.stderr
+    await_that(lambda: not devices[0].describe().role, "d0 goes on with the set-up")

@@ -94,8 +94,14 @@ def generate(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the answer and errors.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Maximum time for an answer.")
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="Maximum time to set the pipeline up, and then for an answer. Default: 600 for an answer; a "
+            "set-up ends when nothing is heard of it.",
+        ),
+    ] = None,
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
@@ -106,7 +112,7 @@ def generate(
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 an answer differs from the plain model's by more than
     rounding explains.
     """
-    from flowedge.cli.answers import answer_all
+    from flowedge.cli.answers import ANSWER_S, answer_all
     from flowedge.cli.pipelines.hub_models import download_models
     from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import requested_pipeline
@@ -116,7 +122,8 @@ def generate(
     from flowedge.client.request import checked_seconds
 
     # Wrong options are found before anything is started.
-    checked_seconds("--timeout", timeout)
+    if timeout is not None:
+        checked_seconds("--timeout", timeout)
     middles = _middle_models(middle, checked_strategy(options["strategy"]))
     drafting = choose_drafting(pipeline["model"], pipeline["drafter"], options["strategy"])
     system = options["system"]
@@ -129,7 +136,13 @@ def generate(
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
     agents = None if peers is None else tuple(split_peers(peers))
     request = requested_pipeline(
-        pipeline, drafting, stages=stages, peers=agents, middles=middles, wait_s=wait
+        pipeline,
+        drafting,
+        stages=stages,
+        peers=agents,
+        middles=middles,
+        wait_s=wait if timeout is None else min(wait, timeout),
+        limit_s=timeout,
     )
     screen = AnswerScreen(quiet=quiet)
     preflight = Preflight(request, asked, questions, check=check, json_file=json_file)
@@ -147,7 +160,7 @@ def generate(
             screen,
             check=check,
             json_file=json_file,
-            timeout_s=timeout,
+            timeout_s=ANSWER_S if timeout is None else timeout,
             concurrency=concurrency,
         )
 

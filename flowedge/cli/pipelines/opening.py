@@ -54,7 +54,7 @@ def open_planned(
 
             planned = plan_on_network(request, report)
         if planned.spec is not None and not planned.ready:
-            assemble(planned.spec, report, on_transfer=on_transfer)
+            assemble(planned.spec, report, on_transfer=on_transfer, limit_s=request.limit_s)
         if cluster is not None:
             spec = planned.spec if keeps_up else None
             cluster.keep_up(report, lambda: None if spec is None else assemble(spec, _in_silence))

@@ -23,6 +23,7 @@ class PipelineRequest(PipelineConfig):
         middles: middle models of a hierarchy, the smallest first.
         wait_s: seconds to wait for a named draft node whose pipeline is being set up; None for a caller that
             goes on without it.
+        limit_s: seconds to set a pipeline up; None for as long as there is news of it.
 
     Raises:
         BadRequestError: when stages and peers are both given, or the split does not fit them.
@@ -33,6 +34,7 @@ class PipelineRequest(PipelineConfig):
     discover_s: float = 3.0
     middles: tuple[str, ...] = ()
     wait_s: float | None = WAIT_S
+    limit_s: float | None = None
 
     def model_post_init(self, _: Any, /) -> None:
         if self.stages is not None and self.peers is not None:
