@@ -25,8 +25,9 @@ STEPS = {
     "loading layers": ("v1", "loading layers"),
     "opening links": ("v1", "connecting to"),
     "one is ready": ("v2", "ready"),  # and says nothing more, while v1 waits for it
-    "all are ready": ("v1", "ready"),
+    "all are ready": ("v1", "ready"),  # the pipeline may be whole before the signal has come
 }
+LAST = "all are ready"
 CASES = [(step, victim, signal.SIGKILL) for step in STEPS for victim in ("v1", "v2")]
 CASES += [("loading layers", "v1", signal.SIGSTOP), ("one is ready", "v2", signal.SIGSTOP)]
 
@@ -65,12 +66,15 @@ def test_a_set_up_ends_with_the_name_of_the_stage_that_is_lost(
             if number is signal.SIGKILL:
                 lost.wait()
 
+    found = None
     try:
-        with pytest.raises(DeviceLostError) as caught:
-            assemble(spec_of(devices), lose, timeout_s=NEWS_S)
-        assert signalled and caught.value.device in (lost.name, lost.address)
+        assemble(spec_of(devices), lose, timeout_s=NEWS_S)
+    except DeviceLostError as error:
+        found = error.device
     finally:
         come_back(lost)
+    assert signalled
+    assert found in (lost.name, lost.address) or (found is None and step == LAST)
     await_that(lambda: all(not device.describe().role for device in devices), "a device keeps its role")
     assemble(spec_of(devices), lambda *_: None, timeout_s=NEWS_S)
     for device in devices:
