@@ -35,6 +35,8 @@ class Device:
         sessions, waiting: of a draft node, sessions that are open and requests that wait for one.
         context_tokens: of a draft node, most tokens of a prompt with its answer; 0 if not known.
         request_bytes: of a draft node, most bytes of a GenerateRequest as a message; 0 if not known.
+        family: of a draft node, the architecture that the model's config names.
+        capabilities: of a draft node, what the model is made for beside texts: "tools", "thinking".
         not_ready: why the pipeline that it leads, or has to lead by its settings, is not ready; "" if it is.
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
     """
@@ -65,6 +67,8 @@ class Device:
     waiting: int = 0
     context_tokens: int = 0
     request_bytes: int = 0
+    family: str = ""
+    capabilities: tuple[str, ...] = ()
     not_ready: str = ""
     temperature: float | None = None
 
@@ -117,6 +121,7 @@ class Device:
             BadRequestError: when a device of this version sends settings that cannot be used.
         """
         converted = {"role", "layers", "stage_addresses", "middles", "config", "compute", "temperature"}
+        converted |= {"capabilities"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         has_config = reply.config and reply.protocol_version == PROTOCOL_VERSION
@@ -124,6 +129,7 @@ class Device:
             role=reply.role or IDLE,
             layers=(reply.layer_start, reply.layer_stop),
             stage_addresses=tuple(reply.stage_addresses),
+            capabilities=tuple(reply.capabilities),
             middles=tuple((middle.model, middle.address) for middle in reply.middles),
             config=PipelineConfig.from_json(reply.config) if has_config else None,
             compute=ComputeChoice(

@@ -125,6 +125,8 @@ class Transcript:
         tool_calls: the calls that the answer asks for.
         logprobs: of each token, if the request asked for them.
         prompt_text: text of the prompt, if the request asked for it with `echo`.
+        system_folded: whether system messages stand in messages of the user, because the model's chat
+            template takes none.
         finish_reason: "eos", "stop", "length" or "tool_calls"; CANCELLED if the request was cancelled here
             before its end; None while the answer is not complete.
         statistics: what the draft node measured, or what this side measured if the request was cancelled;
@@ -143,6 +145,7 @@ class Transcript:
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_text: str = ""
+    system_folded: bool = False
     finish_reason: str | None = None
     statistics: AnswerStatistics = field(default_factory=AnswerStatistics)
 
@@ -172,6 +175,7 @@ class Transcript:
             self.session, self.seed = event.started.session, event.started.seed
             self.prompt_ids = tuple(event.started.prompt_ids)
             self.prompt_text = event.started.prompt_text
+            self.system_folded = event.started.system_folded
             return None
         if body == "finished":
             self.statistics = _statistics(event.finished.statistics_json)

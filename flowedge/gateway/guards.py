@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from flowedge.gateway.config import ListenSettings
 from flowedge.gateway.errors import ApiError
 
+LOCAL_PROGRAMS = re.compile(r"(vscode-webview|app)://[A-Za-z0-9._-]+")
+"""Origins of views within programs, such as editors. No site of the web has such an origin."""
 _LOCAL_NAMES = frozenset({"localhost"})
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -42,10 +45,13 @@ def check_origin(settings: ListenSettings, method: str, headers: Mapping[str, st
     """Check that a request which changes or computes something was not made by a page of another site.
 
     Raises:
-        ApiError: with status 403, for an Origin that is neither the gateway's own nor configured.
+        ApiError: with status 403, for an Origin that is neither the gateway's own nor configured, nor, on
+            loopback, that of a program's view.
     """
     origin = headers.get("origin")
     if origin is None or method not in _CHANGING or origin in settings.cors_origins:
+        return
+    if settings.is_local and LOCAL_PROGRAMS.fullmatch(origin):
         return
     if _netloc_of(origin) != headers.get("host", ""):
         raise ApiError(

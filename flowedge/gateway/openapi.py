@@ -58,7 +58,7 @@ _STREAMS = {
     "/api/generate": _LINES,
 }
 _OTHER_ANSWERS = {  # of no JSON
-    "/": "text/html",
+    "/": "text/*",
     "/static/{path}": "*/*",
     "/metrics": "text/plain",
     "/flowedge/v1/activity": _EVENTS,
@@ -146,8 +146,8 @@ def _request_body(path: str, schemas: dict[str, Any]) -> dict[str, Any]:
 
 def _without_effect(model: type[RequestBody]) -> dict[str, Any]:
     """Return the properties that change nothing, or may have values only by which nothing changes."""
-    ignored: dict[str, Any] = {name: {} for name in sorted(model.ignored)}
-    off = {name: {"enum": [*values, None]} for name, values in model.unsupported.items()}
+    ignored: dict[str, Any] = {name: {} for name in sorted({*model.ignored, *model.without_effect})}
+    off = {name: {"enum": [*values, None, False, "", [], {}]} for name, values in model.unsupported.items()}
     return ignored | off
 
 

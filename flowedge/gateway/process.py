@@ -26,11 +26,12 @@ from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.gateway import ollama, openai, openapi, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
-from flowedge.gateway.answers.answer_request import IGNORED
+from flowedge.gateway.answers.answer_request import IGNORED, SYSTEM
 from flowedge.gateway.config import GatewaySettings, ListenSettings
 from flowedge.gateway.connections import ConnectionTable
 from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import add_handlers
+from flowedge.gateway.guards import LOCAL_PROGRAMS
 from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited_by
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.middleware import REQUEST_ID, RequestMiddleware
@@ -54,7 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     openapi.router,
 )
 """The routers of all endpoints; the first that has a route for a path answers."""
-_EXPOSED = [REQUEST_ID, "retry-after", IGNORED]
+_EXPOSED = [REQUEST_ID, "retry-after", IGNORED, SYSTEM]
 
 
 def make_app(gateway: Gateway) -> FastAPI:
@@ -66,11 +67,12 @@ def make_app(gateway: Gateway) -> FastAPI:
         app.include_router(router)
     openapi.describe(app)
     app.add_middleware(RequestMiddleware, gateway=gateway, endpoints=EndpointNames(app.routes))
-    origins = gateway.settings.http.cors_origins
-    if origins:
+    http = gateway.settings.http
+    if http.cors_origins or http.is_local:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=origins,
+            allow_origins=http.cors_origins,
+            allow_origin_regex=LOCAL_PROGRAMS.pattern if http.is_local else None,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,

@@ -1,54 +1,63 @@
-"""Whether a chat template takes a system message."""
+"""System messages, and chat templates that take none."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.text.template_renderer import RENDERER
 
-SYSTEM = "system"
+SYSTEM, USER = "system", "user"
 _INSTRUCTION, _QUESTION = "be-brief", "what-is-it"
 
 
-def check_takes_system(template: str, place: str) -> None:
-    """Check that a system message is not lost, and not taken for a message of the user.
+@functools.lru_cache(maxsize=8)
+def takes_system(template: str, place: str) -> bool:
+    """Return whether a chat template neither loses a system message nor takes it for the user's.
 
     Args:
-        template: "" for a model without a chat template.
+        template: "" for a model without a chat template, which takes none.
         place: the directory of the tokenizer, to name in errors.
 
     Raises:
-        BadRequestError: when the template takes no system message.
         CheckpointError: when the template is no program, or exceeds a limit.
     """
     if not template:
-        raise BadRequestError(
-            "the model has no chat template, so it takes no system message; put it in the prompt"
-        )
-    reason = _refusal(template, place)
-    if reason:
-        raise BadRequestError(
-            f"the model's chat template takes no system message ({reason}); put the text in the prompt"
-        )
-
-
-@functools.lru_cache(maxsize=8)
-def _refusal(template: str, place: str) -> str:
-    """Return why a template takes no system message; "" if it takes one."""
+        return False
     try:
         text = _rendered(template, place, SYSTEM)
-    except BadRequestError as error:
-        return str(error)
-    if _INSTRUCTION not in text:
-        return "it leaves the message out"
-    try:
-        as_user = _rendered(template, place, "user")
     except BadRequestError:
-        return ""  # two messages of the user, and so another conversation
-    return "it takes the message for the user's" if text == as_user else ""
+        return False
+    if _INSTRUCTION not in text:
+        return False
+    try:
+        return text != _rendered(template, place, USER)
+    except BadRequestError:
+        return True  # two messages of the user, and so another conversation
+
+
+def folded_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a conversation whose system messages are the beginning of the user's message that follows.
+
+    Without such a message, they are the end of the user's message before them, or a message of the user.
+    """
+    found: list[dict[str, Any]] = []
+    texts: list[str] = []  # of system messages that wait for a message of the user
+    for message in messages:
+        if message["role"] == SYSTEM:
+            texts.append(message["content"])
+        elif message["role"] == USER and texts:
+            found.append({**message, "content": "\n\n".join([*texts, message["content"]])})
+            texts = []
+        else:
+            found.append(dict(message))
+    if texts and found and found[-1]["role"] == USER:
+        texts.insert(0, found.pop()["content"])
+    return [*found, {"role": USER, "content": "\n\n".join(texts)}] if texts else found
 
 
 def _rendered(template: str, place: str, role: str) -> str:
-    messages = [{"role": role, "content": _INSTRUCTION}, {"role": "user", "content": _QUESTION}]
+    messages = [{"role": role, "content": _INSTRUCTION}, {"role": USER, "content": _QUESTION}]
     return RENDERER.render(template, place, messages, {}, add_generation_prompt=True)

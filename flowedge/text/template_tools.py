@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
+from flowedge.text.known_syntaxes import THOUGHT, tool_call_format
 from flowedge.text.template_renderer import RENDERER
+from flowedge.text.tokenizer import chat_template, directory_of
 
 _NAME = "probe_of_tools"
 _TOOL = {
@@ -58,6 +60,23 @@ def knows_tools(template: str, place: str) -> bool:
     except BadRequestError:
         return False
     return _NAME in text
+
+
+def capabilities_of(tokenizer: Any) -> tuple[str, ...]:
+    """Return what a model is made for beside texts, by its chat template: "tools", "thinking".
+
+    Raises:
+        CheckpointError: when the template is no program, or exceeds a limit.
+    """
+    template, place = chat_template(tokenizer), directory_of(tokenizer)
+    tools = ["tools"] if calls_by_itself(tokenizer, template, place) else []
+    return (*tools, "thinking") if THOUGHT[1] in template else tuple(tools)
+
+
+def calls_by_itself(tokenizer: Any, template: str, place: str) -> bool:
+    """Return whether a chat template describes tools, and answers with calls in a form that can be read."""
+    readable = tool_call_format(template) is not None or bool(getattr(tokenizer, "response_template", None))
+    return readable and knows_tools(template, place)
 
 
 def described_tools(

@@ -87,18 +87,20 @@ class GenerateEvent(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("session", "seed", "prompt_ids", "waited_s", "prompt_text")
+    __slots__ = ("session", "seed", "prompt_ids", "waited_s", "prompt_text", "system_folded")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FOLDED_FIELD_NUMBER: _ClassVar[int]
     session: str
     seed: int
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     waited_s: float
     prompt_text: str
-    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ..., prompt_text: _Optional[str] = ...) -> None: ...
+    system_folded: bool
+    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ..., prompt_text: _Optional[str] = ..., system_folded: _Optional[bool] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("position", "expected_s")

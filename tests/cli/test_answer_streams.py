@@ -85,11 +85,12 @@ def test_a_system_message_reaches_the_draft_node_in_a_conversation(
     assert options_of(request).stop == ("a", "b")
 
 
-def test_a_draft_node_refuses_a_system_message_that_its_template_would_lose(
+def test_a_system_message_that_the_template_would_lose_goes_to_the_users(
     cluster4: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["generate", "--peers", cluster4, "--prompt", PROMPT, "--system", "Be brief."]) == 2
-    assert (
-        "chat template takes no system message (it takes the message for the user's)"
-        in capsys.readouterr().err
-    )
+    options = ["generate", "--peers", cluster4, "--max-new-tokens", "4"]
+    answers = []
+    for asked in (["--prompt", PROMPT, "--system", "Be brief."], ["--prompt", f"Be brief.\n\n{PROMPT}"]):
+        assert run([*options, *asked]) == 0
+        answers.append(capsys.readouterr().out.splitlines()[0])
+    assert answers[0] == answers[1]

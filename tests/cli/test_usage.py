@@ -40,7 +40,6 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
             "--prompt: the prompt is not valid UTF-8: its character 2 is byte 0xff",
         ),
         ([*HI, "--system", "\udce9"], "--system is not valid UTF-8: its character 1 is byte 0xe9"),
-        ([*HI, "--system", "Be brief."], "takes no system message (it takes the message for the user's)"),
         ([*HI, "--system", " "], "the system message is empty"),
         ([*HI, "--stop", ""], "stop string 1 is empty"),
         ([*HI, *["--stop", "x"] * 17], "at most 16 stop strings"),

@@ -52,6 +52,20 @@ def test_its_pages_can_ask_and_read_answers_and_errors(gateway: GatewayHere) -> 
         assert "access-control-allow-credentials" not in answer.headers
 
 
+@pytest.mark.parametrize("origin", ["vscode-webview://1abc-2d", "app://obsidian.md"])
+def test_views_of_programs_of_this_machine_may_use_it(served: GatewayHere, origin: str) -> None:
+    with served.client(headers={"origin": origin}) as client:
+        assert client.options(COMPLETIONS, headers=preflight(origin)).headers[ALLOW] == origin
+        answer = client.post(COMPLETIONS, json=body(2))
+    assert (answer.status_code, answer.headers[ALLOW]) == (200, origin)
+
+
+def test_beyond_loopback_they_may_not(cluster4: str) -> None:
+    settings = {"http": {"listen": "0.0.0.0:0"}, "access": {"keys": "off"}}
+    with gateway_here(cluster4, settings) as far, far.client(headers={"origin": "app://x"}) as client:
+        assert client.post(COMPLETIONS, json=body(2)).status_code == 403
+
+
 def test_pages_of_others_can_neither_ask_nor_read(gateway: GatewayHere) -> None:
     with gateway.client(headers={"origin": OTHER}) as client:
         asked = client.post(COMPLETIONS, json=body(2))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flowedge.text.template_renderer import RENDERER
-from flowedge.text.template_tools import described_tools, knows_tools
+from flowedge.text.template_tools import capabilities_of, described_tools, knows_tools
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bonn"}}}
@@ -52,3 +54,25 @@ def test_a_template_that_does_not_gets_text() -> None:
 def test_a_longer_conversation_begins_with_the_shorter_one() -> None:
     shorter = described_tools(TALK[:2], [TOOL])
     assert described_tools(TALK, [TOOL])[:2] == shorter
+
+
+class Tokenizer:
+    """What is read of a tokenizer of transformers."""
+
+    def __init__(self, chat_template: str | None) -> None:
+        self.chat_template, self.name_or_path = chat_template, "/models/x"
+
+
+@pytest.mark.parametrize(
+    ("template", "capabilities"),
+    [
+        (None, ()),
+        ("{{ messages[0].content }}", ()),
+        ("{{ tools | tojson }}{{ messages[0].content }}<tool_call>", ("tools",)),
+        ("{{ tools | tojson }}{{ messages[0].content }}", ()),  # in which form calls come is not known
+        ("{{ tools | tojson }}<tool_call></think>", ("tools", "thinking")),
+        ("{{ messages[0].content }}<think></think>", ("thinking",)),
+    ],
+)
+def test_what_a_model_is_made_for(template: str | None, capabilities: tuple[str, ...]) -> None:
+    assert capabilities_of(Tokenizer(template)) == capabilities

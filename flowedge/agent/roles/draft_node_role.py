@@ -169,6 +169,8 @@ class DraftNodeRole(PipelineRole):
             device.context_tokens = 0 if self._live is None else self._live.context_tokens
         if self._models is not None:
             device.weight_bytes, device.draft_tokens = self._models.weight_bytes, self._models.draft_tokens
+            device.family = str(self._models.config.model_type)
+            device.capabilities.extend(self._models.capabilities)
 
     def _present_config(self) -> PipelineConfig:
         """Return the settings of the pipeline, when it is ready with what it has chosen."""

@@ -27,8 +27,7 @@ class CheckedConversation:
     """A conversation that the model is to answer.
 
     Attributes:
-        messages: for the chat template, up to that of the user or a tool that is answered; arguments of tool
-            calls are objects.
+        messages: for the chat template, up to the one that is answered; arguments of tool calls are objects.
         begun: the beginning of the answer, which the model continues: the text of a last message of the
             assistant.
         tools: JSON objects of the tools to show; required: those of which one must be called, if any.
@@ -72,7 +71,7 @@ def checked_conversation(conversation: pb.Conversation, limits: AgentLimits) -> 
     begun = ""
     if len(messages) > 1 and messages[-1].role == "assistant" and not messages[-1].tool_calls:
         messages, begun = messages[:-1], messages[-1].content
-    if not messages or messages[-1].role not in ("user", "tool"):
+    if not messages or messages[-1].role == "assistant":
         raise BadRequestError(
             "the conversation ends neither with a message of the user or of a tool, nor with one of the "
             "assistant behind it, whose text the answer continues"
@@ -102,14 +101,11 @@ def _texts(conversation: pb.Conversation) -> Iterator[str]:
 def _template_messages(messages: Sequence[pb.ChatMessage]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     names: dict[str, str] = {}  # of the tools that were called, by the id of the call
-    called = False  # whether a result may come next
     for message in messages:
         if message.role != "assistant" and (message.reasoning or message.tool_calls):
             raise BadRequestError(
                 f"a message of the role {message.role!r} has reasoning or tool calls; only assistants' may"
             )
-        if message.role == "tool" and not called:
-            raise BadRequestError("a message of a tool follows no message that calls tools")
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.reasoning:
             entry |= {"reasoning_content": message.reasoning, "reasoning": message.reasoning}
@@ -121,7 +117,6 @@ def _template_messages(messages: Sequence[pb.ChatMessage]) -> list[dict[str, Any
             entry["name"] = message.name or names.get(message.tool_call_id, "")
         elif message.name:
             entry["name"] = message.name
-        called = bool(message.tool_calls) or (called and message.role == "tool")
         found.append(entry)
     return found
 

@@ -188,8 +188,16 @@ class GenerationService(rpc.GenerationServicer):
             clock = RequestClock(arrived)
             await self._wait_until_open(running, clock, context)
             with log.session(request, role.label, clock):
-                text = prompt.text if options.echo else ""
-                outgoing = OutgoingAnswer(prompt.parser(), text, models.token_bytes)
+                started = pb.Started(
+                    session=request.session,
+                    seed=request.sampling.seed,
+                    prompt_ids=request.prompt,
+                    waited_s=clock.queue_s,
+                    prompt_text=prompt.text if options.echo else "",
+                    system_folded=prompt.system_folded,
+                )
+                await self._send(context, pb.GenerateEvent(started=started), running)
+                outgoing = OutgoingAnswer(prompt.parser(), models.token_bytes)
                 await self._stream(running, request, outgoing, clock, context, log)
         finally:
             live.end(running)
@@ -243,14 +251,6 @@ class GenerationService(rpc.GenerationServicer):
         context: Any,
         log: RequestLog,
     ) -> None:
-        started = pb.Started(
-            session=request.session,
-            seed=request.sampling.seed,
-            prompt_ids=request.prompt,
-            waited_s=clock.queue_s,
-            prompt_text=outgoing.prompt_text,
-        )
-        await self._send(context, pb.GenerateEvent(started=started), running)
         while True:
             outputs = await running.next_outputs(self._agent.config.deadlines.keep_alive_s)
             if not outputs:

@@ -17,13 +17,11 @@ _ENDED = ("eos", "stop")  # by itself, not cut off
 class OutgoingAnswer:
     """Makes the events of an answer from what the engine puts out.
 
-    Attributes:
-        prompt_text: to tell the client, "" for nothing.
+    The first of them is made elsewhere.
     """
 
-    def __init__(self, parser: AnswerParser | None, prompt_text: str, token_bytes: TokenBytes) -> None:
+    def __init__(self, parser: AnswerParser | None, token_bytes: TokenBytes) -> None:
         """parser: None if all of the answer is text."""
-        self.prompt_text = prompt_text
         self._token_bytes = token_bytes
         self._parser = parser
         self._calls = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowedge.agent.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
@@ -11,8 +11,8 @@ from flowedge.core.errors import BadRequestError
 from flowedge.text.answer_parser import AnswerParser
 from flowedge.text.answer_syntax import AnswerSyntax, answer_syntax, opens_thought
 from flowedge.text.known_syntaxes import HERMES, THOUGHT, ToolCallFormat, tool_call_format
-from flowedge.text.system_message import check_takes_system
-from flowedge.text.template_tools import described_tools, knows_tools
+from flowedge.text.system_message import folded_system, takes_system
+from flowedge.text.template_tools import calls_by_itself, described_tools
 from flowedge.text.tokenizer import (
     chat_template,
     directory_of,
@@ -37,6 +37,7 @@ class ReadPrompt:
         shown: special tokens that the form looks for.
         conversation: None for another kind of prompt.
         forced: a Lark grammar that has the answer call tools; "" where no call is forced.
+        system_folded: whether system messages stand in messages of the user.
     """
 
     ids: tuple[int, ...]
@@ -45,6 +46,7 @@ class ReadPrompt:
     shown: frozenset[int] = frozenset()
     conversation: CheckedConversation | None = None
     forced: str = ""
+    system_folded: bool = False
 
     def parser(self) -> AnswerParser | None:
         """Return what separates the answer; None where all of it is text."""
@@ -102,11 +104,12 @@ def _of_conversation(
     conversation = checked_conversation(asked, limits)
     tokenizer = models.tokenizer
     template, place = chat_template(tokenizer), directory_of(tokenizer)
-    if conversation.has_system:
-        check_takes_system(template, place)
+    folds = conversation.has_system and not takes_system(template, place)
     own = getattr(tokenizer, "response_template", None)
-    calls, text_only = _tool_call_format(conversation, template, place, has_own=bool(own))
+    calls, text_only = _tool_call_format(conversation, tokenizer, template, place)
     messages, tools = conversation.messages, conversation.tools
+    if folds:
+        messages = folded_system(messages)
     if text_only:
         own, messages, tools = None, described_tools(messages, tools), []
     text = render_messages(tokenizer, messages, tools=tools, values=conversation.values)
@@ -125,21 +128,18 @@ def _of_conversation(
         shown=frozenset(shown),
         conversation=conversation,
         forced=_forced(conversation, calls, template, text, special),
+        system_folded=folds,
     )
 
 
 def _tool_call_format(
-    conversation: CheckedConversation, template: str, place: str, *, has_own: bool
+    conversation: CheckedConversation, tokenizer: Any, template: str, place: str
 ) -> tuple[ToolCallFormat | None, bool]:
-    """Return the form of the calls, and whether tools, calls and results have to be text of messages.
-
-    has_own: whether the tokenizer tells by itself how answers are read.
-    """
+    """Return the form of the calls, and whether tools, calls and results have to be text of messages."""
     if not conversation.tools and not conversation.has_calls:
         return None, False
-    form = tool_call_format(template)
-    if knows_tools(template, place) and (form is not None or has_own):
-        return form, False
+    if calls_by_itself(tokenizer, template, place):
+        return tool_call_format(template), False
     return HERMES, True
 
 

@@ -134,10 +134,6 @@ class Preflight:
             return StoredTokenizer(tokenizer_directory(source, hub=False))
 
     def _check_prompts(self, header: ModelHeader | None, tokenizer: StoredTokenizer) -> None:
-        if self.options.system is not None:
-            from flowedge.text.system_message import check_takes_system  # noqa: PLC0415 (jinja2)
-
-            check_takes_system(tokenizer.chat_template, tokenizer.name_or_path)
         if header is None or header.positions is None:
             return
         new = self._needed_tokens

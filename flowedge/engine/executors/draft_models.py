@@ -33,6 +33,7 @@ from flowedge.models.taps import Taps, row_width
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
+from flowedge.text.template_tools import capabilities_of
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
 
@@ -50,6 +51,7 @@ class DraftModels:
         drafter_name: of the drafter that was loaded with the models.
         draft_quant: the format of the layers of drafters that are models; "" without such a drafter.
         grammars: which answers may follow; token_bytes: of the tokenizer.
+        capabilities: what the model is made for beside texts (see `capabilities_of`).
     """
 
     config: Any
@@ -62,6 +64,7 @@ class DraftModels:
     draft_quant: str
     grammars: GrammarCompiler
     token_bytes: TokenBytes
+    capabilities: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -116,6 +119,7 @@ class DraftModels:
             draft_quant=target.quant if isinstance(loaded, ModelDrafter | JoinedDrafter) else "",
             grammars=grammars,
             token_bytes=TokenBytes(tokenizer),
+            capabilities=capabilities_of(tokenizer),
         )
 
     def make_exact(self, *, required: bool) -> None:

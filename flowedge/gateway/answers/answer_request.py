@@ -24,6 +24,8 @@ from flowedge.gateway.state import Gateway, gateway_of
 
 IGNORED = "x-flowedge-ignored"
 """The header that names the parameters of a request that change nothing."""
+SYSTEM = "x-flowedge-system"
+"""The header that says that system messages stand in messages of the user."""
 _MOST_NAMED = 1000  # characters of that header
 AnswerRequestor: TypeAlias = Annotated[ApiCaller, Depends(authorised)]
 """The parameter of an endpoint that asks for answers."""
@@ -114,6 +116,7 @@ class AnswerRequest:
                     stack.push_async_callback(self._end, answers)
                     self.gateway.note_asker(answers.names, self.caller.name)
                     await answers.begin()
+                    self._note_folding(answers)
                     begun = True
                     yield answers
                 return
@@ -121,6 +124,11 @@ class AnswerRequest:
                 if client is None or begun or not may_go_elsewhere(error):
                     raise
                 failed[client.pipeline] = error
+
+    def _note_folding(self, answers: RunningAnswers) -> None:
+        record = CURRENT.get()
+        if record is not None and any(each.system_folded for each in answers.generations):
+            record.headers[SYSTEM] = "in-user-message"
 
     @property
     def _at_once(self) -> int:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from flowedge.client import AsyncClient, AsyncGeneration, ChatMessage
-from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.generate_options import MAX_TOKENS, GenerateOptions
 from flowedge.core.sampling import MAX_SEED
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.answers.body import Arguments
 from flowedge.gateway.answers.closed_schema import closed_schema
-
-DEFAULT_NEW_TOKENS = 1024  # of an answer whose request gives no limit, fewer if the context is full
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def choice_options(
     Raises:
         BadRequestError: when an option is out of range.
     """
-    unlimited = {"max_new_tokens": DEFAULT_NEW_TOKENS, "fit_context": True}
+    unlimited = {"max_new_tokens": MAX_TOKENS, "fit_context": True}  # up to the end of the context
     limit = {} if "max_new_tokens" in arguments else unlimited
     base = GenerateOptions().changed(**{**limit, **arguments, "priority": caller.priority})
     if seed is None:

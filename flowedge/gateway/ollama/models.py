@@ -86,9 +86,10 @@ async def show(request: Request) -> Response:
     pool = gateway_of(request).pipelines
     model = pool.model(known_name(pool, name))
     entry = _entry(name, model)
-    known: dict[str, Any] = {"general.architecture": "flowedge", "general.basename": model.name}
+    family = model.family or "flowedge"
+    known: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if model.context is not None:
-        known["flowedge.context_length"] = model.context
+        known[f"{family}.context_length"] = model.context
     return JSONResponse(
         {
             "modelfile": "",
@@ -96,7 +97,7 @@ async def show(request: Request) -> Response:
             "template": "",
             "details": entry["details"],
             "model_info": known,
-            "capabilities": ["completion", "tools"],
+            "capabilities": ["completion", *model.capabilities],
             "modified_at": entry["modified_at"],
         }
     )
@@ -113,9 +114,9 @@ def _entry(name: str, model: ServedModel) -> dict[str, Any]:
         "details": {
             "parent_model": "",
             "format": "flowedge",
-            "family": "",
-            "families": [],
+            "family": model.family,
+            "families": [model.family] if model.family else [],
             "parameter_size": "",
-            "quantization_level": "",
+            "quantization_level": "" if model.quant == "none" else model.quant,
         },
     }

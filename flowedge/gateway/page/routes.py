@@ -89,7 +89,9 @@ INDEX = "index.html"
 
 @router.get("/")
 async def index(request: Request) -> Response:
-    """Return the page."""
+    """Return the page; programs that look for Ollama are told that it runs."""
+    if "text/html" not in request.headers.get("accept", "text/html"):
+        return Response("Ollama is running", media_type=_TYPES["txt"])
     return static_files()[INDEX].response(request)
 
 

@@ -246,6 +246,7 @@ class PipelinePool:
 
     def _model(self, name: str, members: list[PoolMember]) -> ServedModel:
         contexts = [member.context for member in members if member.context]
+        known = next((member.device for member in members if member.device is not None), None)
         return ServedModel(
             name,
             tuple(dict.fromkeys(alias for member in members for alias in member.aliases)),
@@ -253,6 +254,9 @@ class PipelinePool:
             tuple(member.label for member in members if member.ready),
             self._created,
             min(contexts, default=None),
+            "" if known is None else known.family,
+            () if known is None else known.capabilities,
+            "" if known is None else str(known.quant),
         )
 
 

@@ -60,6 +60,9 @@ class ServedModel:
         pipelines: names of its pipelines, and of these the ones that can answer.
         created: seconds since 1970, when it was first seen.
         context: most tokens of a prompt with its answer; None where the draft nodes do not tell.
+        family: the architecture that the model's config names; "" where it is not known yet.
+        capabilities: what the model is made for beside texts: "tools", "thinking".
+        quant: of its layers; "" where it is not known yet.
     """
 
     name: str
@@ -68,6 +71,9 @@ class ServedModel:
     ready: tuple[str, ...]
     created: int
     context: int | None = None
+    family: str = ""
+    capabilities: tuple[str, ...] = ()
+    quant: str = ""
 
 
 def name_of(model: str) -> str:

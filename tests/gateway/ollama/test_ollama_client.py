@@ -33,7 +33,11 @@ def test_models(ollama: Client, served: GatewayHere) -> None:
     assert [model.model for model in ollama.list().models] == ["bundled"]
     assert [model.name for model in ollama.ps().models] == ["bundled"]
     shown = ollama.show("bundled")
-    assert shown.capabilities == ["completion", "tools"]
+    assert shown.capabilities == ["completion"]  # its chat template describes no tools
+    (listed,) = ollama.list().models
+    assert listed.details is not None
+    assert listed.details.family == "llama"
+    assert (shown.modelinfo or {})["llama.context_length"] == 2048
     with served.client() as client:
         assert client.get("/api/version").json()["version"]
         assert client.head("/").status_code == 200
@@ -97,7 +101,7 @@ def test_errors_have_ollamas_shape(ollama: Client, served: GatewayHere) -> None:
     with pytest.raises(ResponseError, match=r"options\.mirostat is not supported") as refused:
         ollama.chat("bundled", HELLO, options={"mirostat": 1}, stream=False)
     assert refused.value.status_code == 400
-    with pytest.raises(ResponseError, match="the model takes 2048"):
+    with pytest.raises(ResponseError, match="maximum context length is 2048 tokens"):
         list(ollama.chat("bundled", HELLO, options={"num_predict": 5000}, stream=True))
     with served.client() as client:
         answer = client.post("/api/chat", content='{"model": "bundled", "messages": 5}')

@@ -100,6 +100,7 @@ def test_without_parameters_answers_are_drawn_at_temperature_1() -> None:
     options = planned.options
     assert (options.temperature, options.top_p, options.top_k, options.seed) == (1.0, 1.0, 0, None)
     assert (options.logprobs, options.grammar) == (None, None)
+    assert (options.max_new_tokens, options.fit_context) == (2**31 - 1, True)  # to the end of the context
 
 
 def test_messages_of_all_roles() -> None:

@@ -113,7 +113,7 @@ def test_the_cluster_is_shown_without_addresses(
 
 def test_files_of_the_page_are_checked_again_and_may_load_nothing_else(page_gateway: GatewayProcess) -> None:
     with page_gateway.client() as client:
-        page = client.get("/")
+        page = client.get("/", headers={"accept": "text/html,*/*"})
         script = client.get("/static/app.js")
         known = client.get("/static/app.js", headers={"if-none-match": script.headers["etag"]})
         missing = client.get("/static/../routes.py")
