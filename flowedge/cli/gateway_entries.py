@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
@@ -14,33 +14,66 @@ from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.preflight import Preflight
 from flowedge.cli.pipelines.request import PipelineRequest, requested_pipeline
 from flowedge.cli.screens.answer_screen import AnswerScreen
+from flowedge.client.assembly import OnProgress
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.gateway.pipelines.file import DeclaredPipeline, read_pipelines
+from flowedge.gateway.pipelines.opening import DeviceProgress
 from flowedge.gateway.pipelines.served import PipelineEntry
+from flowedge.weights.fetch.progress import FetchProgress
 
 Names = tuple[str, tuple[str, ...]]
 """The name of the model for clients, "" for its own, and further names."""
 
 
-@contextmanager
 def open_entry(
-    request: PipelineRequest, names: Names, screen: AnswerScreen
-) -> Iterator[tuple[PipelineEntry, ...]]:
-    """Yield the pipeline that is asked for, which is ready then; agents started here end with the context."""
+    request: PipelineRequest, names: Names, screen: AnswerScreen, progress: DeviceProgress
+) -> AbstractContextManager[Sequence[PipelineEntry]]:
+    """Return the context that yields the pipeline that is asked for, which is ready then.
+
+    Wrong options are found before. Agents that the context starts end with it.
+
+    Args:
+        progress: is told what each device does.
+    """
     _check(request, screen)
-    with (
-        screen.transfers() as transfers,
-        open_planned(request, screen.progress, transfers, keeps_up=False) as planned,  # the gateway does that
-    ):
-        model, aliases = names
-        yield (PipelineEntry(planned.draft_node, planned.spec, model, aliases),)
+    return _opened(request, names, screen, progress)
 
 
 @contextmanager
-def open_declared(path: Path, screen: AnswerScreen) -> Iterator[tuple[PipelineEntry, ...]]:
-    """Yield the pipelines of a file, which the gateway sets up; agents started here end with the context.
+def _opened(
+    request: PipelineRequest, names: Names, screen: AnswerScreen, progress: DeviceProgress
+) -> Iterator[Sequence[PipelineEntry]]:
+    with screen.transfers() as shown:
+
+        def transferred(device: str, transfer: FetchProgress) -> None:
+            shown(device, transfer)
+            progress.transferred(device, transfer)
+
+        report = _both(screen, progress)
+        with open_planned(request, report, transferred, keeps_up=False) as planned:  # the gateway does that
+            model, aliases = names
+            yield (PipelineEntry(planned.draft_node, planned.spec, model, aliases),)
+
+
+def _both(screen: AnswerScreen, progress: DeviceProgress) -> OnProgress:
+    def report(device: str, message: str) -> None:
+        screen.progress(device, message)
+        progress.report(device, message)
+
+    return report
+
+
+def open_declared(
+    path: Path, screen: AnswerScreen, progress: DeviceProgress
+) -> AbstractContextManager[Sequence[PipelineEntry]]:
+    """Return the context that yields the pipelines of a file, which the gateway sets up.
+
+    Wrong options are found before. Agents that the context starts end with it.
+
+    Args:
+        progress: is told what each device does.
 
     Raises:
         BadRequestError: when the file cannot be used.
@@ -50,9 +83,16 @@ def open_declared(path: Path, screen: AnswerScreen) -> Iterator[tuple[PipelineEn
     for request in requests:
         if request is not None:
             _check(request, screen)
+    return _opened_file(declared, requests, _both(screen, progress))
+
+
+@contextmanager
+def _opened_file(
+    declared: Sequence[DeclaredPipeline], requests: Sequence[PipelineRequest | None], report: OnProgress
+) -> Iterator[Sequence[PipelineEntry]]:
     with ExitStack() as started:
         yield tuple(
-            _entry(each, request, started, screen) for each, request in zip(declared, requests, strict=True)
+            _entry(each, request, started, report) for each, request in zip(declared, requests, strict=True)
         )
 
 
@@ -75,7 +115,7 @@ def _request_of(declared: DeclaredPipeline) -> PipelineRequest | None:
 
 
 def _entry(
-    declared: DeclaredPipeline, request: PipelineRequest | None, started: ExitStack, screen: AnswerScreen
+    declared: DeclaredPipeline, request: PipelineRequest | None, started: ExitStack, report: OnProgress
 ) -> PipelineEntry:
     spec = None
     draft_node = declared.draft_node or ""
@@ -83,9 +123,9 @@ def _entry(
         addresses = declared.agents
         if declared.stages is not None:
             stages = counted(declared.stages, "stage agent")
-            screen.progress("this machine", f"starting a draft node and {stages}")
+            report("this machine", f"starting a draft node and {stages}")
             cluster = started.enter_context(LocalCluster(declared.stages))
-            cluster.keep_up(screen.progress)
+            cluster.keep_up(report)
             addresses = tuple(agent.address for agent in cluster.agents)
         draft_node, *others = addresses
         spec = request.spec(draft_node, tuple(others))

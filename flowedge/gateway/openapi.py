@@ -46,7 +46,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "/health": ("status", "version", "models"),
     "/health/live": ("status",),
     "/health/ready": ("status",),
-    "/flowedge/v1/cluster": ("models", "pipelines", "others", "key_required", "may_chat"),
+    "/flowedge/v1/cluster": ("models", "pipelines", "others", "opening", "key_required", "may_chat"),
 }
 """Fields that a JSON answer always has, by path."""
 

@@ -10,6 +10,7 @@ import platform
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import uvicorn
@@ -36,6 +37,7 @@ from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.middleware import REQUEST_ID, RequestMiddleware
 from flowedge.gateway.page import routes as page
+from flowedge.gateway.pipelines.opening import DeviceProgress, OpeningThread
 from flowedge.gateway.pipelines.pool import PipelinePool
 from flowedge.gateway.pipelines.served import PipelineEntry
 from flowedge.gateway.state import Gateway
@@ -85,14 +87,27 @@ _STOP_S = 2  # for each further step of stopping, after drain_s
 _BACKLOG = 2048
 EXIT_OF_SIGNAL = 128  # added to the number of the signal that ended answers before their time
 
-OnServing = Callable[[str, Gateway], None]
-"""Called with the URL when the gateway serves."""
+Opening = AbstractContextManager[Sequence[PipelineEntry]]
+"""Yields the pipelines; entered and left in a thread of its own, while the gateway listens already."""
+OnListening = Callable[[str], None]
+"""Called with the URL when the gateway listens."""
+OnServing = Callable[[Gateway], None]
+"""Called when each pipeline has been asked how it is."""
 
 _log = logging.getLogger(__name__)
 
 
-def serve(settings: GatewaySettings, entries: Sequence[PipelineEntry], on_serving: OnServing) -> int:
+def serve(
+    settings: GatewaySettings,
+    opening: Opening,
+    progress: DeviceProgress,
+    on_listening: OnListening,
+    on_serving: OnServing,
+) -> int:
     """Serve until SIGTERM or SIGINT, upon which the gateway drains; a second signal ends it at once.
+
+    Args:
+        progress: what is done to open the pipelines, for requests that come meanwhile.
 
     Returns:
         The exit code: 0 after a drain, else 128 and the number of the second signal.
@@ -101,40 +116,55 @@ def serve(settings: GatewaySettings, entries: Sequence[PipelineEntry], on_servin
         BadRequestError: when a key is needed and there is none, or the files of TLS cannot be used.
         AccessError: when the file of the keys cannot be used.
         DeviceError: when the gateway cannot listen where the settings say.
+        FlowEdgeError: when the pipelines cannot be opened.
     """
-    return asyncio.run(run_gateway(settings, entries, on_serving))
+    return asyncio.run(run_gateway(settings, opening, progress, on_listening, on_serving))
 
 
 async def run_gateway(
-    settings: GatewaySettings, entries: Sequence[PipelineEntry], on_serving: OnServing
+    settings: GatewaySettings,
+    opening: Opening,
+    progress: DeviceProgress,
+    on_listening: OnListening,
+    on_serving: OnServing,
 ) -> int:
     """Do what `serve` does, on a running event loop."""
     signals = Signals()
     metrics = GatewayMetrics()
-    pool = PipelinePool(entries, settings.pipelines)
+    pool = PipelinePool((), settings.pipelines)
+    pool.opening = progress
     gateway = Gateway(settings, pool, metrics)
     metrics.watch_pipelines(pool.readings)
     metrics.waiting.set_function(lambda: pool.waiting)
     server = GatewayServer(gateway)
     notifier = Notifier()
     with listening_socket(settings.http) as listener:
+        thread = OpeningThread(opening)
         async with pool, _refreshing_credentials(settings.security.refresh_s), server.running(listener):
             url = url_of(settings.http, listener)
             fields = about(event="started", address=url, version=VERSION)
             _log.info("the gateway serves", extra=fields)
             notifier.notify(READY)
-            on_serving(url, gateway)
+            on_listening(url)
             watch = supervise("the watch over the gateway", partial(_watch, notifier, gateway, url))
             watching = asyncio.create_task(watch)
+            opened = asyncio.create_task(_open(thread, gateway, on_serving))
             try:
-                await server.until(signals.stop)
+                await server.until(signals.stop, opened)
                 notifier.notify(STOPPING)
                 await _drain(gateway, signals)
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                for task in (watching, opened):
+                    task.cancel()
+                await asyncio.gather(watching, opened, return_exceptions=True)
+        await thread.close()
     _log.info("the gateway stops", extra=about(event="stopping"))
     return EXIT_OF_SIGNAL + signals.last if signals.hurry.is_set() else 0
+
+
+async def _open(thread: OpeningThread, gateway: Gateway, on_serving: OnServing) -> None:
+    await gateway.pipelines.add(await thread.entries())
+    on_serving(gateway)
 
 
 class GatewayServer:
@@ -181,12 +211,19 @@ class GatewayServer:
             self._server.should_exit = True
             await self._serving
 
-    async def until(self, stop: asyncio.Event) -> None:
-        """Return when `stop` is set, or the server has ended by itself."""
+    async def until(self, stop: asyncio.Event, opened: asyncio.Task[None] | None = None) -> None:
+        """Return when `stop` is set, or the server has ended by itself; raise the error of `opened`."""
         assert self._serving is not None, "it runs"
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({stopping, self._serving}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        try:
+            if opened is not None:
+                tasks = {stopping, self._serving, opened}
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if opened.done():
+                    await opened
+            await asyncio.wait({stopping, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
 
 
 class _UnsignalledServer(uvicorn.Server):

@@ -18,12 +18,12 @@ from flowedge.device.process import module_command
 
 _START_S = 120.0
 _STOP_S = 30.0
-_LISTENING = re.compile(r"listening on (\S+:\d+)")
+_LISTENING = re.compile(r"listening on (\S+:\d+)(?=[\s\S]*^models: )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class StartedGateway:
-    """A gateway that listens.
+    """A gateway that listens, and whose pipelines are open.
 
     Attributes:
         folder: where the gateway and the agents that it started keep their state and their logs.

@@ -56,7 +56,7 @@ def test_a_start_that_fails(peer: bool) -> None:
         listen = "127.0.0.1:0" if peer else f"127.0.0.1:{port}"
         code, lines = refused_start(GatewayProcess("--log-format", "json", peers=peers, listen=listen))
     assert code == EXIT_FAILURE
-    last = [json.loads(line) for line in lines][-1]
+    last = [json.loads(line) for line in lines if line.startswith("{")][-1]  # others are on standard output
     assert (last["level"], last["logger"]) == ("error", "flowedge.cli")
     assert str(port) in last["message"]
 

@@ -64,6 +64,12 @@ class GatewayProcess(FlowEdgeProcess, ServedGateway):
             **launch,
         )
 
+    def await_address(self) -> str:
+        """Wait until the gateway has asked its pipelines how they are, and return its address."""
+        address = super().await_address()
+        self.line("models: ", after=self._started_at)
+        return address
+
     @property
     def keys_file(self) -> Path:
         return Path(self.state.name) / "gateway-keys.json"

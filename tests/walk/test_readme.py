@@ -75,7 +75,7 @@ def test_a_page_in_the_browser_and_the_openai_package(user: UserMachine, tmp_pat
     assert source.count(PAGE) == 1
     port = free_port()
     page = PAGE.replace("8000", str(port))
-    with user.running(f"{serve} --listen 127.0.0.1:{port}", "Ctrl-C ends it") as gateway:
+    with user.running(f"{serve} --listen 127.0.0.1:{port}", "models: ") as gateway:
         (tmp_path / "ask.py").write_text(source.replace(PAGE, page), encoding="utf-8")
         assert "reverse" in user.works("python ask.py").out
         with browsing() as browser:

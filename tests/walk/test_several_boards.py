@@ -65,7 +65,7 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused
         assert add.removesuffix("anna") in refused.err
         key = laptop.works(add).out.strip()
-        running.enter_context(laptop.running(gateway, "Ctrl-C ends it"))
+        running.enter_context(laptop.running(gateway, "models: "))
         body = json.dumps({"model": "bundled", "messages": [{"role": "user", "content": "Hello"}]})
         url = f"http://{network.hosts[0]}:8000/v1/chat/completions"
         ask = f"curl -sS {url} -H 'Content-Type: application/json' -d '{body}'"

@@ -78,12 +78,6 @@ WRONG = [
     WrongInput("pipelines file", ("serve", "--pipelines", "missing.toml"), ("missing.toml", "no file")),
     WrongInput("pipelines of bytes", ("serve", "--pipelines", "latin.toml"), ("latin.toml", "UTF-8")),
     WrongInput(
-        "draft node that is not there",
-        ("serve", "--listen", "127.0.0.1:0", "--peers", "127.0.0.1:1"),
-        ("127.0.0.1:1", "refused"),
-        (1,),
-    ),
-    WrongInput(
         "priority of a key",
         ("serve", "keys", "add", "anna", "--priority", "king"),
         ("king", "interactive"),

@@ -144,6 +144,7 @@ def _serve(
     from flowedge.cli.gateway_entries import open_declared, open_entry
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
+    from flowedge.gateway.pipelines.opening import DeviceProgress
     from flowedge.gateway.process import check_settings, serve
 
     check_settings(settings)  # before anything is started
@@ -151,25 +152,27 @@ def _serve(
         None if settings.security.cluster_dir is None else Path(settings.security.cluster_dir),
         settings.security.insecure,
     )
-    screen = AnswerScreen()
+    screen, progress = AnswerScreen(), DeviceProgress()
     if settings.access.keys == "off" and not settings.http.is_local:
         warn(f"--no-keys: anyone who can connect to {settings.http.listen} may use this gateway")
     if settings.pipelines.file is not None:
-        opening = open_declared(settings.pipelines.file, screen)
+        opening = open_declared(settings.pipelines.file, screen, progress)
     else:
         if notice and not request.is_made_already:
             screen.note(notice)
-        opening = open_entry(request, names, screen)
-    with opening as entries:
-        return serve(settings, entries, _announce)
+        opening = open_entry(request, names, screen, progress)
+    return serve(settings, opening, progress, _announce, _announce_models)
 
 
-def _announce(url: str, gateway: Any) -> None:
+def _announce(url: str) -> None:
     """Say where the gateway is, on standard output, which a person or a program reads."""
-    models = ", ".join(model.name for model in gateway.pipelines.models()) or "none so far"
     say(f"flowedge serve: listening on {url.split('//')[1].split('/', maxsplit=1)[0]}")
-    say(f"models: {models}")
     say(f"OpenAI's API: {url}v1    page: {url}    Ctrl-C ends it")
+
+
+def _announce_models(gateway: Any) -> None:
+    models = ", ".join(model.name for model in gateway.pipelines.models()) or "none so far"
+    say(f"models: {models}")
     if gateway.problem:
         warn(gateway.problem)
 

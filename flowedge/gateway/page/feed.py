@@ -263,7 +263,13 @@ class PageFeed:
             {"id": model.name, "ready": bool(model.ready), "context": model.context}
             for model in self._gateway.pipelines.models()
         ]
-        return {"models": models, "pipelines": pipelines, "others": others[: picture.MOST_OTHERS]}
+        opening = self._gateway.pipelines.opening
+        return {
+            "models": models,
+            "pipelines": pipelines,
+            "others": others[: picture.MOST_OTHERS],
+            "opening": None if opening is None else picture.of_devices(opening),
+        }
 
     def _devices(self, member: PoolMember) -> list[tuple[DeviceReply, str]]:
         """Return what the devices of a pipeline answered; those of the last time while it is gone."""

@@ -10,7 +10,8 @@ from flowedge.client.device import Device
 from flowedge.core.plain_text import visible_field
 from flowedge.discovery.presence import Sighting
 from flowedge.gateway.page.devices import DeviceReply
-from flowedge.gateway.pipelines.member import PoolMember, SetUpProgress
+from flowedge.gateway.pipelines.member import PoolMember
+from flowedge.gateway.pipelines.opening import DeviceProgress, SetUpProgress
 
 DRAFT_NODE, STAGE, MIDDLE = "draft node", "stage", "middle"
 MOST_NAME = 100  # characters of what devices tell
@@ -43,7 +44,7 @@ def of_pipeline(
         "ready": member.ready,
         "leases": member.leases,
         "devices": shown,
-        "progress": [of_progress(name, progress) for name, progress in member.progress.items()],
+        "progress": of_devices(member.progress),
         "state": None if state is None else of_state(state),
     }
 
@@ -89,6 +90,10 @@ def of_other(sighting: Sighting) -> dict[str, Any]:
         "memory_total": device.memory_total,
         "present": not sighting.stale,
     }
+
+
+def of_devices(progress: DeviceProgress) -> list[dict[str, Any]]:
+    return [of_progress(name, each) for name, each in progress.devices.items()]
 
 
 def of_progress(name: str, progress: SetUpProgress) -> dict[str, Any]:

@@ -26,11 +26,11 @@ from flowedge.core.errors import (
 from flowedge.core.log_fields import about
 from flowedge.gateway.config import PoolSettings
 from flowedge.gateway.errors import ApiError
+from flowedge.gateway.pipelines.opening import DeviceProgress
 from flowedge.gateway.pipelines.served import PipelineEntry, name_of
 from flowedge.network.deadline import set_within, within
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
-from flowedge.weights.fetch.progress import FetchProgress
 
 _FIRST_WAIT_S = 0.5
 _NOT_ASKED = "it has not answered yet"
@@ -71,18 +71,6 @@ class PipelineClient(AsyncClient):
         return super()._start(request, seconds, on_waiting)
 
 
-@dataclass(frozen=True)
-class SetUpProgress:
-    """What a device does while its pipeline is set up.
-
-    Attributes:
-        transfer: of weights; None while none are fetched.
-    """
-
-    message: str
-    transfer: FetchProgress | None = None
-
-
 class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     """A pipeline, watched while the context lasts.
 
@@ -91,7 +79,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         problem: why it cannot answer; "" if it can.
         not_ready: whether that is because it is being set up.
         device: its draft node, as it answered last; None before.
-        progress: what each device does while the pipeline is set up, by the device's name.
+        progress: what each device does while the pipeline is set up.
     """
 
     def __init__(self, entry: PipelineEntry, settings: PoolSettings) -> None:
@@ -100,7 +88,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self.problem = _NOT_ASKED
         self.not_ready = True
         self.device: Device | None = None
-        self.progress: dict[str, SetUpProgress] = {}
+        self.progress = DeviceProgress()
         self.client = PipelineClient(
             entry.draft_node,
             name=entry.certificate or None,
@@ -234,17 +222,13 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         self.not_ready = True
         self._become("it is being set up")
         try:
-            await assemble_async(spec, self._report, on_transfer=self._transferred)
+            await assemble_async(spec, self._report, on_transfer=self.progress.transferred)
         finally:
-            self.progress = {}
+            self.progress.clear()
 
     def _report(self, device: str, message: str) -> None:
-        self.progress = {**self.progress, device: SetUpProgress(message)}
+        self.progress.report(device, message)
         _log.info("%s: %s", device, message, extra=about(event="setting_up", peer=device))
-
-    def _transferred(self, device: str, transfer: FetchProgress) -> None:
-        before = self.progress.get(device, SetUpProgress(""))
-        self.progress = {**self.progress, device: SetUpProgress(before.message, transfer)}
 
     def _take(self, device: Device) -> None:
         """Take over what the draft node answered.

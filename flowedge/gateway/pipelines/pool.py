@@ -24,6 +24,7 @@ from flowedge.gateway.config import PoolSettings
 from flowedge.gateway.errors import SERVER, ApiError, UnknownModelError
 from flowedge.gateway.metrics import PipelineReading
 from flowedge.gateway.pipelines.member import PipelineClient, PoolMember
+from flowedge.gateway.pipelines.opening import DeviceProgress
 from flowedge.gateway.pipelines.served import PipelineEntry, ServedModel
 from flowedge.gateway.record import CURRENT
 from flowedge.network.deadline import set_within
@@ -71,10 +72,15 @@ _OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
 
 
 class PipelinePool:
-    """An async context in which pipelines are watched, and requests find one that answers."""
+    """An async context in which pipelines are watched, and requests find one that answers.
+
+    Attributes:
+        opening: what is done before there are pipelines; None when all of them are known.
+    """
 
     def __init__(self, entries: Sequence[PipelineEntry], settings: PoolSettings) -> None:
         self._settings = settings
+        self.opening: DeviceProgress | None = None
         self._members = [PoolMember(entry, settings) for entry in entries]
         self._queues: dict[str, SlotQueue] = {}  # by model
         self._created = int(time.time())
@@ -82,10 +88,18 @@ class PipelinePool:
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> PipelinePool:
-        async with AsyncExitStack() as stack:
-            await asyncio.gather(*(stack.enter_async_context(member) for member in self._members))
-            self._running = stack.pop_all()
+        await self._enter(self._members)
         return self
+
+    async def add(self, entries: Sequence[PipelineEntry]) -> None:
+        """Watch further pipelines; return when each was asked, and set up if it was idle."""
+        added = [PoolMember(entry, self._settings) for entry in entries]
+        self._members += added
+        self.opening = None
+        await self._enter(added)
+
+    async def _enter(self, members: Sequence[PoolMember]) -> None:
+        await asyncio.gather(*(self._running.enter_async_context(member) for member in members))
 
     async def __aexit__(self, *error: object) -> None:
         await self._running.aclose()
@@ -95,6 +109,8 @@ class PipelinePool:
         """Why no pipeline can answer now; "" if one can."""
         if any(member.ready for member in self._members):
             return ""
+        if self.opening is not None:
+            return f"the gateway opens its pipelines: {self.opening.reason}"
         reasons = "; ".join(f"{member.label}: {member.problem}" for member in self._members)
         return f"no pipeline is ready: {reasons}"
 
@@ -113,6 +129,8 @@ class PipelinePool:
             ApiError: with status 503, while a pipeline whose model is not known yet is being set up.
             UnknownModelError: when there is none.
         """
+        if self.opening is not None:
+            raise _not_ready(self.problem)
         models = self.models()
         for model in models:
             if name == model.name or name in model.aliases:
@@ -260,19 +278,18 @@ class PipelinePool:
         )
 
 
+def _not_ready(problem: str) -> ApiError:
+    code, wait_s = PipelineNotReadyError.code, PipelineNotReadyError.retry_after_s
+    return ApiError(503, problem, kind=SERVER, code=code, retry_after_s=wait_s)
+
+
 def _none_ready(problem: str, members: Sequence[PoolMember]) -> ApiError:
     """Return the error of a request that no pipeline can answer; some may be about to be ready."""
     reasons = "; ".join(f"{member.label}: {member.problem or 'it failed'}" for member in members)
-    not_ready = any(member.not_ready for member in members)
-    return ApiError(
-        503,
-        f"{problem}: {reasons}",
-        kind=SERVER,
-        code=PipelineNotReadyError.code if not_ready else "no_pipeline",
-        retry_after_s=(
-            PipelineNotReadyError.retry_after_s if not_ready else min(m.next_query_s for m in members)
-        ),
-    )
+    if any(member.not_ready for member in members):
+        return _not_ready(f"{problem}: {reasons}")
+    wait_s = min(member.next_query_s for member in members)
+    return ApiError(503, f"{problem}: {reasons}", kind=SERVER, code="no_pipeline", retry_after_s=wait_s)
 
 
 def _queue_full(model: ServedModel, waiting: int, seconds: float) -> ApiError:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import flowedge_testbed
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.gateway.config import GatewaySettings
+from flowedge.gateway.pipelines.opening import DeviceProgress
 from flowedge.gateway.pipelines.served import PipelineEntry
 from flowedge.gateway.process import run_gateway
 from flowedge.gateway.state import Gateway
@@ -160,8 +162,10 @@ def main() -> None:
             failed.append(error)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def on_serving(url: str, _: Gateway) -> None:
-        threading.Thread(target=look, args=(url,), daemon=True).start()
+    urls: list[str] = []
+
+    def on_serving(_: Gateway) -> None:
+        threading.Thread(target=look, args=urls, daemon=True).start()
 
     with PacedCluster(STAGES, namespaces=False) as cluster:
         cluster.emulate(cases(read_scenario(SCENARIO), SCENARIO)[0].emulation, seed=0)
@@ -171,7 +175,8 @@ def main() -> None:
         )
         assemble(spec, lambda device, text: print(f"{device}: {text}"))
         settings = GatewaySettings.model_validate({"http": {"listen": "127.0.0.1:0"}})
-        asyncio.run(run_gateway(settings, [PipelineEntry(spec.draft_node, spec)], on_serving))
+        entries = nullcontext([PipelineEntry(spec.draft_node, spec)])
+        asyncio.run(run_gateway(settings, entries, DeviceProgress(), urls.append, on_serving))
     if failed:
         raise failed[0]
 

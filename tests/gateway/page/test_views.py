@@ -8,7 +8,7 @@ import pytest
 
 import flowedge.gateway.page
 from flowedge.gateway.page.picture import of_progress
-from flowedge.gateway.pipelines.member import SetUpProgress
+from flowedge.gateway.pipelines.opening import SetUpProgress
 from flowedge.weights.fetch.progress import FetchProgress
 from tests.gateway.page.talking import ask, await_activity, await_answer, settings
 from tests.support.browser import Browser

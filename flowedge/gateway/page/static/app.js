@@ -138,8 +138,9 @@ function Speed({ cluster, views }) {
   const shown = (cluster?.pipelines ?? []).map((pipeline) => views.get(pipeline.name)?.state).filter(Boolean);
   const speed = shown.reduce((sum, state) => sum + state.tokens_per_s, 0);
   const ready = cluster?.pipelines.some((pipeline) => pipeline.ready);
+  const loading = cluster?.opening || cluster?.pipelines.some((pipeline) => pipeline.progress.length);
   return html`<span class="speed"><span class=${`dot ${ready ? "good" : "bad"}`} aria-hidden="true"></span>
-    ${ready ? (speed > 0 ? `${speed.toFixed(0)} tokens/s` : "ready") : cluster ? "not ready" : "connecting"}</span>`;
+    ${ready ? (speed > 0 ? `${speed.toFixed(0)} tokens/s` : "ready") : !cluster ? "connecting" : loading ? "being set up" : "not ready"}</span>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -150,7 +150,7 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
         <h2>${conversation ? titleOf(conversation) : "Chat"} ${model && html`<span class="hint model">${model}</span>`}</h2>
         <button type="button" onClick=${() => setSettingsOpen(true)} disabled=${answering}>Settings</button>
       </div>
-      <${Messages} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} tryAgain=${tryAgain} busy=${running !== null}
+      <${Messages} opening=${Boolean(cluster?.opening)} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} tryAgain=${tryAgain} busy=${running !== null}
         locked=${locked} askKey=${askKey} model=${model} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
       <${Composer} field=${field} draft=${draft} setDraft=${setDraft} send=${send} editing=${editing !== null}
         cancelEdit=${() => { setEditing(null); setDraft(""); }} answering=${answering} busy=${running !== null} locked=${locked}
@@ -217,7 +217,7 @@ const SUGGESTIONS = ["Explain speculative decoding in two sentences.", "Write a 
 // What the bundled model can do.
 const BUNDLED = ["Write a Python function that counts the vowels in a text.", "Write a JavaScript function that reverses a string.", "Write a function in Python that returns the largest number of a list."];
 
-function Messages({ conversation, answering, busy, edit, regenerate, tryAgain, locked, askKey, suggest, model }) {
+function Messages({ opening, conversation, answering, busy, edit, regenerate, tryAgain, locked, askKey, suggest, model }) {
   const frame = useRef(null);
   const follows = useRef(true);
   const messages = conversation?.messages ?? [];
@@ -235,6 +235,7 @@ function Messages({ conversation, answering, busy, edit, regenerate, tryAgain, l
   return html`<div class="messages" ref=${frame} onScroll=${scrolled} role="log" aria-live="off" aria-label="Messages" tabindex="0">
     ${!messages.length && html`<div class="welcome">
       <p class="welcome-title">What would you like to know?</p>
+      ${opening && html`<p class="hint" role="status">The pipeline is being set up; questions are answered when it is ready. <a href="#cluster">How far it is</a></p>`}
       ${locked
         ? html`<p>To chat, this gateway asks for an API key. Everybody may watch the cluster.</p>
             <button type="button" class="primary" onClick=${() => askKey("")}>Enter an API key</button>`

@@ -11,7 +11,10 @@ export function ClusterView({ cluster, views }) {
   if (!cluster) return html`<div class="view"><h2>Cluster</h2><p class="empty card">Connecting …</p></div>`;
   return html`<div class="view">
     <div class="view-head"><h2>Cluster</h2></div>
-    ${!cluster.pipelines.length && html`<p class="empty card">This gateway has no pipeline.</p>`}
+    ${cluster.opening
+      ? html`<section class="card" aria-label="Starting"><div class="card-head"><h3>The pipeline is being set up</h3><p class="badge bad" role="status">being set up</p></div>
+          <${Transfers} progress=${cluster.opening} /></section>`
+      : !cluster.pipelines.length && html`<p class="empty card">This gateway has no pipeline.</p>`}
     ${cluster.pipelines.map((pipeline) => html`<${Pipeline} key=${pipeline.name} pipeline=${pipeline} view=${views.get(pipeline.name)} />`)}
     <${Others} others=${cluster.others} />
   </div>`;
