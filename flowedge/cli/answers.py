@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from flowedge.cli.output import warn, write_answer
+from flowedge.cli.pipelines.model_choice import Preparation
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.cli.prompt_answer import Verdict
@@ -33,33 +33,33 @@ EXIT_DIFFERENT = 3  # exit code: an answer differs from the plain model's by mor
 
 
 def answer_all(
-    prompts: Sequence[str],
     request: PipelineRequest,
-    options: GenerateOptions,
+    preparation: Preparation,
     screen: AnswerScreen,
     *,
-    check: bool,
-    json_file: Path | None = None,
     timeout_s: float = ANSWER_S,
     concurrency: int = 1,
 ) -> None:
     """Ask a pipeline all prompts, `concurrency` at once; the report is written even when a prompt fails.
 
+    preparation: of the command, with the prompts and the options.
+
     Raises:
         typer.Exit: when an answer differs from the plain model's by more than rounding explains.
     """
-    report = JsonReport(request, options, json_file, concurrency)
+    prompts, check = preparation.prompts, preparation.check
+    report = JsonReport(request, preparation.options, preparation.json_file, concurrency)
     with (
         screen.transfers() as transfers,
-        open_planned(request, screen.progress, transfers) as planned,
+        open_planned(request, screen.progress, preparation.with_model, transfers) as planned,
         Client(planned.draft_node, timeout_s=timeout_s) as client,
     ):
         report.draft_node = device = client.describe()
-        if request.is_made_already:
-            report.options = options = fitting_options(options, device)
-            if check:
-                _check_is_served(request, device)
-        checker = _load_checker(request, device.dtype, screen) if check else None
+        report.request = planned.request
+        report.options = options = fitting_options(preparation.options, device)
+        if check:
+            _check_is_served(planned.request, device)
+        checker = _load_checker(planned.request, device.dtype, screen) if check else None
         askings = [Questioner(client, prompt, options, timeout_s) for prompt in prompts]
         try:
             with Questions(askings, concurrency) as questions:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.options import choose_drafting
 from flowedge.cli.output import lines_are_logged
-from flowedge.cli.pipelines.hub_models import download_models
+from flowedge.cli.pipelines.model_choice import Preparation
 from flowedge.cli.pipelines.opening import open_planned
-from flowedge.cli.pipelines.preflight import Preflight
 from flowedge.cli.pipelines.request import PipelineRequest, requested_pipeline
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.assembly import OnProgress
@@ -32,12 +32,16 @@ def open_entry(
 ) -> AbstractContextManager[Sequence[PipelineEntry]]:
     """Return the context that yields the pipeline that is asked for, which is ready then.
 
-    Wrong options are found before. Agents that the context starts end with it.
+    Wrong options are found before, and a person is asked for the model of agents that are to be started here.
+    Agents that the context starts end with it.
 
     Args:
         progress: is told what each device does.
     """
-    _check(request, screen)
+    preparation = _preparation(screen)
+    preparation.run(request)
+    if request.stages is not None:
+        request = preparation.with_model(request)
     return _opened(request, names, screen, progress)
 
 
@@ -52,7 +56,9 @@ def _opened(
             progress.transferred(device, transfer)
 
         report = _both(screen, progress)
-        with open_planned(request, report, transferred, keeps_up=False) as planned:  # the gateway does that
+        # The gateway sets a lost pipeline up again. It listens already, so nobody is asked for a model.
+        with_model = replace(_preparation(screen), asks=False).with_model
+        with open_planned(request, report, with_model, transferred, keeps_up=False) as planned:
             model, aliases = names
             yield (PipelineEntry(planned.draft_node, planned.spec, model, aliases),)
 
@@ -82,7 +88,7 @@ def open_declared(
     requests = [_request_of(each) for each in declared]
     for request in requests:
         if request is not None:
-            _check(request, screen)
+            _preparation(screen).run(request)
     return _opened_file(declared, requests, _both(screen, progress))
 
 
@@ -96,12 +102,8 @@ def _opened_file(
         )
 
 
-def _check(request: PipelineRequest, screen: AnswerScreen) -> None:
-    """Find wrong options before anything is started; download what is missing."""
-    preflight = Preflight(request, GenerateOptions(), ())
-    preflight.run()
-    if download_models(request, screen.progress, check=False, quiet=lines_are_logged()):
-        preflight.run()  # the files that have come tell more
+def _preparation(screen: AnswerScreen) -> Preparation:
+    return Preparation(screen.progress, screen.note, GenerateOptions(), quiet=lines_are_logged())
 
 
 def _request_of(declared: DeclaredPipeline) -> PipelineRequest | None:

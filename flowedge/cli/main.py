@@ -55,7 +55,8 @@ _HELP = {
     "devices": "List the agents on the network, their resources and their roles.",
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
     "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",
-    "release": "Release agents from their pipeline and free their memory; running requests fail.",
+    "use": "Have the devices of the network run another model, and wait until they do.",
+    "release": "Release the pipelines of devices, and free their memory; running requests fail.",
     "cluster": "Make a cluster and manage its members.",
     "join": "Make this device, or its user, a member of a cluster. The key is created here and never "
     "leaves it.",
@@ -70,12 +71,13 @@ _HELP = {
 }
 _FIRST_COMMANDS = (
     Entry("flowedge demo", "See a pipeline on this machine."),
-    Entry('flowedge generate --stages 2 --prompt "..."', "Ask the bundled model."),
+    Entry("flowedge chat --model bundled", "Talk to the small model that comes along."),
     Entry("flowedge agent", "Serve on this device; run it on each."),
 )
+_MODULES = {"use": "release"}  # of commands whose module has another name
 _LONGEST_COMMAND = 44  # columns, of _FIRST_COMMANDS
 COMMANDS = {
-    name: CommandEntry(f"flowedge.cli.commands.{attribute}:{attribute}", line)
+    name: CommandEntry(f"flowedge.cli.commands.{_MODULES.get(name, attribute)}:{attribute}", line)
     for name, line in _HELP.items()
     for attribute in [name.replace("-", "_")]
 }

@@ -59,6 +59,18 @@ def split_peers(text: str) -> list[str]:
     return [checked_address(part.strip()) for part in text.split(",")]
 
 
+def split_names(text: str) -> list[str]:
+    """Return the names of a text "kitchen,attic".
+
+    Raises:
+        BadRequestError: when there is none.
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise BadRequestError(f"{text!r} names no device; give a name, as flowedge devices lists them")
+    return names
+
+
 Peers = Annotated[
     str | None,
     typer.Option(
@@ -74,11 +86,12 @@ class DraftingChoice:
     """How to draft.
 
     Attributes:
-        drafter: names of the drafters to join (see drafter_names); empty for no drafter.
+        drafter: names of the drafters to join (see drafter_names); empty for no drafter, None where no model
+            is named: whichever the pipeline has.
         notice: what to tell the user of a choice that the command line does not make; "" for nothing.
     """
 
-    drafter: tuple[str, ...]
+    drafter: tuple[str, ...] | None
     strategy: str
     notice: str = ""
 
@@ -93,6 +106,8 @@ def choose_drafting(model: str, given: str | Sequence[str] | None, strategy: str
         BadRequestError: when the names cannot be joined, or there is no drafter and the strategy needs one.
     """
     needs_drafter = checked_strategy(strategy) not in WITHOUT_DRAFTER
+    if not given and not model:
+        return DraftingChoice(None, strategy)
     if not given and not needs_drafter:
         return DraftingChoice((BUNDLED,) if model == BUNDLED else (), strategy)
     if not given:

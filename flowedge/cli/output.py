@@ -62,6 +62,12 @@ def complain(text: str) -> None:
         warn(f"flowedge: {text}")
 
 
+def ask(question: str) -> str:
+    """Ask the person at the terminal, on standard error; return the line without blanks, "" at its end."""
+    print(visible(question), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
 def log_lines() -> None:
     """Have lines for standard error become records of the log from now on, whose form programs read."""
     global _logged  # noqa: PLW0603

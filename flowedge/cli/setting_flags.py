@@ -46,7 +46,15 @@ class OptionsOf:
         Raises:
             BadRequestError: when a list of numbers is malformed.
         """
-        return {each.name: _read(each, values.pop(each.name)) for each in self._settings()}
+        return {each.name: self._read(each, values.pop(each.name)) for each in self._settings()}
+
+    def _read(self, setting: DeclaredSetting, given: Any) -> Any:
+        """Return what was typed for a setting as its value; its default if nothing was typed."""
+        if given is None:
+            return self.defaults.get(setting.name, setting.default)
+        if _numbers_in(setting.types):
+            return tuple(split_counts(given))
+        return tuple(given) if isinstance(given, list) else given
 
     def _settings(self) -> list[DeclaredSetting]:
         return [
@@ -86,15 +94,6 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
-
-
-def _read(setting: DeclaredSetting, given: Any) -> Any:
-    """Return what was typed for a setting as its value; its default if nothing was typed."""
-    if given is None:
-        return setting.default
-    if _numbers_in(setting.types):
-        return tuple(split_counts(given))
-    return tuple(given) if isinstance(given, list) else given
 
 
 def _typer_type(types: Sequence[Any]) -> tuple[Any, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
@@ -30,7 +30,7 @@ class HeldModel:
     """A model on a device. The names of the fields are keys of `flowedge models --json`.
 
     Attributes:
-        device: its address, or "this device".
+        device: its name, or "this device"; its address where its name is not known.
         here_bytes: bytes of the model that are on the device.
     """
 
@@ -59,15 +59,22 @@ def local_models(local_weights: LocalWeights) -> list[HeldModel]:
     return [HeldModel.from_proto(THIS_DEVICE, model) for model in catalogue(local_weights).models]
 
 
-async def ask_all(addresses: Sequence[str]) -> tuple[list[HeldModel], list[str]]:
-    """Ask agents which models they have; return the models, and an error for each agent that failed."""
+async def ask_all(
+    addresses: Sequence[str], names: Mapping[str, str] | None = None
+) -> tuple[list[HeldModel], list[str]]:
+    """Ask agents which models they have; return the models, and an error for each agent that failed.
+
+    names: of agents, by address, as far as they are known.
+    """
+    called = names or {}
     settings = WeightsSettings()
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(address: str) -> list[HeldModel] | str:
         try:
             async with slots, WeightsClient(address, settings) as client:
-                return [HeldModel.from_proto(address, model) for model in (await client.catalogue()).models]
+                models = (await client.catalogue()).models
+                return [HeldModel.from_proto(called.get(address, address), model) for model in models]
         except FlowEdgeError as error:
             return str(error)
 

@@ -92,20 +92,24 @@ class KnownModels:
         shutil.rmtree(self._root / check_digest(model), ignore_errors=True)
 
     def resolve(self, model: str) -> str:
-        """The id of a model that is named "sha256:" and its hash, or the first digits of a known model's.
+        """The id of a known model, by its name, by "sha256:" and its hash, or by first digits of the hash.
 
         Raises:
-            BadRequestError: when there are too few digits, or they match no or several known models.
+            BadRequestError: when that is no known model, or several.
         """
         digits = model.removeprefix(HASH_PREFIX).lower()
         if is_digest(digits):
             return digits
-        if len(digits) < MIN_DIGITS:
-            raise BadRequestError(f"{model}: give at least {MIN_DIGITS} digits of the hash")
-        found = [known.manifest.id for known in self.models() if known.manifest.id.startswith(digits)]
-        if len(found) != 1:
-            matches = f"{model} matches {len(found) or 'none'} of the models that `flowedge models` lists"
-            raise BadRequestError(f"{matches}; give the digits of exactly one")
+        known = {each.manifest.id: each.name for each in self.models()}
+        found = [digest for digest, name in known.items() if name == model]
+        if not found and len(digits) >= MIN_DIGITS:
+            found = [digest for digest in known if digest.startswith(digits)]
+        if len(found) > 1:
+            hashes = ", ".join(f"{HASH_PREFIX}{digest[:12]}" for digest in found)
+            raise BadRequestError(f"{len(found)} cached models are called {model}: give one of {hashes}")
+        if not found:
+            here = ", ".join(dict.fromkeys(known.values())) or "no model at all"
+            raise BadRequestError(f"no cached model is called {model}; the cache has {here}")
         return found[0]
 
 

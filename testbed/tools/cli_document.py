@@ -18,7 +18,7 @@ DOCUMENT = Path("docs") / "cli.md"
 GROUPS = {
     "Ask": ("generate", "chat"),
     "Serve over HTTP": ("serve",),
-    "Devices and clusters": ("agent", "devices", "doctor", "release", "cluster", "join"),
+    "Devices and clusters": ("agent", "devices", "doctor", "use", "release", "cluster", "join"),
     "Models and drafters": ("inspect", "models", "count-tokens", "train-drafter"),
     "Try and measure": ("demo", "profile"),
 }

@@ -123,7 +123,18 @@ def test_a_run_with_stages_of_its_own_leaves_nothing_behind(tmp_path: Path) -> N
     out = tmp_path / "out.json"
     options = ["--strategy", "naive_pp", "--split", "5,3", "--max-new-tokens", "16", "--check"]
     mark = uuid.uuid4().hex
-    ask = ["generate", "--stages", "2", "--prompt", PROMPT, *options, "--json", str(out)]
+    ask = [
+        "generate",
+        "--model",
+        "bundled",
+        "--stages",
+        "2",
+        "--prompt",
+        PROMPT,
+        *options,
+        "--json",
+        str(out),
+    ]
     command = FlowEdgeProcess(*ask, environment={MARK: mark})
     command.start()
     try:
@@ -145,7 +156,7 @@ def test_lookup_drafts_without_weights(
     options = ["--drafter", "ngram", "--max-new-tokens", "48", "--check", "--json", str(out)]
     prompt = "Repeat after me: one two three four, one two three four, one two three four."
     peers = ",".join(agent.address for agent in idle_agents[:3])
-    assert run(["generate", "--peers", peers, "--prompt", prompt, *options]) == 0
+    assert run(["generate", "--model", "bundled", "--peers", peers, "--prompt", prompt, *options]) == 0
     assert "identical to the plain model's" in capsys.readouterr().err
     entry = json.loads(out.read_text())["prompts"][0]
     assert len(entry["token_ids"]) > len(entry["accepted_per_segment"]), "some of it was foreseen"
@@ -171,7 +182,8 @@ def test_a_model_alone_is_answered_with_lookup_and_without_any_drafter_by_plain_
         assert (settings["drafter"], settings["strategy"]) == (drafter, strategy)
         made_already = ["generate", "--peers", peers.partition(",")[0], "--prompt", PROMPT]
         assert run([*made_already, "--max-new-tokens", "4"]) == 0, "without a drafter it decodes plainly"
-        assert run([*made_already, "--check"]) == 2, "the plain model would be the bundled one"
+        assert run([*made_already, "--max-new-tokens", "4", "--check"]) == 0, "with the model that it has"
+        assert run([*made_already, "--model", "bundled", "--check"]) == 2
         assert f"give --model {model}" in capsys.readouterr().err
         assert run(["release", peers]) == 0
 
@@ -183,7 +195,8 @@ def test_joined_drafters_reach_the_draft_node(
     out = tmp_path / "out.json"
     peers = ",".join(agent.address for agent in idle_agents[:2])
     options = ["--drafter", "bundled", "--drafter", "recall", "--drafter", "ngram", "--max-new-tokens", "16"]
-    ask = ["generate", "--peers", peers, "--prompt", PROMPT, *options, "--check", "--json", str(out)]
+    place = ["--model", "bundled", "--peers", peers]
+    ask = ["generate", *place, "--prompt", PROMPT, *options, "--check", "--json", str(out)]
     assert run(ask) == 0
     assert "identical to the plain model's" in capsys.readouterr().err
     with Client(idle_agents[0].address) as client:
@@ -199,7 +212,8 @@ def test_a_pipeline_is_freed_before_it_is_made_anew(
 ) -> None:
     first, second = (agent.address for agent in idle_agents[:2])
     assemble(PipelineSpec(draft_node=first, stages=(second,)), lambda *_: None)
-    ask = ["generate", "--peers", f"{first},{second}", "--prompt", PROMPT, "--max-new-tokens", "4"]
+    place = ["--model", "bundled", "--peers", f"{first},{second}"]
+    ask = ["generate", *place, "--prompt", PROMPT, "--max-new-tokens", "4"]
     assert run(ask) == 1, "another drafter is another pipeline, and this one is alive"
     assert "release" in capsys.readouterr().err
     assert run(["release", f"{first},{second}"]) == 0

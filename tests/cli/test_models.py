@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from flowedge.device.disk_cache.limits import CacheLimits
 from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.model_source import BUNDLED_PATH
 from flowedge.weights.checkpoint_opener import open_cached
 from flowedge.weights.known_models import KnownModels
+from tests.support.processes import agents
 
 
 @pytest.fixture
@@ -57,16 +60,46 @@ def test_a_model_is_pulled_listed_checked_and_dropped(
     assert int(str(model["total_bytes"])) - int(str(model["here_bytes"])) == manifest.tensors[0].bytes
     assert run(["models", "pull", "bundled"]) == 0 and damaged.exists()
 
-    assert run(["models", "rm", name[:15]]) == 0
+    assert run(["models", "list", "--local"]) == 0
+    assert "bundled" in capsys.readouterr().out
+    assert run(["models", "verify", "bundled"]) == 0
+    assert run(["models", "rm", "bundled"]) == 0
     assert listed(capsys) == [] and not list(store)
+
+
+def test_of_several_models_of_a_name_the_hash_tells_which(
+    cache: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        model = tmp_path / str(number) / "mine"
+        shutil.copytree(BUNDLED_PATH / "model", model)
+        (model / "chat_template.jinja").write_text(f"{{{{ messages[0].content }}}} {number}")
+        assert run(["models", "pull", str(model)]) == 0
+    hashes = {f"sha256:{str(model['id'])[:12]}" for model in listed(capsys)}
+    assert run(["models", "rm", "mine"]) == 2
+    error = capsys.readouterr().err
+    assert "2 cached models are called mine: give one of" in error and all(each in error for each in hashes)
+    for each in hashes:
+        assert run(["models", "rm", each]) == 0
+    assert listed(capsys) == []
+
+
+def test_models_of_agents_are_on_devices_with_names(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert run(["models", "pull", "bundled"]) == 0
+    capsys.readouterr()
+    with agents(["kitchen"]) as (kitchen,):  # with this cache
+        monkeypatch.setenv("FLOWEDGE_CACHE_DIR", str(tmp_path / "empty"))
+        assert run(["models", "list", "--peers", kitchen.address, "--json"]) == 0
+    assert [model["device"] for model in json.loads(capsys.readouterr().out)] == ["kitchen"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["rm", "sha256:12345678"], "matches none of the models"),
-        (["rm", "sha256:12"], "8 digits"),
-        (["verify", "sha256:12345678"], "matches none of the models"),
+        (["rm", "sha256:12345678"], "no cached model is called sha256:12345678; the cache has no model"),
+        (["verify", "g.gguf"], "no cached model is called g.gguf"),
         (["pull", "sha256:12345678", "--from", "127.0.0.1:1"], "matches 0 of the models that 1 agents have"),
         (["pull", "/nowhere"], "no such directory"),
         (["pull", "owner/name"], "downloads from the hub are not allowed"),

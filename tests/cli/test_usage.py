@@ -13,7 +13,7 @@ from flowedge_testbed.bench_command import DraftNoise
 from tests.support.commands import run_command
 from tests.support.processes import CLI
 
-HI = ["generate", "--prompt", "Hi", "--stages", "2"]
+HI = ["generate", "--model", "bundled", "--prompt", "Hi", "--stages", "2"]
 
 
 def joined(*drafters: str) -> list[str]:
@@ -64,10 +64,13 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*HI, *joined("ngram", "recall")], "recall corrects an EAGLE head"),
         ([*HI, "--strategy", "pipespec", "--middle", "/missing/small"], "--middle /missing/small"),
         (
-            ["generate", "--prompt", "Hi", "--peers", "a:1,b:1", "--split", "5,3"],
+            ["generate", "--model", "bundled", "--prompt", "Hi", "--peers", "a:1,b:1", "--split", "5,3"],
             "for 2 stages, but there are 1",
         ),
-        (["generate", "--prompt", "Hi", "--peers", "a:1,b:1", "--split", "7"], "adds up to 7 layers"),
+        (
+            ["generate", "--model", "bundled", "--prompt", "Hi", "--peers", "a:1,b:1", "--split", "7"],
+            "adds up to 7 layers",
+        ),
         ([*HI, *joined("bundled", "ngram", "ngram")], "not joined with itself"),
         ([*HI, *joined("none", "ngram")], "none cannot be joined"),
         ([*HI, "--json", "/missing/folder/out.json"], "/missing/folder/out.json: its folder does not exist"),
@@ -83,7 +86,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["devices", "--peers", "a,b"], "host:port"),
         (["agent", "--port", "70000"], "--port"),
         (["agent", "--host", "board.example"], "IP address"),
-        (["release", "nowhere"], "host:port"),
+        (["release", ","], "names no device"),
     ],
 )
 def test_wrong_usage(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,7 +252,7 @@ def test_the_machine_that_made_the_cluster_is_a_board_and_a_refusal_names_its_re
     assert "holds the identity of laptop (draft-node)" in laptop.says("join", "-", text=token, status=2)
     assert len(Identities.open(laptop.state).stores) == 2
 
-    prompt = ["--prompt", "Hello", "--max-new-tokens", "4", "--drafter", "ngram"]
+    prompt = ["--prompt", "Hello", "--max-new-tokens", "4", "--model", "bundled", "--drafter", "ngram"]
     with members([laptop.state, board.state]) as agents:
         peers = ",".join(agent.address for agent in agents)
         listed = json.loads(laptop.says("devices", "--peers", peers, "--json"))

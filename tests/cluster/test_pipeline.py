@@ -30,7 +30,14 @@ def test_output_over_mutual_tls_is_the_plain_models(
     with members(states) as running:
         peers = ",".join(agent.address for agent in running)
         options = ["--temperature", "0.7", "--seed", "5", "--max-new-tokens", "12", "--check"]
-        prompt = ["--prompt", "Tell me a story about a lamp.", "--cluster-dir", str(client)]
-        assert run(["generate", "--peers", peers, *prompt, *options]) == 0
+        prompt = [
+            "--model",
+            "bundled",
+            "--prompt",
+            "Tell me a story about a lamp.",
+            "--cluster-dir",
+            str(client),
+        ]
+        assert run(["generate", "--model", "bundled", "--peers", peers, *prompt, *options]) == 0
         assert "check: the output is identical to the plain model's" in capsys.readouterr().err
         assert not any("refused" in line or "Handshake failed" in line for a in running for line in a.lines)

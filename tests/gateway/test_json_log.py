@@ -63,7 +63,7 @@ def test_a_start_that_fails(peer: bool) -> None:
 
 @pytest.mark.proof
 def test_the_start_of_agents_is_told() -> None:
-    gateway = GatewayProcess("--stages", "1", "--log-format", "json")
+    gateway = GatewayProcess("--model", "bundled", "--stages", "1", "--log-format", "json")
     with running(gateway):
         told = json.loads(gateway.line("starting a draft node and 1 stage"))
     assert (told["level"], told["logger"]) == ("info", "flowedge.cli")

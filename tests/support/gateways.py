@@ -54,6 +54,8 @@ class GatewayProcess(FlowEdgeProcess, ServedGateway):
         """
         self.state = tempfile.TemporaryDirectory(prefix="flowedge-gateway-")
         place = ["--peers", ",".join(peers)] if peers else []
+        if len(peers) > 1 and "--model" not in options:  # the pipeline may have to be set up
+            place += ["--model", "bundled"]
         super().__init__(
             *("serve", "--listen", listen, "--config", os.devnull, "--exit-with-parent", *place, *options),
             environment={

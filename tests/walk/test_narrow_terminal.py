@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support.terminal import run_in_terminal
 
 COLUMNS = 60
+GENERATE = ("generate", "--model", "bundled", "--stages", "2")
 
 
 def shown(home: Path, *arguments: str) -> str:
@@ -23,7 +24,7 @@ def test_the_overview_names_the_first_commands(tmp_path: Path) -> None:
     overview = shown(tmp_path)
     assert 5 <= len(overview.splitlines()) <= 14
     assert "flowedge demo" in overview
-    assert "flowedge generate" in overview
+    assert "flowedge chat" in overview
     assert "--help" in overview
 
 
@@ -36,9 +37,7 @@ def test_help_names_each_option_whole_and_cuts_nothing(tmp_path: Path) -> None:
 
 
 def test_an_answer_and_its_table_fit(tmp_path: Path) -> None:
-    text = shown(
-        tmp_path, "generate", "--stages", "2", "--max-new-tokens", "8", "--prompt", "Hello", "--check"
-    )
+    text = shown(tmp_path, *GENERATE, "--max-new-tokens", "8", "--prompt", "Hello", "--check")
     assert "identical" in text
     devices = re.findall(r"^local-[0-9a-f]{6}-(d0|v1|v2) +[0-9]+%", text, re.MULTILINE)
     assert devices == ["d0", "v1", "v2"], text

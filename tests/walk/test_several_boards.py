@@ -41,7 +41,7 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
     here, there, then = "**Several boards.**", "and on each board", "From any machine of the network:"
     init, serve, leader = commands(README, here, there)
     join, agent = commands(README, there, then)
-    devices, doctor, generate, chat, add, gateway = commands(README, then, "The first idle agent")
+    devices, doctor, use, generate, chat, add, gateway = commands(README, then, "The first idle agent")
     laptop.works(init)
     with ExitStack() as running:
         running.enter_context(laptop.running(serve.removesuffix(" &"), "listening on"))
@@ -59,7 +59,9 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
         assert max(len(shown.rstrip()) for shown in on_narrow.splitlines()) <= NARROW, on_narrow
         found = laptop.run(doctor)
         assert "error" not in found.out.lower(), found
-        assert laptop.works(f"{generate} --max-new-tokens 8").out.strip()
+        assert "runs bundled, drafter bundled, on 1 stage" in laptop.works(use).out
+        answered = laptop.works(f"{generate} --max-new-tokens 8")
+        assert answered.out.strip() and "has the pipeline of bundled ready" in answered.err
         assert laptop.works(chat, typed="Hello\n").out.strip()
         refused = laptop.run(gateway)
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused

@@ -12,8 +12,9 @@ import pytest
 
 from tests.walk.commands import EndedCommand, UserHome
 
-HERE = ("generate", "--stages", "2", "--prompt", "Hi")
-NGRAM = (*HERE, "--drafter", "ngram")
+ALONE = ("generate", "--stages", "2", "--prompt", "Hi")
+HERE = (*ALONE, "--model", "bundled")
+NGRAM = (*ALONE, "--drafter", "ngram")
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,17 @@ WRONG = [
     # The gateway and the chat.
     WrongInput(
         "port in use",
-        ("serve", "--stages", "2", "--listen", "SERVER"),
+        ("serve", "--model", "bundled", "--stages", "2", "--listen", "SERVER"),
         ("in use", "another port", "--listen"),
         (1,),
     ),
     WrongInput(
         "gateway for all",
-        ("serve", "--stages", "2", "--listen", "0.0.0.0:8000"),
+        ("serve", "--model", "bundled", "--stages", "2", "--listen", "0.0.0.0:8000"),
         ("beyond loopback", "flowedge serve keys add", "--no-keys"),
     ),
     WrongInput("address of a gateway", ("serve", "--listen", "8000"), ("8000", "ADDRESS:PORT")),
-    WrongInput("gateway stages", ("serve", "--stages", "9"), ("9 stages", "8")),
+    WrongInput("gateway stages", ("serve", "--model", "bundled", "--stages", "9"), ("9 stages", "8")),
     WrongInput("pipelines file", ("serve", "--pipelines", "missing.toml"), ("missing.toml", "no file")),
     WrongInput("pipelines of bytes", ("serve", "--pipelines", "latin.toml"), ("latin.toml", "UTF-8")),
     WrongInput(
@@ -89,7 +90,7 @@ WRONG = [
     # Types, names and files.
     WrongInput("misspelt option", (*HERE, "--temprature", "1"), ("--temprature", "--temperature")),
     WrongInput("misspelt command", ("generat",), ("generat", "generate")),
-    WrongInput("bytes in a prompt", (*HERE[:-1], b"caf\xe9"), ("--prompt", "UTF-8")),
+    WrongInput("bytes in a prompt", (*ALONE[:-1], b"caf\xe9"), ("--prompt", "UTF-8")),
     WrongInput("bytes in a file", ("generate", "--prompts", "latin.jsonl"), ("latin.jsonl", "UTF-8")),
     WrongInput("no prompts file", ("generate", "--prompts", "missing.jsonl"), ("missing.jsonl",)),
     WrongInput("config of bytes", ("agent", "--config", "latin.toml"), ("latin.toml", "UTF-8", "save")),

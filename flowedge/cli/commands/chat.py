@@ -32,7 +32,10 @@ _RETRIES = 5  # of a message for which there was no room
 @with_setting_options
 def chat(
     *,
-    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, only=("model", "tokenizer", "drafter", "quant"))],
+    pipeline: Annotated[
+        Typed,
+        OptionsOf(PipelineConfig, only=("model", "tokenizer", "drafter", "quant"), defaults={"model": ""}),
+    ],
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this chat."),
@@ -60,15 +63,14 @@ def chat(
     """Chat with a model; agents are started here if the network has none.
 
     The text streams as it is generated, and is shorter where the context is full. /help shows the commands.
-    Where standard input is no terminal, each of its lines is a message. Without --stages and --peers, the
-    agents found on the network are used.
+    Where standard input is no terminal, each of its lines is a message. Without --model, the pipeline that
+    runs on the network is used, of whatever model it is.
     """
     from flowedge.cli.answers import fitting_options
     from flowedge.cli.chat.input import is_terminal
     from flowedge.cli.chat.talk import LiveLine, Talk
-    from flowedge.cli.pipelines.hub_models import download_models
+    from flowedge.cli.pipelines.model_choice import Preparation
     from flowedge.cli.pipelines.opening import open_or_start
-    from flowedge.cli.pipelines.preflight import Preflight
     from flowedge.cli.pipelines.request import requested_pipeline
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.cli.trust import choose_credentials
@@ -83,18 +85,17 @@ def chat(
     agents = None if peers is None else tuple(split_peers(peers))
     request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, wait_s=wait)
     screen = AnswerScreen(quiet=quiet)
-    Preflight(request, chosen, (), check=False).run()
     if load is not None:
         read_conversation(load)  # before anything is started
-    download_models(request, screen.progress, check=False, quiet=quiet)
+    preparation = Preparation(screen.progress, screen.note, chosen, quiet=quiet)
+    preparation.run(request)
     choose_credentials(cluster_dir, insecure)
     with (
         screen.transfers() as transfers,
-        open_or_start(request, screen.progress, transfers) as planned,
+        open_or_start(request, screen.progress, preparation.with_model, transfers) as planned,
         Client(planned.draft_node, timeout_s=timeout, retries=_RETRIES) as client,
     ):
-        if request.is_made_already:
-            chosen = fitting_options(chosen, client.describe())
+        chosen = fitting_options(chosen, client.describe())
         conversation = client.conversation(keeps_partial=True, options=chosen)
         if load is not None:
             conversation.load(load)

@@ -20,8 +20,8 @@ DEFAULT_PROMPTS = (
 )
 
 NEXT = (
-    "chat with it here: flowedge chat",
-    "or in a browser: flowedge serve --stages 4, then http://127.0.0.1:8000/",
+    "chat with it here: flowedge chat --model bundled",
+    "or in a browser: flowedge serve --stages 4 --model bundled, then http://127.0.0.1:8000/",
 )
 
 
@@ -35,7 +35,7 @@ def demo(
     """Show a pipeline on this machine: agents that find each other, answers, and their check."""
     from flowedge.agent.local_cluster import LocalCluster
     from flowedge.cli.answers import answer_all
-    from flowedge.cli.pipelines.preflight import Preflight
+    from flowedge.cli.pipelines.model_choice import Preparation
     from flowedge.cli.pipelines.request import PipelineRequest
     from flowedge.cli.screens.answer_screen import AnswerScreen
     from flowedge.core.generate_options import GenerateOptions
@@ -44,9 +44,10 @@ def demo(
 
     screen = AnswerScreen()
     options = GenerateOptions(max_new_tokens=max_new_tokens)
-    asked = PipelineRequest(drafter=BUNDLED, stages=stages)
+    asked = PipelineRequest(model=BUNDLED, drafter=BUNDLED, stages=stages)
     prompts = DEFAULT_PROMPTS if prompt is None else (checked_utf8(prompt, "--prompt"),)
-    Preflight(asked, options, prompts, check=True).run()
+    preparation = Preparation(screen.progress, screen.note, options, prompts, check=True)
+    preparation.run(asked)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     group = secrets.token_hex(3)  # so that other commands do not find these agents
     with LocalCluster(stages, name="demo", group=group) as cluster:
@@ -58,6 +59,6 @@ def demo(
             raise DeadlineError(f"zeroconf did not find {', '.join(missing)} within 10 s")
         screen.progress("this machine", f"found by zeroconf: {', '.join(addresses)}")
         request = asked.changed(stages=None, peers=tuple(addresses[name] for name in names))
-        answer_all(prompts, request, options, screen, check=True)
+        answer_all(request, preparation, screen)
     for line in NEXT:
         screen.note(line)

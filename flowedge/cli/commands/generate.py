@@ -46,7 +46,7 @@ OF_PROGRAMS = (
 @with_setting_options
 def generate(
     *,
-    pipeline: Annotated[Typed, OptionsOf(PipelineConfig)],
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, defaults={"model": ""})],
     stages: Annotated[
         int | None,
         typer.Option(min=1, help="Start a draft node and N stages on this machine, for this run."),
@@ -107,14 +107,14 @@ def generate(
 ) -> None:
     """Answer prompts; the text streams as it is generated.
 
-    Without --stages and --peers, the agents found on the network are used.
+    Without --model, the pipeline that runs on the network is used, of whatever model it is. Without --stages
+    and --peers, a new one is set up on the idle agents of the network.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 an answer differs from the plain model's by more than
     rounding explains.
     """
     from flowedge.cli.answers import ANSWER_S, answer_all
-    from flowedge.cli.pipelines.hub_models import download_models
-    from flowedge.cli.pipelines.preflight import Preflight
+    from flowedge.cli.pipelines.model_choice import Preparation
     from flowedge.cli.pipelines.request import requested_pipeline
     from flowedge.cli.prompts import PromptSources
     from flowedge.cli.screens.answer_screen import AnswerScreen
@@ -145,21 +145,16 @@ def generate(
         limit_s=timeout,
     )
     screen = AnswerScreen(quiet=quiet)
-    preflight = Preflight(request, asked, questions, check=check, json_file=json_file)
-    preflight.run()
-    if download_models(request, screen.progress, check=check, quiet=quiet):
-        preflight.run()  # the files that have come tell more
+    preparation = Preparation(screen.progress, screen.note, asked, questions, check, json_file, quiet)
+    preparation.run(request)
     with errors_only() if quiet else nullcontext():
         choose_credentials(cluster_dir, insecure)
         if drafting.notice and not request.is_made_already:
             screen.note(drafting.notice)
         answer_all(
-            questions,
             request,
-            asked,
+            preparation,
             screen,
-            check=check,
-            json_file=json_file,
             timeout_s=ANSWER_S if timeout is None else timeout,
             concurrency=concurrency,
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
 from flowedge.cli.output import say, say_json, warn
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import CheckpointError, FlowEdgeError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.core.plain_text import counted
 
@@ -33,7 +34,7 @@ CacheGib = Annotated[
     float | None,
     typer.Option(min=0, metavar="GIB", help="Maximum size of the cache. Default: FLOWEDGE_CACHE_GIB or 16."),
 ]
-Model = Annotated[str, typer.Argument(help="sha256:HASH of a listed model; 8 digits of the hash are enough.")]
+NAME_HELP = "Name of a listed model, or sha256:HASH, of which 8 digits are enough."
 
 
 @models.callback()
@@ -48,23 +49,30 @@ def list_models(
     insecure: Insecure = False,
 ) -> None:
     """List the models in the cache of this device and of the agents on the network."""
-    from flowedge.cli.trust import choose_credentials
-    from flowedge.weights.inventory import ask_all, local_models
+    if context.invoked_subcommand is None:
+        _list(
+            peers,
+            timeout,
+            cache_dir,
+            local=local,
+            as_json=as_json,
+            cluster_dir=cluster_dir,
+            insecure=insecure,
+        )
 
-    if context.invoked_subcommand is not None:
-        return
-    choose_credentials(cluster_dir, insecure)
-    addresses = [] if local else _agents(peers, timeout)
-    held, problems = asyncio.run(ask_all(addresses))
-    held = [*local_models(_cache(cache_dir)), *held]
-    for problem in problems:
-        warn(f"flowedge: {problem}")
-    if as_json:
-        say_json([dataclasses.asdict(model) for model in held])
-    elif held:
-        _print(held)
-    else:
-        warn("No models are cached on this device or on the agents that answered.")
+
+@models.command("list")
+def list_command(
+    peers: AskPeers = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to search for agents.")] = 2.0,
+    local: Annotated[bool, typer.Option("--local", help="List this device's cache only.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
+) -> None:
+    """List the models in the cache of this device and of the agents on the network, as without a command."""
+    _list(peers, timeout, cache_dir, local=local, as_json=as_json, cluster_dir=cluster_dir, insecure=insecure)
 
 
 @models.command()
@@ -101,7 +109,7 @@ def pull(
     local_weights = _cache(cache_dir, cache_gib)
     with transfer_bars() as show:
         if is_reference(model):
-            model_id = asyncio.run(pull_model(local_weights, model, _agents(peers, timeout), show))
+            model_id = asyncio.run(pull_model(local_weights, model, list(_agents(peers, timeout)), show))
         else:
             from flowedge.weights.importing import import_model
 
@@ -114,7 +122,9 @@ def pull(
 
 
 @models.command()
-def rm(model: Model, cache_dir: CacheDir = None) -> None:
+def rm(
+    model: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)], cache_dir: CacheDir = None
+) -> None:
     """Delete a model from the cache, except tensors that are in use or shared with another model."""
     from flowedge.weights.inventory import remove_model
 
@@ -125,7 +135,7 @@ def rm(model: Model, cache_dir: CacheDir = None) -> None:
 @models.command()
 def verify(
     model: Annotated[
-        str | None, typer.Argument(help="sha256:HASH; 8 digits of the hash are enough. Default: all models.")
+        str | None, typer.Argument(metavar="NAME", help=f"{NAME_HELP} Default: all models.")
     ] = None,
     cache_dir: CacheDir = None,
 ) -> None:
@@ -141,6 +151,33 @@ def verify(
     warn(f"{counted(good, 'object')}: no damage found")
 
 
+def _list(
+    peers: str | None,
+    timeout: float,
+    cache_dir: str | None,
+    *,
+    local: bool,
+    as_json: bool,
+    cluster_dir: Path | None,
+    insecure: bool,
+) -> None:
+    from flowedge.cli.trust import choose_credentials
+    from flowedge.weights.inventory import ask_all, local_models
+
+    choose_credentials(cluster_dir, insecure)
+    agents = {} if local else _agents(peers, timeout)
+    held, problems = asyncio.run(ask_all(list(agents), agents))
+    held = [*local_models(_cache(cache_dir)), *held]
+    for problem in problems:
+        warn(f"flowedge: {problem}")
+    if as_json:
+        say_json([dataclasses.asdict(model) for model in held])
+    elif held:
+        _print(held)
+    else:
+        warn("No models are cached on this device or on the agents that answered.")
+
+
 def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeights:
     """The weights of this device. The command goes on with the rights of the cache's owner."""
     from flowedge.device.disk_cache.limits import CacheLimits
@@ -151,22 +188,36 @@ def _cache(cache_dir: str | None, cache_gib: float | None = None) -> LocalWeight
     return LocalWeights.configured(cache_dir, cache_gib)
 
 
-def _agents(peers: str | None, timeout: float) -> list[str]:
-    """Return the addresses of the agents to ask: those of `peers`, or those that are found."""
+def _agents(peers: str | None, timeout: float) -> dict[str, str]:
+    """Return the agents to ask, those of `peers` or those that are found: their names by address.
+
+    An agent that is named by its address alone is asked for its name.
+    """
     from flowedge.agent.config_loading import load_config
     from flowedge.cluster.process import current
     from flowedge.discovery.discovery import discover
 
     if peers is not None:
-        return list(split_peers(peers))
+        return {address: _name_at(address) for address in split_peers(peers)}
     settings = load_config().config.discovery
     devices = asyncio.run(discover(timeout, settings=settings))
-    found = [
-        device.address
+    found = {
+        device.address: device.name
         for device in devices
         if not device.mismatch and current().foreign(device.name, device.cluster) is None
-    ]
-    return list(dict.fromkeys([*settings.peers, *found]))
+    }
+    return {address: _name_at(address) for address in settings.peers if address not in found} | found
+
+
+def _name_at(address: str) -> str:
+    from flowedge.cli.pipelines.planned_pipeline import describe
+    from flowedge.client.announced import errors_of_answer
+
+    try:
+        with errors_of_answer(address):
+            return describe(address).name
+    except FlowEdgeError:  # which the question for its models meets as well, and tells
+        return address
 
 
 def _print(held: list[HeldModel]) -> None:

@@ -78,7 +78,7 @@ KeysFile = Annotated[
 def serve_pipelines(
     context: typer.Context,
     *,
-    pipeline: Annotated[Typed, OptionsOf(PipelineConfig)],
+    pipeline: Annotated[Typed, OptionsOf(PipelineConfig, defaults={"model": ""})],
     stages: Annotated[
         int | None, typer.Option(min=1, help="Start a draft node and N stages on this machine.")
     ] = None,
@@ -107,8 +107,9 @@ def serve_pipelines(
 ) -> None:
     """Serve a pipeline over HTTP: OpenAI's API, and a page for browsers.
 
-    Without --stages, --peers and --pipelines, the agents found on the network are used: a pipeline of the
-    model that is ready, or else idle agents.
+    Without --model, the pipeline that runs on the network is served, of whatever model it is. With --model
+    and without --stages, --peers and --pipelines, a pipeline of that model that is ready, or else idle
+    agents.
 
     Flags take precedence over environment variables (FLOWEDGE_SERVE_HTTP__LISTEN), and those over the
     configuration file.

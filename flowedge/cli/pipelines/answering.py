@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from flowedge.agent.config_loading import load_config
-from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError
-from flowedge.client import Client, Device
+from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError, describe
+from flowedge.client import Device
 from flowedge.client.announced import AnnouncedReply, ask_announced, errors_of_answer
 from flowedge.client.device import IDLE
 from flowedge.cluster.process import current
@@ -122,9 +122,3 @@ def _reachable(answers: dict[str, Device], least: int) -> dict[str, Device]:
     if len(networked) >= least:
         return networked
     return {address: device for address, device in answers.items() if is_loopback(address)}
-
-
-def describe(address: str, name: str | None = None) -> Device:
-    """Ask the agent at an address what it is; if `name` is given, its certificate must have that name."""
-    with Client(address, name=name) as client:
-        return client.describe()

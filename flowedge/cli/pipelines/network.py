@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from flowedge.agent.config_loading import load_config
 from flowedge.cli.pipelines.answering import ask_all, split_idle
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
-from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline
+from flowedge.cli.pipelines.model_choice import model_label
+from flowedge.cli.pipelines.planned_pipeline import PlannedPipeline, await_pipeline
 from flowedge.cli.pipelines.request import PipelineRequest, split_text
 from flowedge.client import Device
 from flowedge.client.aio import AsyncClient
@@ -36,8 +38,13 @@ def remember(draft_node: str, device: Device) -> None:
     last_draft_nodes().remember(KnownDraftNode(device.name, device.id, draft_node))
 
 
-def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipeline:
+def plan_on_network(
+    request: PipelineRequest, report: OnProgress, with_model: Callable[[PipelineRequest], PipelineRequest]
+) -> PlannedPipeline:
     """Plan a pipeline on agents of the network; the draft node that answered last is asked during the search.
+
+    Args:
+        with_model: completes a request without a model, if no pipeline that runs serves it.
 
     Raises:
         AccessError: when no idle agent may be a draft node, or all agents belong to other clusters.
@@ -53,14 +60,25 @@ def plan_on_network(request: PipelineRequest, report: OnProgress) -> PlannedPipe
     for address, device in devices.items():
         if request.is_served_by(address, device):
             return _ready(request, address, device, report)
-    return _of_idle(request, devices, report)
+    for address, device in devices.items():
+        if device.not_ready and not request.model:
+            if request.wait_s is None:  # the caller waits by itself
+                return PlannedPipeline(address, request, None, ready=True, found=device)
+            told = await_pipeline(address, device, request.wait_s, report)
+            if request.is_served_by(address, told):
+                return _ready(request, address, told, report)
+    return plan_on_idle(request, devices, report, with_model)
 
 
 def _ready(request: PipelineRequest, address: str, device: Device, report: OnProgress) -> PlannedPipeline:
-    report(device.name, "has the pipeline ready")
+    report(device.name, f"has the pipeline of {model_label(device.model)} ready")
+    assert device.config is not None, "a draft node tells the settings of its pipeline"
+    complete = request.completed_by(device.config)
+    if not request.model:  # which may change while the command runs
+        return PlannedPipeline(address, complete, None, ready=True, found=device)
     middles = tuple(middle for _, middle in device.middles)
-    spec = request.spec(address, (*device.stage_addresses, *middles))
-    return PlannedPipeline(address, spec, ready=True, found=device)
+    spec = complete.spec(address, (*device.stage_addresses, *middles))
+    return PlannedPipeline(address, complete, spec, ready=True, found=device)
 
 
 async def _search(
@@ -98,17 +116,29 @@ async def _ask_known(request: PipelineRequest, known: KnownDraftNode | None) -> 
         return None
 
 
-def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnProgress) -> PlannedPipeline:
-    """Plan a new pipeline on the idle ones of these devices."""
+def plan_on_idle(
+    request: PipelineRequest,
+    devices: dict[str, Device],
+    report: OnProgress,
+    with_model: Callable[[PipelineRequest], PipelineRequest],
+) -> PlannedPipeline:
+    """Plan a new pipeline on the idle ones of these devices, the first of which is to be the draft node.
+
+    Raises:
+        AccessError: when no idle agent may be a draft node.
+        BadRequestError: when there are fewer idle agents than the split has stages.
+        FlowEdgeError: when there are too few idle agents.
+    """
     needed = 2 + len(request.middles)
     idle, busy = split_idle(devices)
     if len(idle) < needed:
-        besides = f", besides {busy}; free those with flowedge release HOST:PORT,..." if busy else ""
+        besides = f", besides {busy}{_advice(request, devices)}" if busy else ""
         beside = f", and one for each of {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
             f"a pipeline needs {needed} idle agents or more, for a draft node and a stage{beside}; "
             f"{len(idle)} found{besides}"
         )
+    request = with_model(request)
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
     stages, middles = others[:last], others[last:]
@@ -121,7 +151,17 @@ def _of_idle(request: PipelineRequest, devices: dict[str, Device], report: OnPro
     stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
     wanted_pipeline = request.spec(draft_node, (*stages, *middles))
-    return PlannedPipeline(draft_node, wanted_pipeline, ready=False, found=devices[draft_node])
+    return PlannedPipeline(draft_node, request, wanted_pipeline, ready=False, found=devices[draft_node])
+
+
+def _advice(request: PipelineRequest, devices: dict[str, Device]) -> str:
+    """Return how to get at the devices of a pipeline that runs and is not what was asked for."""
+    running = [device for device in devices.values() if device.stage_addresses]
+    if not running:
+        return "; free them with flowedge release NAME"
+    there = ", ".join(f"{model_label(device.model)} on {device.name}" for device in running)
+    use = f"flowedge use {request.model or 'MODEL'}"
+    return f"; {there} is running: leave --model and its settings out to ask that, or change it with {use}"
 
 
 def _leader_first(idle: list[str], devices: dict[str, Device]) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.pipelines.planned_pipeline import NoAgentFoundError, PlannedPipeline
+from flowedge.cli.pipelines.model_choice import model_label
+from flowedge.cli.pipelines.planned_pipeline import (
+    NoAgentFoundError,
+    PlannedPipeline,
+    await_pipeline,
+    describe,
+)
 from flowedge.cli.pipelines.request import PipelineRequest, split_text
-from flowedge.client import Client
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import counted
@@ -17,21 +21,27 @@ from flowedge.weights.fetch.progress import OnTransfer
 
 LOCAL_STAGES = 4  # that are started where the network has no agent
 
+WithModel = Callable[[PipelineRequest], PipelineRequest]
+"""Completes a request that names no model, when a new pipeline is needed (see Preparation.with_model)."""
+
 
 @contextmanager
 def open_planned(
     request: PipelineRequest,
     report: OnProgress,
+    with_model: WithModel,
     on_transfer: OnTransfer = lambda *_: None,
     *,
     keeps_up: bool = True,
 ) -> Iterator[PlannedPipeline]:
     """Yield a pipeline, which is ready then; agents started here end with the context.
 
-    An agent that was started here is started again when it ends.
+    A request without a model is served by the pipeline that runs, of whatever model. An agent that was
+    started here is started again when it ends.
 
     Args:
         report: called with what each device is doing.
+        with_model: completes a request without a model, if a new pipeline is needed.
         on_transfer: called while a device fetches weights.
         keeps_up: whether the pipeline of agents that were started again is set up again here; not for a
             caller that does that.
@@ -39,20 +49,19 @@ def open_planned(
     cluster: LocalCluster | None = None
     with ExitStack() as started:
         if request.stages is not None:
-            cluster = LocalCluster(request.stages, middles=len(request.middles))
+            stages, request = request.stages, with_model(request)
+            cluster = LocalCluster(stages, middles=len(request.middles))
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-            report(
-                "this machine", f"starting a draft node and {counted(request.stages, 'stage agent')}{beside}"
-            )
+            report("this machine", f"starting a draft node and {counted(stages, 'stage agent')}{beside}")
             started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
-            planned = PlannedPipeline(address, request.spec(address, tuple(others)), ready=False)
+            planned = PlannedPipeline(address, request, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
-            planned = _on_peers(request, request.peers, report)
+            planned = _on_peers(request, request.peers, report, with_model)
         else:
             from flowedge.cli.pipelines.network import plan_on_network  # noqa: PLC0415 (only a search needs it)
 
-            planned = plan_on_network(request, report)
+            planned = plan_on_network(request, report, with_model)
         if planned.spec is not None and not planned.ready:
             assemble(planned.spec, report, on_transfer=on_transfer, limit_s=request.limit_s)
         if cluster is not None:
@@ -69,17 +78,16 @@ def _in_silence(device: str, text: str) -> None:
     """Report nothing: the pipeline is set up again while a person reads or writes something else."""
 
 
-def _on_peers(request: PipelineRequest, peers: tuple[str, ...], report: OnProgress) -> PlannedPipeline:
+def _on_peers(
+    request: PipelineRequest, peers: tuple[str, ...], report: OnProgress, with_model: WithModel
+) -> PlannedPipeline:
     """Plan the pipeline of named agents; wait for a draft node that sets its pipeline up by itself."""
-    with Client(peers[0]) as client:
-        device = client.describe()
-        if device.not_ready and request.wait_s is None:  # the caller waits by itself
-            wanted = None if request.is_made_already else request.spec(peers[0], peers[1:])
-            return PlannedPipeline(peers[0], wanted, ready=True)
-        if device.not_ready and request.wait_s:
-            report(device.name, f"waiting for its pipeline, {request.wait_s:g} s at most (--wait)")
-            client.await_ready(request.wait_s, partial(report, device.name))
-            device = client.describe()
+    device = describe(peers[0])
+    if device.not_ready and request.wait_s is None:  # the caller waits by itself
+        wanted = None if request.is_made_already else with_model(request).spec(peers[0], peers[1:])
+        return PlannedPipeline(peers[0], request, wanted, ready=True)
+    if device.not_ready and request.wait_s:
+        device = await_pipeline(peers[0], device, request.wait_s, report)
     if len(peers) == 1:
         if not device.stage_addresses:
             raise BadRequestError(
@@ -92,21 +100,32 @@ def _on_peers(request: PipelineRequest, peers: tuple[str, ...], report: OnProgre
                 f"--split {split_text(request.split)}: the pipeline of {peers[0]} has the split {layers}; "
                 "name its stages after it in --peers for another pipeline"
             )
-        return PlannedPipeline(peers[0], None, ready=True)
-    wanted = request.spec(peers[0], peers[1:])
-    return PlannedPipeline(peers[0], wanted, ready=wanted.is_served_by(device))
+        if not request.model:
+            report(device.name, f"has the pipeline of {model_label(device.model)} ready")
+        complete = request if device.config is None else request.completed_by(device.config)
+        return PlannedPipeline(peers[0], complete, None, ready=True)
+    if device.config is not None and request.is_served_by(peers[0], device):
+        complete = request.completed_by(device.config)
+        wanted = complete.spec(peers[0], peers[1:])
+        if wanted.is_served_by(device):
+            return PlannedPipeline(peers[0], complete, wanted, ready=True)
+    request = with_model(request)
+    return PlannedPipeline(peers[0], request, request.spec(peers[0], peers[1:]), ready=False)
 
 
 @contextmanager
 def open_or_start(
-    request: PipelineRequest, report: OnProgress, on_transfer: OnTransfer = lambda *_: None
+    request: PipelineRequest,
+    report: OnProgress,
+    with_model: WithModel,
+    on_transfer: OnTransfer = lambda *_: None,
 ) -> Iterator[PlannedPipeline]:
     """Yield what `open_planned` yields; agents are started here if none is found on the network."""
     with ExitStack() as opened:
         try:
-            planned = opened.enter_context(open_planned(request, report, on_transfer))
+            planned = opened.enter_context(open_planned(request, report, with_model, on_transfer))
         except NoAgentFoundError:
             report("the network", "has no agent that answers, so agents are started here for this run")
             local = request.changed(stages=LOCAL_STAGES)
-            planned = opened.enter_context(open_planned(local, report, on_transfer))
+            planned = opened.enter_context(open_planned(local, report, with_model, on_transfer))
         yield planned

@@ -68,6 +68,9 @@ class Preflight:
         if request.is_made_already and not self.check:
             return  # the draft node has its model, whatever --model says
         agents_here = request.stages is not None
+        if not request.model:  # that of a pipeline which runs, or of the user's answer
+            self._check_drafters(None, needed=agents_here)
+            return
         target = _find_target(request.model, needed=agents_here or self.check)
         header = None if target is None else read_header(target, request.model)
         for middle in request.middles:

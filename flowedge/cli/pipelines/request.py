@@ -10,13 +10,14 @@ from flowedge.cli.options import WAIT_S, DraftingChoice, local_path
 from flowedge.client import Device
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
-from flowedge.core.pipeline_config import PipelineConfig
+from flowedge.core.pipeline_config import PathText, PipelineConfig
 
 
 class PipelineRequest(PipelineConfig):
     """What the command line asks for; agents of the network serve it if neither stages nor peers are given.
 
     Attributes:
+        model: "" until it is known: whatever a pipeline that runs has, or what the user is asked for.
         stages: number of local stage agents to start for the run.
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
@@ -29,6 +30,7 @@ class PipelineRequest(PipelineConfig):
         BadRequestError: when stages and peers are both given, or the split does not fit them.
     """
 
+    model: PathText = ""
     stages: int | None = None
     peers: tuple[str, ...] | None = None
     discover_s: float = 3.0
@@ -80,10 +82,25 @@ class PipelineRequest(PipelineConfig):
 
     def is_served_by(self, address: str, device: Device) -> bool:
         """Return whether the device at an address is the draft node of the pipeline that is asked for."""
-        if not device.stage_addresses or len(device.middles) != len(self.middles):
+        there = len(device.stage_addresses), len(device.middles)
+        if device.config is None or there[0] == 0 or there[1] != len(self.middles):
+            return False
+        if self.stage_count not in (None, there[0]) or len(self.split) not in (0, there[0]):
             return False
         middles = tuple(middle for _, middle in device.middles)
-        return self.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
+        asked = self.completed_by(device.config)
+        return asked.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
+
+    def completed_by(self, present: PipelineConfig) -> PipelineRequest:
+        """Return the request for a pipeline that exists, of whatever model if none is asked for.
+
+        Without a model, settings that have their defaults are not asked for either.
+        """
+        if self.model:
+            return self
+        defaults = {name: field.default for name, field in PipelineRequest.model_fields.items()}
+        there = present.settings()
+        return self.changed(**{name: there[name] for name in there if getattr(self, name) == defaults[name]})
 
 
 def split_text(split: Sequence[int]) -> str:
@@ -117,7 +134,7 @@ def requested_pipeline(
     """
     tokenizer = settings.get("tokenizer")
     places = {
-        "model": local_path(settings["model"]),
+        "model": local_path(settings["model"]) if settings["model"] else "",
         "tokenizer": local_path(tokenizer) if tokenizer else "",
         "drafter": drafting.drafter,
     }

@@ -67,6 +67,6 @@ def _idle(request: StagesRequest) -> list[str]:
     idle, busy = split_idle(find_devices(request.discover_s, least=1))
     wanted = len(request.split) or len(idle)
     if not idle or wanted > len(idle):
-        besides = f", besides {busy}; free them with flowedge release" if busy else ""
+        besides = f", besides {busy}; free them with flowedge release NAME" if busy else ""
         raise FlowEdgeError(f"{max(1, wanted)} idle agents are needed and {len(idle)} found{besides}")
     return idle[:wanted]

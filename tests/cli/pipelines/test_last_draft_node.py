@@ -67,7 +67,7 @@ def test_a_ready_pipeline_answers_without_waiting_for_the_search(
     known = known_at(cluster4)
     LastDraftNodes("").remember(known)
     assert run(ASK) == 0
-    assert f"{known.name}: has the pipeline ready" in capsys.readouterr().err
+    assert f"{known.name}: has the pipeline of bundled ready" in capsys.readouterr().err
     assert (search.began, search.cancelled) == (True, True)
     assert LastDraftNodes("").recall() == known
 

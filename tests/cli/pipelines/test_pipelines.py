@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowedge.cli.pipelines.last_draft_node import KnownDraftNode, LastDraftNodes
+from flowedge.cli.pipelines.model_choice import NoModelError
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
@@ -19,7 +21,7 @@ from flowedge.discovery.settings import DiscoverySettings
 from flowedge.version import PROTOCOL_VERSION
 
 NONSENSE = "nonsense"  # the kind of an agent whose answer cannot be read
-REQUEST = PipelineRequest(drafter=("bundled",))
+REQUEST = PipelineRequest(model="bundled", drafter=("bundled",))
 IDLE = Device(
     id="",
     name="",
@@ -80,8 +82,15 @@ def network(monkeypatch: pytest.MonkeyPatch, *addresses: str, protocol: int = PR
 
 
 def use(request: PipelineRequest = REQUEST) -> str:
-    with open_planned(request, lambda device, message: None) as planned:
+    with open_planned(request, lambda device, message: None, completed) as planned:
         return planned.draft_node
+
+
+def completed(request: PipelineRequest) -> PipelineRequest:
+    """Complete a request, where nobody can be asked for a model."""
+    if not request.model:
+        raise NoModelError("no model is named")
+    return request
 
 
 def test_the_first_idle_agent_drafts_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +117,27 @@ def test_a_pipeline_that_is_ready_is_used_again(monkeypatch: pytest.MonkeyPatch)
         stage_addresses=("10.0.0.1:1",),
     )
     assert use() == "10.0.0.2:1"
+    assert found.assembled == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "used"),
+    [({}, True), ({"quant": "int4"}, True), ({"quant": "int8"}, False), ({"drafter": ()}, False)],
+)
+def test_without_a_model_the_pipeline_that_runs_is_used(
+    changes: dict[str, Any], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1")
+    config = PipelineConfig(model="/models/g.gguf", drafter="ngram", quant="int4", split=(9, 9))
+    found.devices["10.0.0.2:1"] = replace(
+        IDLE, role="draft node", config=config, stage_addresses=("10.0.0.1:1", "10.0.0.5:1")
+    )
+    asked = PipelineRequest(**changes)
+    if used:
+        assert use(asked) == "10.0.0.2:1"
+    else:
+        with pytest.raises(NoModelError):  # idle agents are left, but nobody says for which model
+            use(asked)
     assert found.assembled == []
 
 

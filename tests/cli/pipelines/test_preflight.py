@@ -33,7 +33,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str, code: int = 2) -> str:
     """Run `flowedge generate`, which has to fail with one line; return the line."""
-    assert run(["generate", *options]) == code
+    model = [] if "--model" in options else ["--model", "bundled"]
+    assert run(["generate", *model, *options]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("flowedge: ")
@@ -176,7 +177,7 @@ def test_a_hub_id_is_downloaded_before_agents_start(monkeypatch: pytest.MonkeyPa
         asked.append(request)
         return False
 
-    monkeypatch.setattr("flowedge.cli.pipelines.hub_models.download_models", download)
+    monkeypatch.setattr("flowedge.cli.pipelines.model_choice.download_models", download)
     with pytest.raises(AssertionError, match="a process was started"):
         run(["generate", *here("--model", "owner/name", "--drafter", "owner/head")])
     assert [(request.model, request.drafter) for request in asked] == [("owner/name", ("owner/head",))]
@@ -184,8 +185,8 @@ def test_a_hub_id_is_downloaded_before_agents_start(monkeypatch: pytest.MonkeyPa
 
 def test_no_library_of_models_is_imported_for_it(gguf: Path) -> None:
     commands = [
-        here("--max-new-tokens", "3000"),
-        ["--stages", "2", "--prompt", "word " * 3000],
+        here("--model", "bundled", "--max-new-tokens", "3000"),
+        ["--model", "bundled", "--stages", "2", "--prompt", "word " * 3000],
         here("--model", str(gguf), "--split", "5,4"),
         here("--drafter", "ngrm"),
     ]
