@@ -59,6 +59,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return the public names, also of what was not imported yet, for completion in a notebook."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import the client or the errors when they are first asked for: an idle agent needs no client."""
     if name not in __all__:

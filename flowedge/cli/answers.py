@@ -20,6 +20,7 @@ from flowedge.client import Client, Device
 from flowedge.core.errors import BadRequestError, FlowEdgeError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.pipeline_config import NO_DRAFTER
+from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.core.sampling import SamplingParams
 from flowedge.models.host.libraries import import_libraries
@@ -70,7 +71,7 @@ def answer_all(
                         asking.on_waiting, asking.on_pause = screen.show_queue_position, screen.show_pause
                     screen.announce(index + 1, len(prompts), asking.prompt)
                     _show(questions.texts(index))
-                    answer = asking.answer(_judge(asking, checker))
+                    answer = asking.answer(_judge(asking, checker, screen))
                     report.answers.append(answer)
                     screen.show_answer(answer, several=len(prompts) > 1)
         except BaseException:
@@ -109,15 +110,18 @@ def _show(texts: Iterable[str]) -> None:
     write_answer("\n")
 
 
-def _judge(asking: Questioner, checker: Checker | None) -> Verdict | None:
+def _judge(asking: Questioner, checker: Checker | None, screen: AnswerScreen) -> Verdict | None:
     generation, options = asking.generation, asking.options
     if checker is None or generation is None:
         return None
+    tokens = len(generation.token_ids)
+    screen.progress("this machine", f"checking {counted(tokens, 'token')} with the plain model, one by one")
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p, generation.seed or 0)
     reason = generation.finish_reason or ""
-    return checker.judge(
-        generation.prompt_ids, generation.token_ids, sampling, reason, options.max_new_tokens
-    )
+    with screen.working("checking", lambda: checker.progress):
+        return checker.judge(
+            generation.prompt_ids, generation.token_ids, sampling, reason, options.max_new_tokens
+        )
 
 
 def fitting_options(options: GenerateOptions, device: Device) -> GenerateOptions:
@@ -150,4 +154,5 @@ def _load_checker(request: PipelineRequest, dtype: str, screen: AnswerScreen) ->
     import_libraries()
     from flowedge.cli.check import Checker  # noqa: PLC0415 (only --check needs torch)
 
-    return Checker(request.model, request.quant, dtype, request.tokenizer)
+    with screen.working("loading the whole model"):
+        return Checker(request.model, request.quant, dtype, request.tokenizer)

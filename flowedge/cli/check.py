@@ -43,6 +43,11 @@ class Checker:
         self._reference = ReferenceModel.load(checkpoint, quant, dtype, quant_cache=QuantCache.configured())
         self._tolerance: Tolerance | None = None
 
+    @property
+    def progress(self) -> str:
+        """How far it is, for people."""
+        return f"{self._reference.forwards} forwards of it"
+
     def judge(
         self,
         prompt_ids: Sequence[int],

@@ -7,7 +7,9 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +17,7 @@ from rich.cells import cell_len
 
 from flowedge.core.plain_text import visible, visible_answer, visible_field
 
+_REPEATED_S = 8.0  # a person who sees nothing for longer wonders whether the program hangs
 _log = logging.getLogger("flowedge.cli")
 _logged = False  # whether lines for standard error become records of the log
 
@@ -66,6 +69,24 @@ def ask(question: str) -> str:
     """Ask the person at the terminal, on standard error; return the line without blanks, "" at its end."""
     print(visible(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
+
+
+@contextmanager
+def repeated(tell: Callable[[float], None]) -> Iterator[None]:
+    """Call `tell` every few seconds with the seconds since the beginning, while the context lasts."""
+    began, ended = time.monotonic(), threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_REPEATED_S):
+            tell(time.monotonic() - began)
+
+    telling = threading.Thread(target=run, name="flowedge-repeated", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        telling.join()
 
 
 def log_lines() -> None:

@@ -17,7 +17,7 @@ from flowedge.client.transcript import OnWaiting
 from flowedge.cluster.process import Security
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
-from flowedge.core.generate_options import GenerateOptions, is_integer
+from flowedge.core.generate_options import GenerateOptions, is_integer, with_options_shown
 from flowedge.device.files import expand_home
 from flowedge.network.address import checked_address
 from flowedge.v1 import generation_pb2 as pb
@@ -69,6 +69,7 @@ class BaseClient(Generic[AnswerT]):
             directory = str(expand_home(str(self.cluster_dir)))
             self.security = Security.load(SecuritySettings(cluster_dir=directory))
 
+    @with_options_shown
     def generate(
         self,
         prompt: str | None = None,
@@ -103,6 +104,7 @@ class BaseClient(Generic[AnswerT]):
         request = prompt_request(chosen, prompt, prompt_ids, request_id, text=text)
         return self._begin(request, seconds, on_waiting)
 
+    @with_options_shown
     def chat(
         self,
         messages: Sequence[ChatMessage | Mapping[str, Any]],
@@ -139,6 +141,7 @@ class BaseClient(Generic[AnswerT]):
         request = chat_request(chosen, checked_messages(messages), offer, request_id, parse=parse)
         return self._begin(request, seconds, on_waiting)
 
+    @with_options_shown
     def conversation(
         self,
         *,
@@ -158,6 +161,11 @@ class BaseClient(Generic[AnswerT]):
         return BaseConversation(
             self.chat, system=system, tools=tools, keeps_partial=keeps_partial, **arguments
         )
+
+    def __repr__(self) -> str:
+        """Return the call that makes a client of the same agent, with what is not the default."""
+        name = "" if self.name is None else f", name={self.name!r}"
+        return f"{type(self).__name__}({self.address!r}{name})"
 
     def _seconds_for(self, timeout_s: float | None) -> float:
         """Return the seconds that a generation may take: its own limit if it has one, or the client's."""

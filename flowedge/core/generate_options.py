@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from numbers import Integral, Real
@@ -30,6 +31,7 @@ from flowedge.core.settings_group import types_of
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="GenerateOptions")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 MAX_TOKENS = 2**31 - 1
 MAX_NAME = 256  # characters of the name of a strategy, or of an option of it
@@ -194,6 +196,44 @@ class GenerateOptions:
             given["grammar"] = Grammar.from_plain(given["grammar"])
         values = {name: tuple(each) if isinstance(each, list) else each for name, each in given.items()}
         return cls().changed(**absent | values)
+
+
+def with_options_shown(method: Method) -> Method:
+    """Have help and completion show each option of GenerateOptions where a method takes **arguments.
+
+    Its signature has them with their types and defaults, its docstring with their ranges and meanings.
+    """
+    types, options = get_type_hints(GenerateOptions), dataclasses.fields(GenerateOptions)
+    signature = inspect.signature(method)
+    fixed = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    taken = {each.name for each in fixed}
+    added = [each for each in options if each.name not in taken]
+    own = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=types[each.name]
+        )
+        for each in added
+    ]
+    method.__signature__ = signature.replace(parameters=[*fixed, *own])  # type: ignore[attr-defined]
+    lines = [f"    {each.name}{_range(each)}: {each.metadata['description']}" for each in added]
+    text = "\n".join(["Options, of GenerateOptions:", *lines])
+    method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{text}\n"
+    return method
+
+
+def _default(declared: dataclasses.Field[Any]) -> Any:
+    return {} if declared.default is dataclasses.MISSING else declared.default
+
+
+def _range(declared: dataclasses.Field[Any]) -> str:
+    """Return the bounds of an option for its description, such as " (above 0, at most 1)"."""
+    words = {"least": "at least", "above": "above", "most": "at most"}
+    bounds = [
+        f"{words[name]} {_short(declared.metadata[name])}"
+        for name in words
+        if declared.metadata[name] is not None and declared.metadata[name] != MAX_TOKENS
+    ]
+    return f" ({', '.join(bounds)})" if bounds else ""
 
 
 @functools.cache

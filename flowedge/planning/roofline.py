@@ -84,4 +84,4 @@ def head_s(
 
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
     """Return the seconds of attention's arithmetic: two products for each row and each row seen."""
-    return 4 * rows * seen * layer.hidden / device.flops
+    return 4 * rows * seen * layer.query_width / device.flops

@@ -44,6 +44,7 @@ def test_check_and_json(cluster4: str, capsys: pytest.CaptureFixture[str], tmp_p
     captured = capsys.readouterr()
     assert "check: the output is identical to the plain model's" in captured.err
     assert "tolerance" in captured.err
+    assert "checking 24 tokens with the plain model" in captured.err, "a check is not silent"
     assert "check:" not in captured.out
     content = json.loads(out.read_text())
     assert content["settings"]["seed"] == 5

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 import flowedge.cli
-from flowedge.cli.output import VisibleFormatter, say, say_json, warn, write_answer
+from flowedge.cli.output import VisibleFormatter, repeated, say, say_json, warn, write_answer
 from flowedge.cli.screens.tables import TerminalConsole, plain_table
 from flowedge.core.plain_text import MOST_SHOWN, visible, visible_answer, visible_field
 
@@ -85,3 +86,21 @@ def test_no_command_prints_by_itself() -> None:
             if called == "Console" and file.name not in _MAY_HAVE_CONSOLES:
                 found.append(f"{file.name}: {called}")
     assert found == []
+
+
+def test_what_takes_long_is_said_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.cli.output._REPEATED_S", 0.001)
+    said: list[float] = []
+    often = threading.Event()
+
+    def tell(seconds: float) -> None:
+        said.append(seconds)
+        if len(said) == 3:
+            often.set()
+
+    with repeated(tell):
+        assert often.wait(60)
+    assert said == sorted(said)
+    count = len(said)
+    assert not [each.name for each in threading.enumerate() if each.name == "flowedge-repeated"]
+    assert len(said) == count

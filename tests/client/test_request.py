@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import http.server
 import json
+import pydoc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowedge
 from flowedge.client import AsyncClient, Client
 from flowedge.client.request import prompt_request
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.generate_options import GenerateOptions
+from tests.support.commands import run_command
 
 
 @pytest.mark.parametrize(
@@ -151,3 +156,23 @@ def test_a_system_message_makes_a_conversation() -> None:
     assert [message.content for message in request.conversation.messages] == ["Be brief.", "Hi"]
     with pytest.raises(BadRequestError, match="goes with a prompt"):
         prompt_request(GenerateOptions(system="Be brief."), None, [1, 2])
+
+
+@pytest.mark.parametrize("method", [flowedge.Client.generate, flowedge.AsyncClient.chat])
+def test_help_shows_each_option_with_its_default_its_range_and_its_meaning(method: Any) -> None:
+    shown = pydoc.plain(pydoc.render_doc(method))
+    assert "temperature: float = 0.0" in shown and "seed: int | None = None" in shown
+    assert "top_p (above 0, at most 1): Probability mass" in shown
+    for option in dataclasses.fields(GenerateOptions):
+        assert f"{option.name}: " in shown or f"{option.name} (" in shown
+        assert option.metadata["description"] in shown
+
+
+def test_completion_shows_the_public_names_before_they_are_imported() -> None:
+    code = "import sys, flowedge; print('Client' in dir(flowedge), 'flowedge.client' in sys.modules)"
+    assert run_command([sys.executable, "-c", code], check=True).stdout == "True False\n"
+    assert dir(flowedge) == sorted(flowedge.__all__)
+
+
+def test_a_client_shows_what_it_asks() -> None:
+    assert repr(flowedge.Client("kitchen:7070", name="kitchen")) == "Client('kitchen:7070', name='kitchen')"

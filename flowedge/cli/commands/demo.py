@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -50,7 +51,9 @@ def demo(
     preparation.run(asked)
     screen.progress("this machine", f"starting {stages + 1} agents, each a process of its own")
     group = secrets.token_hex(3)  # so that other commands do not find these agents
-    with LocalCluster(stages, name="demo", group=group) as cluster:
+    with ExitStack() as started:
+        with screen.working("starting agents"):
+            cluster = started.enter_context(LocalCluster(stages, name="demo", group=group))
         names = [agent.name for agent in cluster.agents]
         found = asyncio.run(discover(10.0, want=names, settings=DiscoverySettings(group=group)))
         addresses = {device.name: device.address for device in found}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from flowedge.agent.local_cluster import LocalCluster
+from flowedge.cli.output import repeated
 from flowedge.cli.pipelines.model_choice import model_label
 from flowedge.cli.pipelines.planned_pipeline import (
     NoAgentFoundError,
@@ -52,8 +54,9 @@ def open_planned(
             stages, request = request.stages, with_model(request)
             cluster = LocalCluster(stages, middles=len(request.middles))
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-            report("this machine", f"starting a draft node and {counted(stages, 'stage agent')}{beside}")
-            started.enter_context(cluster)
+            with _repeating(report) as heard:
+                heard("this machine", f"starting a draft node and {counted(stages, 'stage agent')}{beside}")
+                started.enter_context(cluster)
             address, *others = [agent.address for agent in cluster.agents]
             planned = PlannedPipeline(address, request, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
@@ -63,7 +66,8 @@ def open_planned(
 
             planned = plan_on_network(request, report, with_model)
         if planned.spec is not None and not planned.ready:
-            assemble(planned.spec, report, on_transfer=on_transfer, limit_s=request.limit_s)
+            with _repeating(report) as heard:
+                assemble(planned.spec, heard, on_transfer=on_transfer, limit_s=request.limit_s)
         if cluster is not None:
             spec = planned.spec if keeps_up else None
             cluster.keep_up(report, lambda: None if spec is None else assemble(spec, _in_silence))
@@ -76,6 +80,24 @@ def open_planned(
 
 def _in_silence(device: str, text: str) -> None:
     """Report nothing: the pipeline is set up again while a person reads or writes something else."""
+
+
+@contextmanager
+def _repeating(report: OnProgress) -> Iterator[OnProgress]:
+    """Yield a report that repeats the last message of a set-up in which nothing happens for seconds."""
+    last: list[tuple[str, str, float]] = []
+
+    def heard(device: str, message: str) -> None:
+        last[:] = [(device, message, time.monotonic())]
+        report(device, message)
+
+    def say_again(_: float) -> None:
+        for device, message, since in last:
+            if (seconds := time.monotonic() - since) > 1:
+                report(device, f"{message} ({seconds:.0f} s so far)")
+
+    with repeated(say_again):
+        yield heard
 
 
 def _on_peers(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean, median
 
-from flowedge.cli.output import warn
+from flowedge.cli.output import repeated, warn
 from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
 from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
@@ -41,6 +41,15 @@ class AnswerScreen:
     def transfers(self) -> AbstractContextManager[OnTransfer]:
         """Show how far devices are with fetching their weights, while the context lasts."""
         return transfer_bars(self._console)
+
+    def working(self, what: str, progress: Callable[[], str] = lambda: "") -> AbstractContextManager[None]:
+        """Say every few seconds that something goes on, and how far it is, while the context lasts."""
+
+        def tell(seconds: float) -> None:
+            far = ", ".join(filter(None, (f"{seconds:.0f} s so far", progress())))
+            self._print(f"{what}: {far}", "dim")
+
+        return repeated(tell)
 
     def announce(self, number: int, count: int, prompt: str) -> None:
         shown = " ".join(prompt.split())

@@ -48,10 +48,15 @@ class ReferenceOutput:
 
 
 class ReferenceModel:
-    """transformers' causal LM, with transformers' attention, cache and generate."""
+    """transformers' causal LM, with transformers' attention, cache and generate.
+
+    Attributes:
+        forwards: of the model so far, by which a caller of another thread sees how far a check is.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.forwards = 0
 
     @classmethod
     def load(
@@ -164,10 +169,16 @@ class ReferenceModel:
         return Tolerance(largest, len(token_ids))
 
     def _logits(self, chunk: list[int], cache: DynamicCache) -> torch.Tensor:
+        self.forwards += 1
         ids = torch.tensor([chunk], device=self.model.device)
         logits: torch.Tensor = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
         _check_finite(logits)
         return logits.float()
+
+    def _count(self, _ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Count a forward of `generate`, as a processor of its logits."""
+        self.forwards += 1
+        return scores
 
     def _first_difference(
         self, prefix: Sequence[int], ours: Sequence[int], sampling: SamplingParams, tolerance: float
@@ -190,6 +201,7 @@ class ReferenceModel:
     ) -> list[int]:
         if not len(prompt_ids):
             raise BadRequestError("the prompt has no tokens")
+        processors = LogitsProcessorList([self._count, *processors])
         ids = torch.tensor([list(prompt_ids)], device=self.model.device)
         settings = _generation_config(
             do_sample=False,

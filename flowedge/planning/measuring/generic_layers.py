@@ -29,8 +29,7 @@ def llama_like(hidden: int) -> LayerSizes:
 
 def layer_weights(sizes: LayerSizes) -> int:
     """Return the number of weights in the layer's matrices."""
-    kv_width = sizes.hidden // sizes.heads * sizes.kv_heads
-    return 2 * sizes.hidden * (sizes.hidden + kv_width) + 3 * sizes.hidden * sizes.intermediate
+    return 2 * sizes.hidden * (sizes.query_width + sizes.kv_width) + 3 * sizes.hidden * sizes.intermediate
 
 
 def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes, int]]:

@@ -168,16 +168,12 @@ def model_times(
 def _sizes(checkpoint: Checkpoint) -> LayerSizes:
     config = checkpoint.config
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
-    if head_size(config) * heads != hidden:
-        raise BadRequestError(
-            f"{checkpoint.directory}: {heads} heads of {head_size(config)} are not its hidden size {hidden}; "
-            "a profile cannot describe such a model"
-        )
     return LayerSizes(
         hidden=hidden,
         intermediate=int(config.intermediate_size),
         heads=heads,
         kv_heads=int(config.num_key_value_heads),
+        head_dim=None if head_size(config) * heads == hidden else head_size(config),
     )
 
 

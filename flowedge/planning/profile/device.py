@@ -61,9 +61,11 @@ class MeasuredTimes(LayerSizes):
 
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
-        sizes = (self.hidden, self.intermediate, self.heads, self.kv_heads)
-        wanted = (model.hidden, model.intermediate, model.heads, model.kv_heads)
-        return (sizes, self.dtype, self.quant) == (wanted, model.dtype, quant)
+        there, wanted = (
+            (each.hidden, each.intermediate, each.heads, each.kv_heads, each.head_size)
+            for each in (self, model)
+        )
+        return (there, self.dtype, self.quant) == (wanted, model.dtype, quant)
 
     def holds_for_head(self, model: ModelProfile) -> bool:
         """Return whether the model's LM head, which is never quantised, has the measured sizes and dtype."""

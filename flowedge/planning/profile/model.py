@@ -52,12 +52,41 @@ class SourcedDocument(YamlDocument):
 
 
 class LayerSizes(YamlDocument):
-    """The sizes of a Llama decoder layer."""
+    """The sizes of a Llama decoder layer.
+
+    Attributes:
+        head_dim: size of an attention head; None for an equal share of the hidden size. Gemma 3 270M has 4
+            heads of 256 at a hidden size of 640.
+    """
 
     hidden: Size
     intermediate: Size
     heads: Size
     kv_heads: Size
+    head_dim: Size | None = None
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> LayerSizes:
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(f"hidden {self.hidden} and heads {self.heads} do not divide; give head_dim")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} and kv_heads {self.kv_heads} do not divide")
+        return self
+
+    @property
+    def head_size(self) -> int:
+        """Size of an attention head."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Width of the queries of a row, and of what attention gives for it."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Width of the keys of a row, and of its values."""
+        return self.kv_heads * self.head_size
 
 
 class EagleSize(YamlDocument):
@@ -117,14 +146,6 @@ class ModelProfile(LayerSizes, SourcedDocument):
     dtype: StoredDtype = "float16"
     drafters: dict[str, DrafterSize] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ModelProfile:
-        if self.hidden % self.heads or self.heads % self.kv_heads:
-            raise ValueError(
-                f"hidden {self.hidden}, heads {self.heads} and kv_heads {self.kv_heads} do not divide"
-            )
-        return self
-
     @property
     def stored_bytes(self) -> int:
         """Bytes of an unquantised weight, and of an element of the KV cache or of a hidden state."""
@@ -149,14 +170,10 @@ class LayerSize(LayerSizes):
         return cls(**layer, stored_bytes=own if stored_bytes is None else stored_bytes)
 
     @property
-    def kv_width(self) -> int:
-        return self.hidden // self.heads * self.kv_heads
-
-    @property
     def weights(self) -> int:
         """Number of weights of q, k, v, o and of the three MLP matrices."""
-        inputs = self.attended * self.hidden * (self.hidden + 2 * self.kv_width)
-        return inputs + self.hidden * self.hidden + 3 * self.hidden * self.intermediate
+        inputs = self.attended * self.hidden * (self.query_width + 2 * self.kv_width)
+        return inputs + self.query_width * self.hidden + 3 * self.hidden * self.intermediate
 
     @property
     def kv_bytes_per_row(self) -> int:

@@ -49,7 +49,7 @@ class LayerSample:
     @property
     def attention(self) -> float:
         """Operations of attention."""
-        return 4 * self.rows * self.seen * self.layer.hidden
+        return 4 * self.rows * self.seen * self.layer.query_width
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from flowedge.cli.screens.profile_screen import LAYER_BY_LAYER, show_profiles
 from flowedge.device.compute import DeviceProbe
 from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.planning.measuring import added_times, profiler
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like
@@ -21,11 +22,13 @@ from flowedge.planning.measuring.layer_timing import RECORDING_RUNS, compared_ti
 from flowedge.planning.measuring.profiler import _quantised_times
 from flowedge.planning.measuring.run import Profiled
 from flowedge.planning.profile.device import DeviceProfile
-from flowedge.planning.profile.measured_profiles import FittedDevice, device_profile
+from flowedge.planning.profile.measured_profiles import FittedDevice, device_profile, model_profile
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.planning.profile.model import LayerSize
 from flowedge.planning.profile.roofline_fit import Roofline
 from flowedge.planning.roofline import product_s
 from tests.models.cuda_graphs.static_pipeline import CountingMaker, RefusingMaker, decode_statically
+from tests.models.tiny_families import make_tiny
 
 ROWS = (1, 8, 100)
 OPTIONS = MeasureOptions(model="bundled", repeats=1, stack_mib=4)
@@ -65,6 +68,18 @@ def measured(options: MeasureOptions) -> DeviceMeasurement:
         decode_statically(block, uncaptured=1)
 
     return profiler.profile_device(options, "board", "a board", lambda _: None, capture)
+
+
+def test_a_model_whose_heads_are_wider_than_its_hidden_size_has_a_profile(
+    few_layers: None, tmp_path: Path
+) -> None:
+    model = make_tiny(tmp_path / "gemma", "gemma3")
+    found = measured(OPTIONS.model_copy(update={"model": str(model), "cuda_graphs": False}))
+    sizes = model_profile(found.model)
+    assert (sizes.hidden, sizes.heads, sizes.head_dim) == (32, 4, 16)
+    layer = LayerBlock.load(Checkpoint.open(str(model)), 1, 2).layers[0]
+    matrices = [each for each in layer.parameters() if each.dim() == 2]
+    assert LayerSize.of(sizes).weights == sum(each.numel() for each in matrices)
 
 
 def test_all_layers_are_timed_in_both_ways(
