@@ -18,7 +18,7 @@ from flowedge.cli.report import JsonReport
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client import Client, Device
 from flowedge.core.errors import BadRequestError, FlowEdgeError
-from flowedge.core.generate_options import GenerateOptions
+from flowedge.core.generate_options import GREEDY, GenerateOptions
 from flowedge.core.pipeline_config import NO_DRAFTER
 from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flowedge.cli.check import Checker
 
 ANSWER_S = 600.0  # for an answer, where the user gives no other time
+NO_TEMPLATE = "this model has no chat template: it is a base model, which goes on with a text as it stands"
 EXIT_DIFFERENT = 3  # exit code: an answer differs from the plain model's by more than rounding explains
 
 
@@ -58,6 +59,9 @@ def answer_all(
         report.draft_node = device = client.describe()
         report.request = planned.request
         report.options = options = fitting_options(preparation.options, device)
+        screen.progress(device.name, f"draws with {sampling_text(preparation.options, device)}")
+        if device.no_chat_template:
+            screen.note(NO_TEMPLATE)
         if check:
             _check_is_served(planned.request, device)
         checker = _load_checker(planned.request, device.dtype, screen) if check else None
@@ -116,7 +120,7 @@ def _judge(asking: Questioner, checker: Checker | None, screen: AnswerScreen) ->
         return None
     tokens = len(generation.token_ids)
     screen.progress("this machine", f"checking {counted(tokens, 'token')} with the plain model, one by one")
-    sampling = SamplingParams(options.temperature, options.top_k, options.top_p, generation.seed or 0)
+    sampling = SamplingParams(**options.drawing(), seed=generation.seed or 0)
     reason = generation.finish_reason or ""
     with screen.working("checking", lambda: checker.progress):
         return checker.judge(
@@ -125,9 +129,24 @@ def _judge(asking: Questioner, checker: Checker | None, screen: AnswerScreen) ->
 
 
 def fitting_options(options: GenerateOptions, device: Device) -> GenerateOptions:
-    """Return the options for a pipeline that was made already, which may have no drafter."""
+    """Return the options for a pipeline, which may have no drafter, with what they leave to its model."""
     plain = device.drafter == NO_DRAFTER and options.strategy == DEFAULT_STRATEGY
-    return replace(options, strategy=AUTOREGRESSIVE) if plain else options
+    fitting = replace(options, strategy=AUTOREGRESSIVE) if plain else options
+    return fitting.with_sampling(device.sampling)
+
+
+def sampling_text(options: GenerateOptions, device: Device) -> str:
+    """Return how tokens are drawn, and who says so, for people.
+
+    options: as they were given, before `fitting_options`.
+    """
+    drawing = options.with_sampling(device.sampling).drawing()
+    if drawing["temperature"] == 0:
+        return "temperature 0, which always takes the most likely token"
+    values = ", ".join(f"{name} {value:g}" for name, value in drawing.items() if value != GREEDY[name])
+    own = [name for name in device.sampling if getattr(options, name) is None]
+    source = "the model's own" if own else "as asked for"
+    return f"{values} ({source})"
 
 
 def _check_is_served(request: PipelineRequest, device: Device) -> None:

@@ -21,7 +21,15 @@ from flowedge.version import VERSION
 
 _PACKAGES = ("torch", "transformers", "bitsandbytes", "numpy", "grpcio", "protobuf")
 _TIMES = ("queue_s", "ttft_s", "decode_s", "total_s", "tokens_per_s")
-_COUNTS = ("segments", "empty_segments", "prunes", "draft_layers", "draft_rows_sent", "reused_rows")
+_COUNTS = (
+    "segments",
+    "empty_segments",
+    "prunes",
+    "draft_layers",
+    "draft_rows_sent",
+    "reused_rows",
+    "plain_tokens_per_s",
+)
 _WORK = ("rows_computed", "rows_trimmed", "rows_wasted", "segments", "aborted", "busy_s")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from flowedge.core.errors import DeviceError, PipelineNotReadyError
+from flowedge.core.generate_options import GREEDY, GenerateOptions
 from flowedge.core.pipeline_config import AUTO, ON, PipelineConfig, drafter_label
 from flowedge.device.compute import ComputeChoice
 from flowedge.v1 import agent_pb2 as pb
@@ -39,6 +41,8 @@ class Device:
         capabilities: of a draft node, what the model is made for beside texts: "tools", "thinking".
         not_ready: why the pipeline that it leads, or has to lead by its settings, is not ready; "" if it is.
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
+        sampling: of a draft node, the model's own temperature, top_p and top_k, as far as it names them.
+        no_chat_template: of a draft node, whether the model has no chat template, so that it continues text.
     """
 
     id: str
@@ -71,6 +75,8 @@ class Device:
     capabilities: tuple[str, ...] = ()
     not_ready: str = ""
     temperature: float | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    no_chat_template: bool = False
 
     def __getattr__(self, name: str) -> Any:
         """Return a setting of the pipeline, such as `model`; "" without a role."""
@@ -121,7 +127,7 @@ class Device:
             BadRequestError: when a device of this version sends settings that cannot be used.
         """
         converted = {"role", "layers", "stage_addresses", "middles", "config", "compute", "temperature"}
-        converted |= {"capabilities"}
+        converted |= {"capabilities", "sampling"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         has_config = reply.config and reply.protocol_version == PROTOCOL_VERSION
@@ -139,8 +145,20 @@ class Device:
                 reply.compute.reason,
             ),
             temperature=reply.temperature if reply.HasField("temperature") else None,
+            sampling=_sampling(reply.sampling),
             **plain,
         )
+
+
+def _sampling(text: str) -> Mapping[str, float]:
+    """Read how a draft node says that its model has tokens drawn.
+
+    Raises:
+        BadRequestError: when it cannot be read.
+    """
+    options = GenerateOptions.from_json(text)
+    own = {name: getattr(options, name) for name in GREEDY}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True)

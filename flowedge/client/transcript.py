@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from statistics import fmean
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from flowedge.client.messages import ChatMessage, ToolCall
 from flowedge.core.errors import FlowEdgeError, ProtocolError
 from flowedge.core.plain_text import counted
+from flowedge.core.request import drafting_gain
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.v1 import generation_pb2 as pb
 
@@ -90,22 +90,29 @@ class AnswerStatistics(dict[str, Any]):
             number = self._number(name)
             if number is not None:
                 parts.append(text.format(number))
-        rounds = self._tokens_of_rounds()
-        if rounds:
-            parts.append(f"{fmean(rounds):.1f} tokens a round")
+        gain = self._gain()
+        parts += [gain] if gain else []
         return ", ".join(parts) or "no statistics"
 
     def _number(self, name: str) -> float | None:
         value = self.get(name)
         return value if isinstance(value, int | float) else None
 
-    def _tokens_of_rounds(self) -> list[float]:
-        """Return the tokens of each round; empty for decoding without drafts, which has no rounds."""
+    def _gain(self) -> str:
+        """Return what drafts gained; "" for decoding without drafts."""
         counters = self.get("counters")
         if not isinstance(counters, dict) or not counters.get("draft_layers"):
-            return []
-        rounds = counters.get("accepted_per_round")
-        return [each for each in rounds if isinstance(each, int)] if isinstance(rounds, list) else []
+            return ""
+        counts: list[list[int]] = []
+        for name in ("accepted_per_round", "accepted_per_segment"):
+            values = counters.get(name)
+            counts.append(
+                [each for each in values if isinstance(each, int)] if isinstance(values, list) else []
+            )
+        plain = counters.get("plain_tokens_per_s")
+        return drafting_gain(
+            self._number("tokens_per_s") or 0.0, plain if isinstance(plain, int | float) else 0.0, *counts
+        )
 
 
 @dataclass(eq=False)

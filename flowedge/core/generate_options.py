@@ -34,6 +34,8 @@ Options = TypeVar("Options", bound="GenerateOptions")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 MAX_TOKENS = 2**31 - 1
+GREEDY: Mapping[str, float] = {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+"""How tokens are drawn if neither a request nor the model says otherwise."""
 MAX_NAME = 256  # characters of the name of a strategy, or of an option of it
 MAX_STRATEGY_OPTIONS = 1024
 
@@ -73,10 +75,22 @@ class GenerateOptions:
         "flowspec_paper, flowspec, pipedec, specpipe, specpipe_db, pipeinfer, pipespec, pipespec_sync.",
     )
     max_new_tokens: int = option(256, "Maximum number of tokens in an answer.", least=1, most=MAX_TOKENS)
-    temperature: float = option(0.0, "Sampling temperature; 0 always picks the most likely token.", least=0)
-    top_p: float = option(1.0, "Probability mass to sample from; 1 keeps all tokens.", above=0, most=1)
-    top_k: int = option(
-        0, "Number of most likely tokens to sample from; 0 keeps all tokens.", least=0, most=MAX_TOKENS
+    temperature: float | None = option(
+        None,
+        "Sampling temperature; 0 always picks the most likely token. Default: the model's own, else 0.",
+        least=0,
+    )
+    top_p: float | None = option(
+        None,
+        "Probability mass to sample from; 1 keeps all tokens. Default: the model's own, else 1.",
+        above=0,
+        most=1,
+    )
+    top_k: int | None = option(
+        None,
+        "Number of most likely tokens to sample from; 0 keeps all tokens. Default: the model's own, else 0.",
+        least=0,
+        most=MAX_TOKENS,
     )
     seed: int | None = option(None, "Seed of the sampling. Default: a random seed for each answer.")
     stop: Sequence[str] = option((), "Text before which an answer ends. Repeat the option for several.")
@@ -132,7 +146,7 @@ class GenerateOptions:
         types = option_types(cast(Hashable, type(self)))
         for each in dataclasses.fields(self):
             _check_value(each, types[each.name], getattr(self, each.name))
-        SamplingParams(self.temperature, self.top_k, self.top_p, self.seed or 0)
+        SamplingParams(**self.drawing(), seed=self.seed or 0)
         _check_name("strategy", self.strategy)
         if len(self.strategy_options) > MAX_STRATEGY_OPTIONS:
             count = len(self.strategy_options)
@@ -151,6 +165,20 @@ class GenerateOptions:
             if not self.system.strip():
                 raise BadRequestError("the system message is empty")
             checked_utf8(self.system, "the system message")
+
+    def drawing(self) -> dict[str, Any]:
+        """Return temperature, top_p and top_k; what was left open takes the most likely token."""
+        chosen = {name: getattr(self, name) for name in GREEDY}
+        return {name: GREEDY[name] if value is None else value for name, value in chosen.items()}
+
+    def with_sampling(self: Options, own: Mapping[str, float]) -> Options:
+        """Return the options with what they leave open of temperature, top_p and top_k.
+
+        Args:
+            own: what the model's generation config says of them (see generation_sampling).
+        """
+        left = {name: own.get(name, GREEDY[name]) for name in GREEDY if getattr(self, name) is None}
+        return self.changed(**left)
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
         """Return the conversation that a prompt begins."""

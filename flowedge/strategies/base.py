@@ -50,6 +50,11 @@ class Strategy(ABC):
         """For each verifying model of a hierarchy, the rollbacks that it caused; the target comes last."""
         return ()
 
+    @property
+    def plain_tokens_per_s(self) -> float:
+        """Speed of decoding without drafts, as measured on this pipeline; 0 where it was not."""
+        return 0.0
+
     @abstractmethod
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         """Take in an event and return the commands that answer it."""

@@ -12,6 +12,7 @@ import pytest
 from flowedge.client import AsyncClient, AsyncGeneration, Client, Generation
 from flowedge.client.transcript import AnswerStatistics
 from flowedge.core.errors import DeadlineError
+from flowedge.core.request import drafting_gain
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import ENDED_S, EndlessAnswer, chunk, finished, serving, started
 
@@ -141,15 +142,39 @@ def test_a_timeout_says_its_limit() -> None:
             asyncio.run(ask(address))
 
 
+GAIN = "1.8 times plain decoding (11.8 tokens/s), 1.40 accepted drafts a segment"
+
+
+@pytest.mark.parametrize(
+    ("speed", "plain", "rounds", "segments", "text"),
+    [
+        (21.3, 11.8, (3, 3, 4), (2, 2, 2, 2, 2), GAIN),
+        (12.0, 11.8, (3, 3, 4), (2, 2, 2, 2, 2), "no faster than plain decoding (11.8 tokens/s)"),
+        (21.3, 0.0, (3, 3, 4), (10,), "7.00 accepted drafts a segment"),
+        (21.3, 0.0, (1, 1, 0), (1, 1), ""),  # a head that is never right
+        (0.0, 0.0, (), (), ""),
+    ],
+)
+def test_the_gain_of_drafts_is_told_where_there_is_one(
+    speed: float, plain: float, rounds: tuple[int, ...], segments: tuple[int, ...], text: str
+) -> None:
+    assert drafting_gain(speed, plain, rounds, segments) == text
+
+
 def test_statistics_are_one_line_of_text_and_a_dict() -> None:
     statistics = AnswerStatistics(
         new_tokens=74,
         tokens_per_s=21.34,
         ttft_s=0.409,
-        counters={"draft_layers": 9, "accepted_per_round": [3, 3, 4]},
+        counters={
+            "draft_layers": 9,
+            "accepted_per_round": [3, 3, 4],
+            "accepted_per_segment": [2, 2, 2, 2, 2],
+            "plain_tokens_per_s": 11.8,
+        },
         finish_reason="eos",
     )
-    assert str(statistics) == "74 tokens, 21.3 tokens/s, first token after 0.41 s, 3.3 tokens a round"
+    assert str(statistics) == "74 tokens, 21.3 tokens/s, first token after 0.41 s, " + GAIN
     assert f"{statistics}" == str(statistics)
     assert statistics["new_tokens"] == 74
     assert str(AnswerStatistics(new_tokens=1, counters={"draft_layers": 0})) == "1 token"

@@ -48,8 +48,12 @@ def test_a_loop_that_is_left_ends_the_session_on_the_devices(draft_node: AgentPr
 def test_statistics_of_a_real_answer_are_one_line(draft_node: AgentProcess) -> None:
     with Client(draft_node.address) as client:
         answer = client.generate(PROMPT, max_new_tokens=24, ignore_eos=True, strategy="flowspec").result()
+        client.generate(PROMPT, max_new_tokens=24, ignore_eos=True).result()
+        second = client.generate(PROMPT, max_new_tokens=48, ignore_eos=True).result()
     assert re.fullmatch(
-        r"24 tokens, [\d.]+ tokens/s, first token after [\d.]+ s, [\d.]+ tokens a round",
+        r"24 tokens, [\d.]+ tokens/s, first token after [\d.]+ s, [\d.]+ accepted drafts a segment",
         str(answer.statistics),
     )
+    assert answer.statistics["counters"]["plain_tokens_per_s"] == 0
+    assert second.statistics["counters"]["plain_tokens_per_s"] > 0, "auto measures it with the second request"
     assert answer.statistics["counters"]["accepted_per_round"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -171,6 +172,8 @@ class DraftNodeRole(PipelineRole):
             device.weight_bytes, device.draft_tokens = self._models.weight_bytes, self._models.draft_tokens
             device.family = str(self._models.config.model_type)
             device.capabilities.extend(self._models.capabilities)
+            device.sampling = json.dumps(dict(self._models.sampling)) if self._models.sampling else ""
+            device.no_chat_template = not self._models.has_chat_template
 
     def _present_config(self) -> PipelineConfig:
         """Return the settings of the pipeline, when it is ready with what it has chosen."""

@@ -309,7 +309,7 @@ def _to_request(
             "the request has fields that are not known here; install the same version of FlowEdge on both"
         )
     strategy = DEFAULT_STRATEGY if models.has_drafter else AUTOREGRESSIVE
-    options = GenerateOptions.from_json(message.options, strategy=strategy)
+    options = GenerateOptions.from_json(message.options, strategy=strategy).with_sampling(models.sampling)
     from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
     prompt = read_prompt(message, models, limits, echo=options.echo)
@@ -318,9 +318,7 @@ def _to_request(
         session=session_of(check_request_id(message.request_id)),
         prompt=prompt.ids,
         sampling=SamplingParams(
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
+            **options.drawing(),
             seed=secrets.randbits(32) if options.seed is None else options.seed,
         ),
         max_new_tokens=options.max_new_tokens,

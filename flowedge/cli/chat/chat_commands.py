@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from flowedge.cli.chat.talk import Talk
 from flowedge.cli.output import warn
 from flowedge.core.errors import BadRequestError, FlowEdgeError
+from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.plain_text import counted
 
 SLASH = "/"
 NO_SYSTEM = "off"
+DEFAULT = "default"
+SETTABLE = ("temperature", "top_p", "top_k", "seed", "max_new_tokens")
+_OTHER_NAMES = {"max_tokens": "max_new_tokens", "num_predict": "max_new_tokens"}
+_ALSO_QUIT = ("exit", "bye")
 
 
 class EndOfChatError(Exception):
@@ -40,8 +46,8 @@ class ChatCommand:
 
 def _help(_talk: Talk, _argument: str) -> None:
     for name, command in COMMANDS.items():
-        warn(f"{f'/{name} {command.argument}':<16} {command.help}")
-    warn(f"{'//...':<16} Send a message that begins with a slash.")
+        warn(f"{f'/{name} {command.argument}':<18} {command.help}")
+    warn(f"{'//...':<18} Send a message that begins with a slash.")
     warn("Enter sends, Alt-Enter begins a line. Ctrl-C stops an answer, Ctrl-D ends the chat.")
 
 
@@ -79,6 +85,39 @@ def _model(talk: Talk, _argument: str) -> None:
     warn(f"pipeline: {device.name} and {stages}, {'+'.join(map(str, device.stage_layers))} layers")
 
 
+def _set(talk: Talk, argument: str) -> None:
+    name, _, value = argument.replace("=", " ").partition(" ")
+    if name:
+        option = _OTHER_NAMES.get(name, name)
+        if option not in SETTABLE:
+            raise BadRequestError(f"/set knows {', '.join(SETTABLE)}, and not {name:.40}")
+        if not value.strip():
+            raise BadRequestError(f"/set {name} needs a value, or {DEFAULT} for the model's own")
+        talk.options = talk.options.changed(**{option: _value(talk, option, value.strip())})
+    drawing = ", ".join(f"{name} {_shown(getattr(talk.options, name))}" for name in SETTABLE)
+    own = ", ".join(f"{name} {value:g}" for name, value in talk.device.sampling.items())
+    warn(f"{drawing} (the model's own: {own or 'temperature 0'})")
+
+
+def _value(talk: Talk, option: str, typed: str) -> float | int | None:
+    """Return what was typed for an option.
+
+    Raises:
+        BadRequestError: when it is no number.
+    """
+    if typed == DEFAULT:
+        left_open = GenerateOptions(max_new_tokens=talk.options.max_new_tokens)
+        return cast(float | int | None, getattr(left_open.with_sampling(talk.device.sampling), option))
+    try:
+        return float(typed) if option in ("temperature", "top_p") else int(typed)
+    except ValueError as error:
+        raise BadRequestError(f"{typed:.40} is no number for {option}") from error
+
+
+def _shown(value: float | None) -> str:
+    return "random" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _quit(_talk: Talk, _argument: str) -> None:
     raise EndOfChatError
 
@@ -91,7 +130,8 @@ COMMANDS = {
     "load": ChatCommand("FILE", "Continue the conversation of a file.", _load),
     "stats": ChatCommand("", "Show the statistics of the last answer.", _stats),
     "model": ChatCommand("", "Show the model and its pipeline.", _model),
-    "quit": ChatCommand("", "End the chat.", _quit),
+    "set": ChatCommand("[NAME VALUE]", f"Show or set {', '.join(SETTABLE)}.", _set),
+    "quit": ChatCommand("", "End the chat; so do /exit and /bye.", _quit),
 }
 
 
@@ -117,7 +157,7 @@ def take(talk: Talk, entered: str) -> None:
 
 def _run(talk: Talk, entered: str) -> None:
     name, _, argument = entered.removeprefix(SLASH).strip().partition(" ")
-    command = COMMANDS.get(name)
+    command = COMMANDS.get("quit" if name in _ALSO_QUIT else name)
     if command is None:
         raise BadRequestError(f"there is no command /{name}; /help shows them, and // sends a message")
     argument = argument.strip()

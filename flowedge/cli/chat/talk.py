@@ -12,7 +12,7 @@ from flowedge.cli.chat.busy import BusyIndicator
 from flowedge.cli.output import warn, write_answer, write_control
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.client import Client, Conversation, Generation
+from flowedge.client import Client, Conversation, Device, GenerateOptions, Generation
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -26,6 +26,7 @@ class Talk:
     """A conversation whose answers are written to standard output.
 
     Attributes:
+        options: of the next question; device: the draft node, as it described itself at the beginning.
         last: the last answer that was complete.
         failures: number of messages that were not answered.
     """
@@ -34,6 +35,8 @@ class Talk:
     conversation: Conversation
     screen: AnswerScreen
     live: LiveLine
+    options: GenerateOptions
+    device: Device
     last: PromptAnswer | None = None
     failures: int = 0
     _asked: float = field(default=0.0, init=False)
@@ -49,7 +52,9 @@ class Talk:
         begun = _Begun()
         try:
             self.live.show("thinking")
-            answer = self.conversation.ask(message, on_waiting=self._show_queue_position)
+            answer = self.conversation.ask(
+                message, options=self.options, on_waiting=self._show_queue_position
+            )
             if self.live.shown:
                 with BusyIndicator(self.client).running() as busy:
                     self._write(answer, begun, busy)
@@ -68,6 +73,8 @@ class Talk:
         else:
             self._end(begun)
             self.last = PromptAnswer.of(message, answer, self._asked, time.monotonic())
+            if self.live.shown:
+                self.screen.show_line(self.last)
 
     def statistics(self) -> None:
         """Show the statistics of the last answer.

@@ -66,7 +66,7 @@ def chat(
     Where standard input is no terminal, each of its lines is a message. Without --model, the pipeline that
     runs on the network is used, of whatever model it is.
     """
-    from flowedge.cli.answers import fitting_options
+    from flowedge.cli.answers import NO_TEMPLATE, fitting_options, sampling_text
     from flowedge.cli.chat.input import is_terminal
     from flowedge.cli.chat.talk import LiveLine, Talk
     from flowedge.cli.pipelines.model_choice import Preparation
@@ -95,13 +95,19 @@ def chat(
         open_or_start(request, screen.progress, preparation.with_model, transfers) as planned,
         Client(planned.draft_node, timeout_s=timeout, retries=_RETRIES) as client,
     ):
-        chosen = fitting_options(chosen, client.describe())
-        conversation = client.conversation(keeps_partial=True, options=chosen)
+        device = client.describe()
+        screen.progress(device.name, f"draws with {sampling_text(chosen, device)}; /set changes it")
+        if device.no_chat_template:
+            screen.note(NO_TEMPLATE)
+        conversation = client.conversation(keeps_partial=True)
         if load is not None:
             conversation.load(load)
         if system is not None:
             conversation.set_system(checked_utf8(system, "--system"))
-        failures = _converse(Talk(client, conversation, screen, LiveLine.on_terminal()), quiet=quiet)
+        talk = Talk(
+            client, conversation, screen, LiveLine.on_terminal(), fitting_options(chosen, device), device
+        )
+        failures = _converse(talk, quiet=quiet)
     if failures and not is_terminal():
         raise typer.Exit(1)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from statistics import fmean, median
+from statistics import median
 
 from flowedge.cli.output import repeated, warn
 from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
 from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
+from flowedge.core.request import drafting_gain
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
 
@@ -45,11 +46,11 @@ class AnswerScreen:
     def working(self, what: str, progress: Callable[[], str] = lambda: "") -> AbstractContextManager[None]:
         """Say every few seconds that something goes on, and how far it is, while the context lasts."""
 
-        def tell(seconds: float) -> None:
+        def say_again(seconds: float) -> None:
             far = ", ".join(filter(None, (f"{seconds:.0f} s so far", progress())))
             self._print(f"{what}: {far}", "dim")
 
-        return repeated(tell)
+        return repeated(say_again)
 
     def announce(self, number: int, count: int, prompt: str) -> None:
         shown = " ".join(prompt.split())
@@ -66,9 +67,13 @@ class AnswerScreen:
         """Show when a draft node without room is asked again."""
         self._print(f"the draft node has no room; it is asked again in {seconds:.0f} s", "dim")
 
+    def show_line(self, answer: PromptAnswer) -> None:
+        """Show the statistics of an answer in one line."""
+        self._print(_line(answer), "cyan")
+
     def show_answer(self, answer: PromptAnswer, *, several: bool) -> None:
         """Show the statistics of an answer, with a table of devices unless there are several answers."""
-        self._print(_line(answer), "cyan")
+        self.show_line(answer)
         if answer.verdict is not None and (several or not answer.verdict.passed):
             self._print(answer.verdict.line(), "dim")
         if not several:
@@ -100,8 +105,13 @@ def _line(answer: PromptAnswer) -> str:
     if statistics.queue_s:
         parts.append(f"waited {statistics.queue_s:.2f} s")
     if counters.draft_layers:
-        parts.append(f"{fmean(counters.accepted_per_round or [0]):.2f} tokens a round")
-        parts.append(f"{fmean(counters.accepted_per_segment or [0]):.2f} a segment")
+        gain = drafting_gain(
+            statistics.tokens_per_s,
+            counters.plain_tokens_per_s,
+            counters.accepted_per_round,
+            counters.accepted_per_segment,
+        )
+        parts += [gain] if gain else []
     if counters.rollbacks:
         parts.append(f"rolled back {'+'.join(map(str, counters.rollbacks))} times")
     if counters.reused_rows:

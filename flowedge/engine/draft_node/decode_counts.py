@@ -88,7 +88,7 @@ class DecodeCounts:
 
     Attributes:
         meter: of the rows in flight.
-        rollbacks: see DecodeCounters; as of the latest commands of the strategy.
+        rollbacks, plain_tokens_per_s: see DecodeCounters; as of the latest commands of the strategy.
         reused_rows: see DecodeCounters.
         busy_s, bytes_sent: of the draft node itself, as in StageReport.
     """
@@ -96,6 +96,7 @@ class DecodeCounts:
     def __init__(self) -> None:
         self.meter = RowsInFlightMeter()
         self.rollbacks: tuple[int, ...] = ()
+        self.plain_tokens_per_s = 0.0
         self.reused_rows = 0
         self.busy_s = 0.0
         self.bytes_sent = 0
@@ -126,6 +127,7 @@ class DecodeCounts:
         return DecodeCounters(
             **self._work,
             rollbacks=self.rollbacks,
+            plain_tokens_per_s=self.plain_tokens_per_s,
             reused_rows=self.reused_rows,
             rows_in_flight=rows,
             rows_alive_in_flight=alive,

@@ -378,6 +378,7 @@ class DraftNode:
                 case Withdraw():
                     session.grow(None)
         session.counts.rollbacks = session.strategy.rollbacks
+        session.counts.plain_tokens_per_s = session.strategy.plain_tokens_per_s
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
+from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, generation_sampling, load_tokenizer
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import payload_dtype, torch_dtype
 from flowedge.models.lm_head import LMHead, head_bytes
@@ -35,7 +35,7 @@ from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.template_tools import capabilities_of
 from flowedge.text.token_bytes import TokenBytes
-from flowedge.text.tokenizer import StreamDecoder, encode_chat
+from flowedge.text.tokenizer import StreamDecoder, chat_template, encode_chat
 
 PREFILL_ROWS = 128  # of a chunk; several chunks of a long prompt are in the pipeline at once
 
@@ -52,6 +52,7 @@ class DraftModels:
         draft_quant: the format of the layers of drafters that are models; "" without such a drafter.
         grammars: which answers may follow; token_bytes: of the tokenizer.
         capabilities: what the model is made for beside texts (see `capabilities_of`).
+        sampling: how the model's own generation config has tokens drawn (see generation_sampling).
     """
 
     config: Any
@@ -65,6 +66,7 @@ class DraftModels:
     grammars: GrammarCompiler
     token_bytes: TokenBytes
     capabilities: tuple[str, ...] = ()
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -120,6 +122,7 @@ class DraftModels:
             grammars=grammars,
             token_bytes=TokenBytes(tokenizer),
             capabilities=capabilities_of(tokenizer),
+            sampling=generation_sampling(checkpoint),
         )
 
     def make_exact(self, *, required: bool) -> None:
@@ -142,6 +145,10 @@ class DraftModels:
     @property
     def has_drafter(self) -> bool:
         return self.executor.drafter is not None
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(chat_template(self.tokenizer))
 
     @property
     def vocab_size(self) -> int:

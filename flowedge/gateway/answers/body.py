@@ -73,8 +73,10 @@ def shared_options(body: BaseModel) -> Arguments:
     """
     names = _OPTIONS.keys() & type(body).model_fields.keys() - {"seed"}
     values = {name: getattr(body, name) for name in names}
+    # The draft node takes the model's own for what is left out.
+    values = {name: value for name, value in values.items() if value is not None}
     if values.get("top_p") == 0 or values.get("temperature", 1.0) < MIN_TEMPERATURE:
-        values |= {"temperature": 0.0, "top_p": values["top_p"] or 1.0}
+        values |= {"temperature": 0.0, "top_p": values.get("top_p") or 1.0}
     return {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
 
 

@@ -89,6 +89,9 @@ class RequestUsage:
             "reused_rows": sum(answer.reused_rows for answer in self.answers),
             "ttft_s": max(self._measured("ttft_s"), default=0.0),
             "tokens_per_s": min(self._measured("tokens_per_s"), default=0.0),
+            "plain_tokens_per_s": max(
+                (each.get("plain_tokens_per_s", 0.0) for each in counters), default=0.0
+            ),
             "queue_s": max(self._measured("queue_s"), default=0.0),
             "pipeline": self.pipeline,
         }

@@ -1,4 +1,4 @@
-"""Parameters that chat and generate have in common, with Ollama's defaults."""
+"""Parameters that chat and generate have in common."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class ModelOptions(BodyObject):
         repetition_penalty: of all tokens of prompt and answer, whatever `repeat_last_n`.
     """
 
-    temperature: float = shared("temperature", 0.8)
-    top_p: float = shared("top_p", 0.9, ge=0, gt=None)
-    top_k: int = shared("top_k", 40)
+    temperature: float | None = shared("temperature", None)
+    top_p: float | None = shared("top_p", None, ge=0, gt=None)
+    top_k: int | None = shared("top_k", None)
     seed: int | None = None
     num_predict: int = 0
     stop: Stop = Field(default_factory=list)

@@ -95,9 +95,9 @@ class DrawingBody(RequestBody):
 
     model: str = Field(min_length=1)
     stream: bool = False
-    temperature: float = shared("temperature", 1.0, le=2)
-    top_p: float = shared("top_p", 1.0, ge=0, gt=None)
-    top_k: int = shared("top_k", 0, ge=-1)
+    temperature: float | None = shared("temperature", None, le=2)
+    top_p: float | None = shared("top_p", None, ge=0, gt=None)
+    top_k: int | None = shared("top_k", None, ge=-1)
     min_p: float = shared("min_p", 0.0)
     repetition_penalty: float = shared("repetition_penalty", 1.0)
     min_tokens: int = shared("min_tokens", 0)
@@ -106,7 +106,8 @@ class DrawingBody(RequestBody):
 
     def drawing_arguments(self) -> Arguments:
         """Return the arguments of the client that say how tokens are drawn, without the seed."""
-        return shared_options(self) | {"top_k": max(self.top_k, 0)}
+        top_k = {} if self.top_k is None else {"top_k": max(self.top_k, 0)}
+        return shared_options(self) | top_k
 
 
 class SamplingBody(DrawingBody):

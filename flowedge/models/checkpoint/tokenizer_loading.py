@@ -1,11 +1,12 @@
-"""Loading of a checkpoint's tokenizer, and the tokens that end its answers."""
+"""Loading of a checkpoint's tokenizer, the tokens that end its answers, and the model's own sampling."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import BadRequestError, CheckpointError
+from flowedge.core.generate_options import GREEDY, GenerateOptions
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import TOKENIZER_FILES
 from flowedge.models.files.config_numbers import check_token_ids
@@ -56,6 +57,26 @@ def _check_files(directory: Path) -> None:
         for path in directory.glob(name):
             if path.exists() and not path.is_dir() and check_is_file(path) > _MAX_FILE:
                 raise CheckpointError(f"{path}: has more than {_MAX_FILE >> 20} MiB")
+
+
+def generation_sampling(checkpoint: Checkpoint) -> dict[str, float]:
+    """Return how the model's generation config has tokens drawn, as far as it says so; empty for greedily.
+
+    The names are those of GenerateOptions: temperature, top_p and top_k.
+
+    Raises:
+        CheckpointError: when a value cannot be used.
+    """
+    path = checkpoint.directory / "generation_config.json"
+    content = read_json_object(path) if path.is_file() else {}
+    if content.get("do_sample") is not True:
+        return {}
+    found = {name: content[name] for name in GREEDY if content.get(name) is not None}
+    try:
+        options = GenerateOptions(**({"temperature": 1.0} | found))
+    except BadRequestError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return {name: getattr(options, name) for name in {"temperature": 0, **found}}
 
 
 def eos_token_ids(checkpoint: Checkpoint, tokenizer: Any | None = None) -> frozenset[int]:

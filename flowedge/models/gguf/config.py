@@ -124,9 +124,13 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
 
 
 def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
-    """The content of generation_config.json: the tokens that begin and end a text."""
+    """The content of generation_config.json: the tokens that begin and end a text, and the sampling."""
     metadata, vocab_size = facts.metadata, facts.vocab_size
+    keys = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k"}
+    sampling = {name: metadata.values.get(f"general.sampling.{key}") for name, key in keys.items()}
     return {
+        **sampling,
+        "do_sample": any(sampling.values()),
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
         "eos_token_id": end_tokens(metadata, vocab_size) or None,
         "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),

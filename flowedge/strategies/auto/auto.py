@@ -109,6 +109,10 @@ class Auto(Strategy):
         self._committed = False  # whether the root is in flight as a committed row
         self._chosen: list[int] | None = None  # nodes of the next segment, while they stay the same
 
+    @property
+    def plain_tokens_per_s(self) -> float:
+        return self._trial.plain_tokens_per_s
+
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         self._chosen = None
         match event:

@@ -47,6 +47,11 @@ class DraftingProbation:
         self._means: dict[Mode, float] = {}  # tokens/s of the latest time of a mode, over some answers
 
     @property
+    def plain_tokens_per_s(self) -> float:
+        """The latest measured speed of plain decoding; 0 where it was not measured."""
+        return self._speeds.get(Mode.PLAIN, 0.0)
+
+    @property
     def drafts(self) -> bool:
         return self.mode is not Mode.PLAIN
 

@@ -39,6 +39,7 @@ def test_answers_of_one_prompt_share_its_tokens() -> None:
         "reused_rows": 8,
         "ttft_s": 0.3,
         "tokens_per_s": 5.0,
+        "plain_tokens_per_s": 0.0,
         "queue_s": 1.0,
         "pipeline": "kitchen",
     }

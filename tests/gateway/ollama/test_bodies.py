@@ -25,10 +25,9 @@ def _generate(**given: Any) -> GenerateBody:
     return read_body(GenerateBody, json.dumps({"model": "m", "prompt": "Once", **given}).encode())
 
 
-def test_defaults_are_those_of_ollama() -> None:
+def test_the_defaults_are_the_models_own() -> None:
     body = _chat()
-    arguments = body.answer_arguments()
-    assert (arguments["temperature"], arguments["top_p"], arguments["top_k"]) == (0.8, 0.9, 40)
+    assert not {"temperature", "top_p", "top_k"} & body.answer_arguments().keys()
     assert body.stream
     assert "max_new_tokens" not in _chat(options={"num_predict": -1}).answer_arguments()
 

@@ -95,10 +95,10 @@ def test_rules_by_the_names_of_other_servers() -> None:
     assert (options.repetition_penalty, options.min_p, options.min_tokens) == (1.2, 0.1, 4)
 
 
-def test_without_parameters_answers_are_drawn_at_temperature_1() -> None:
+def test_without_parameters_answers_are_drawn_as_the_model_says() -> None:
     (planned,) = planned_answers(read(), ApiCaller())
     options = planned.options
-    assert (options.temperature, options.top_p, options.top_k, options.seed) == (1.0, 1.0, 0, None)
+    assert (options.temperature, options.top_p, options.top_k, options.seed) == (None,) * 4
     assert (options.logprobs, options.grammar) == (None, None)
     assert (options.max_new_tokens, options.fit_context) == (2**31 - 1, True)  # to the end of the context
 

@@ -36,9 +36,9 @@ def test_prompts_of_all_forms(prompt: Any, prompts: list[Any]) -> None:
     assert [each.place for each in planned] == [place for place in range(len(prompts)) for _ in range(2)]
 
 
-def test_defaults_are_those_of_openai() -> None:
+def test_defaults() -> None:
     options = _planned()[0].options
-    assert (options.max_new_tokens, options.temperature) == (DEFAULT_TOKENS, 1.0)
+    assert (options.max_new_tokens, options.temperature) == (DEFAULT_TOKENS, None)
     assert options.fit_context
     assert not _planned(max_tokens=DEFAULT_TOKENS)[0].options.fit_context
 

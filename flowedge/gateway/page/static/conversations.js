@@ -133,8 +133,6 @@ export function requestOf(conversation, model) {
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
     if (settings[name] !== "" && Number.isFinite(Number(settings[name]))) request[name] = Number(settings[name]);
   }
-  // The bundled model has learned too little to be sampled from.
-  if (request.model === "bundled") request.temperature ??= 0;
   return request;
 }
 
@@ -147,6 +145,8 @@ export function statisticsText(usage, shown_s = 0, flowedge = usage?.flowedge ??
   const speed = flowedge.tokens_per_s || (shown_s > 0 ? usage?.completion_tokens / shown_s : 0);
   if (usage?.completion_tokens) parts.push(`${usage.completion_tokens} tokens`);
   if (speed) parts.push(`${speed.toFixed(1)} tokens/s`);
+  const gain = flowedge.plain_tokens_per_s ? speed / flowedge.plain_tokens_per_s : 0;
+  if (gain > 1.05) parts.push(`${gain.toFixed(1)} times plain decoding`);
   if (flowedge.tokens_per_segment) parts.push(`${(flowedge.accepted_drafts_per_segment ?? 0).toFixed(2)} accepted drafts a segment`);
   if (flowedge.ttft_s) parts.push(`first after ${(1000 * flowedge.ttft_s).toFixed(0)} ms`);
   return parts.join(" · ");
