@@ -16,6 +16,7 @@ from typing import IO
 
 from flowedge.cluster.process import VARIABLE, forget_started_agents, process_secret, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.device.compute import physical_cores
 from flowedge.device.process import module_command
 
 MAX_LOCAL_STAGES = 64
@@ -45,6 +46,16 @@ def agent_command(place: int, name: str) -> list[str]:  # noqa: ARG001 (the same
         "--hub",  # the command that starts the agents may ask the hub, too
         "--exit-with-parent",
     ]
+
+
+def shared_threads(cores: int, others: int) -> tuple[int, int]:
+    """Return the threads of a computation on a draft node, and on each of `others` agents beside it.
+
+    They compute at the same time, so they share the cores. The draft node has the least to compute: 8 cores
+    are 2 threads for it and 6 for a single stage, or 1 for each of 6 stages.
+    """
+    draft_node = max(1, min(cores // 4, cores // (others + 1)))
+    return draft_node, max(1, (cores - draft_node) // max(others, 1))
 
 
 def check_local_stages(stages: int, middles: int = 0) -> None:
@@ -95,8 +106,8 @@ class LocalCluster:
     """Agents on loopback: a draft node, stages, and agents for middle models. No process is left behind.
 
     Other programs of this machine neither find the agents nor may call them. Each agent
-    is a process with one thread in torch. It stops when its standard input closes, so that it ends with this
-    process, however this process ends.
+    is a process; together they use the physical cores (see shared_threads). An agent stops when its standard
+    input closes, so that it ends with this process, however this process ends.
 
     Attributes:
         agents: all of them, once started: the draft node, the stages, the agents for middle models.
@@ -111,6 +122,7 @@ class LocalCluster:
         draft_node: bool = True,
         start_timeout_s: float = _START_TIMEOUT_S,
         group: str = "",
+        threads: int | None = None,
         command: AgentCommand = agent_command,
     ) -> None:
         """Prepare agents, which `start` starts.
@@ -120,6 +132,7 @@ class LocalCluster:
             name: the agents are `name`-d0, `name`-v1 and so on, with a random part that makes names unique.
             draft_node: whether there is an agent for the draft node; without it this process has to be it.
             group: under which the agents are announced (see DiscoverySettings); "" for no announcement.
+            threads: of each agent's computations; None to share the physical cores.
             command: its agent must say where it listens, as `flowedge agent` does, and stop when its standard
                 input closes.
         """
@@ -135,6 +148,7 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._group = group
+        self._threads = threads
         self._logs: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()  # held while agents are started again or stopped
         self._stopping = threading.Event()
@@ -165,7 +179,13 @@ class LocalCluster:
         try:
             for place, name in enumerate(self._names):
                 self.agents.append(
-                    _launch(name, self._command(place, name), Path(self._logs.name), self._group)
+                    _launch(
+                        name,
+                        self._command(place, name),
+                        Path(self._logs.name),
+                        self._group,
+                        self._threads_at(place),
+                    )
                 )
             deadline = time.monotonic() + self._start_timeout_s
             for agent in self.agents:
@@ -174,6 +194,14 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def _threads_at(self, place: int) -> int:
+        """Return the threads of the agent at a place; without a draft node, the caller is it."""
+        if self._threads is not None:
+            return self._threads
+        others = len(self._names) - self._first_stage
+        draft_node, other = shared_threads(physical_cores(), others)
+        return draft_node if place < self._first_stage else other
 
     def keep_up(self, report: Report, set_up: Callable[[], object] = lambda: None) -> None:
         """Start agents that end again, until `stop`, each where it has listened.
@@ -226,7 +254,8 @@ class LocalCluster:
             if self._stopping.is_set() or self._logs is None:
                 return
             _close_input(agent.process)
-            fresh = _launch(agent.name, command, Path(self._logs.name), self._group)
+            threads = self._threads_at(self._names.index(agent.name))
+            fresh = _launch(agent.name, command, Path(self._logs.name), self._group, threads)
             agent.process, agent.started, agent.starts = fresh.process, now, agent.starts + 1
         try:
             _await_address(agent, now + self._start_timeout_s, self._start_timeout_s)
@@ -259,7 +288,7 @@ class LocalCluster:
         self.stop()
 
 
-def _launch(name: str, command: list[str], logs: Path, group: str) -> LocalAgent:
+def _launch(name: str, command: list[str], logs: Path, group: str, threads: int) -> LocalAgent:
     log = logs / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -269,8 +298,8 @@ def _launch(name: str, command: list[str], logs: Path, group: str) -> LocalAgent
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "FLOWEDGE_AGENT__THREADS": "1",  # the agents share the cores
+                "OMP_NUM_THREADS": str(threads),
+                "FLOWEDGE_AGENT__THREADS": str(threads),
                 "PYTHONUNBUFFERED": "1",
                 # Its own, so that the agents belong to no cluster.
                 "FLOWEDGE_STATE_DIR": str(logs / "state"),

@@ -233,10 +233,14 @@ def processor_name(root: Path = Path("/")) -> str:
     return _cpuinfo(root).get("model name", "") or platform.processor() or platform.machine() or CPU
 
 
+def physical_cores() -> int:
+    """Return the number of physical cores of this machine."""
+    return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+
+
 def default_threads() -> int:
     """Return the physical cores of this machine less one, which is left to the event loop; at least 1."""
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return max(1, cores - 1)
+    return max(1, physical_cores() - 1)
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -67,8 +66,8 @@ class ClusterTarget(TrainingTarget):
         requests = (self.request(question, PLAIN) for question in questions)
         return self._results(requests, _collect_tokens, self._in_flight)
 
-    def decode(self, head: Path, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
-        self._node.draft_with(self.load_drafter(head, self._node.models.executor.head))
+    def decode(self, drafter: str, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
+        self._node.draft_with(self.load_drafter(drafter, self._node.models.executor.head))
         requests = (self.request(question, strategy) for question in questions)
         yield from self._results(requests, _collect_counters, 1)
 

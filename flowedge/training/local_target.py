@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -58,17 +57,17 @@ class LocalTarget(TrainingTarget):
     def answers(self, questions: Iterable[Question]) -> Iterator[list[int]]:
         return map(self._answer, questions)
 
-    def decode(self, head: Path, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
+    def decode(self, drafter: str, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
         lm_head = self.lm_head
         if lm_head.weight.device.type != "cpu":  # a draft node drafts and samples on the CPU
             lm_head = LMHead.load(self.checkpoint, dtype=lm_head.weight.dtype)
-        drafter = self.load_drafter(head, lm_head)
+        loaded = self.load_drafter(drafter, lm_head)
         for question in questions:
             pipeline = virtual_pipeline(
                 self.checkpoint,
                 [self._block.num_layers],
                 FixedCosts(),
-                drafter=drafter,
+                drafter=loaded,
                 head=lm_head,
                 make_text=lambda: StreamDecoder(self.tokenizer),
                 blocks=[self._block],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ import numpy as np
 
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.choice import TOKENIZER_FILES
+from flowedge.drafting.choice import NGRAM, TOKENIZER_FILES
 from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -36,20 +37,33 @@ HEAD_FILES = (CONFIG_NAME, SAFETENSORS_NAME)
 SAVE_EVERY_S = 120.0
 NEW_TOKENS = 64  # the most tokens of each evaluated answer
 STRATEGY = "naive_pp"  # of the evaluation
+EVALUATION_SHARE = 0.1  # of the minutes of a training, for the head and for lookup each
+USEFUL_TOKENS = 10_000_000  # that the bundled model's head was trained on (flowedge/bundled/MODEL_CARD.md)
+LEAST_LENGTH = 1.1  # acceptance length of a head that has learned anything: 1 is one that is never right
 
 
 @dataclass(frozen=True)
 class AcceptanceLength:
-    """The tokens of the answers to some prompts, and the draft-verify cycles they took."""
+    """The tokens of the answers to some prompts, and the draft-verify cycles they took.
+
+    Attributes:
+        lookup: the acceptance length of lookup in the text (ngram) on these prompts; 0 if not measured.
+    """
 
     prompts: int
     tokens: int
     cycles: int
+    lookup: float = 0.0
 
     @property
     def length(self) -> float:
         """The mean tokens of a cycle, accepted and bonus tokens; 0 without cycles."""
         return self.tokens / self.cycles if self.cycles else 0.0
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether the head drafts better than what needs no training."""
+        return self.length > max(LEAST_LENGTH, self.lookup)
 
 
 class TrainingObserver(Protocol):
@@ -119,10 +133,11 @@ def train_drafter(
             documents = _documents(target, training, settings, states.folder, observer)
             head = head_training(target, documents, settings)
             trainer = Trainer(target, head, documents, settings, deferred)
+            observer.say(_need_text(trainer, documents))
             _train(trainer, states, observer)
             head.save(out)
             prompts = [prompt_tokens(target.tokenizer, example) for example in held_out]
-            acceptance = _evaluate(target, out, prompts, observer)
+            acceptance = _evaluate(target, out, prompts, settings, observer)
         _write_report(out, model, identity, trainer.progress, acceptance)
         return acceptance
 
@@ -205,9 +220,11 @@ def _train(trainer: Trainer, states: StateFolder, observer: TrainingObserver) ->
         observer.saved(trainer.progress.step)
     else:
         save()
-    last = time.monotonic()
+    last, before = time.monotonic(), trainer.progress
     try:
-        for _ in trainer.steps():
+        for number, _ in enumerate(trainer.steps()):
+            if number == 0:
+                observer.say(_speed_text(before, trainer))
             observer.step(trainer.progress, trainer.share)
             if trainer.share >= 1 or time.monotonic() - last > SAVE_EVERY_S:
                 save()
@@ -217,18 +234,71 @@ def _train(trainer: Trainer, states: StateFolder, observer: TrainingObserver) ->
         raise
 
 
+def _need_text(trainer: Trainer, documents: Sequence[TrainingText]) -> str:
+    """Return what a useful head takes, before the time is spent."""
+    weights = sum(parameter.numel() for parameter in trainer.head.parameters() if parameter.requires_grad)
+    return (
+        f"the head has {weights / 1e6:.1f} million weights. A useful one needs texts as the model writes "
+        f"them, and about {USEFUL_TOKENS / 1e6:.0f} million tokens of training (so the bundled model's; "
+        "published heads of 7B models saw some 60,000 dialogues several times); these texts have "
+        f"{sum(map(len, documents)) / 1e6:.2f} million"
+    )
+
+
+def _speed_text(before: TrainingProgress, trainer: Trainer) -> str:
+    """Return how long the training takes, after the first update."""
+    now = trainer.progress
+    seconds, tokens = max(now.spent_s - before.spent_s, 1e-9), now.tokens - before.tokens
+    hours = max(USEFUL_TOKENS - before.tokens, 0) * seconds / max(tokens, 1) / 3600
+    left = trainer.seconds_left
+    return (
+        f"an update of {tokens} tokens takes {seconds:.1f} s: about {left / seconds:.0f} more of them in "
+        f"this training, and {USEFUL_TOKENS / 1e6:.0f} million tokens would take {hours:.1f} hours here"
+    )
+
+
 def _evaluate(
-    target: TrainingTarget, head: Path, prompts: Sequence[list[int]], observer: TrainingObserver
+    target: TrainingTarget,
+    head: Path,
+    prompts: Sequence[list[int]],
+    settings: TrainingSettings,
+    observer: TrainingObserver,
 ) -> AcceptanceLength:
-    """Measure the acceptance of a saved head at temperature 0, on prompts that leave room for an answer."""
+    """Measure the acceptance of a saved head at temperature 0, and of lookup, on prompts that leave room.
+
+    A training by minutes has a share of them in addition for each of the two; a prompt that is begun is
+    finished.
+    """
     fitting = [prompt for prompt in prompts if len(prompt) + NEW_TOKENS <= target.context]
-    questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in fitting]
-    tokens = cycles = 0
-    for done, counters in enumerate(target.decode(head, questions, STRATEGY), 1):
+    limit_s = math.inf if settings.minutes is None else 60 * settings.minutes * EVALUATION_SHARE
+    if fitting and settings.minutes is not None:
+        observer.say(f"evaluating for up to {2 * limit_s:.0f} s, and a prompt each, beyond the training")
+    done, tokens, cycles = _decoded(target, str(head), fitting, limit_s, observer)
+    lookup = 0.0
+    if done and not target.taps:  # a pipeline with taps runs with no other drafter
+        _, lookup_tokens, lookup_cycles = _decoded(target, NGRAM, fitting[:done], limit_s, observer)
+        lookup = lookup_tokens / lookup_cycles if lookup_cycles else 0.0
+    return AcceptanceLength(done, tokens, cycles, lookup)
+
+
+def _decoded(
+    target: TrainingTarget,
+    drafter: str,
+    prompts: Sequence[list[int]],
+    limit_s: float,
+    observer: TrainingObserver,
+) -> tuple[int, int, int]:
+    """Answer prompts with a drafter for up to `limit_s` seconds; return the prompts, tokens and cycles."""
+    questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in prompts]
+    what = "evaluating" if drafter != NGRAM else "evaluating lookup"
+    began, done, tokens, cycles = time.monotonic(), 0, 0, 0
+    for counters in target.decode(drafter, questions, STRATEGY):
         rounds = counters.accepted_per_round
-        tokens, cycles = tokens + sum(rounds), cycles + len(rounds)
-        observer.advance("evaluating", done, len(fitting))
-    return AcceptanceLength(len(fitting), tokens, cycles)
+        done, tokens, cycles = done + 1, tokens + sum(rounds), cycles + len(rounds)
+        observer.advance(what, done, len(prompts))
+        if time.monotonic() - began > limit_s:
+            break
+    return done, tokens, cycles
 
 
 def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) -> AcceptanceLength | None:
@@ -242,9 +312,9 @@ def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) ->
         report = json.loads((out / REPORT_NAME).read_text(encoding="utf-8"))
         if report["training"] != asdict(progress):  # of an earlier, shorter training
             return None
-        return AcceptanceLength(
-            *(int(report["evaluation"][name]) for name in ("prompts", "tokens", "cycles"))
-        )
+        found = report["evaluation"]
+        prompts, tokens, cycles = (int(found[name]) for name in ("prompts", "tokens", "cycles"))
+        return AcceptanceLength(prompts, tokens, cycles, float(found.get("lookup", 0.0)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,8 +92,10 @@ class TrainingTarget(ABC):
         """
 
     @abstractmethod
-    def decode(self, head: Path, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
-        """Answer each question with a saved head as the drafter, and yield the counters of its decoding.
+    def decode(self, drafter: str, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
+        """Answer each question with a drafter, and yield the counters of its decoding.
+
+        drafter: directory of a saved head, or the name of a drafter.
 
         Errors as in load_drafter and `answers`.
         """
@@ -122,12 +123,12 @@ class TrainingTarget(ABC):
             next(self._names), prompt, question.sampling, answer_budget, self.eos, strategy=strategy
         )
 
-    def load_drafter(self, head: Path, lm_head: LMHead) -> Drafter:
-        """Load a saved head as a drafter; `lm_head` is on the CPU. Errors as in load_drafter."""
+    def load_drafter(self, drafter: str, lm_head: LMHead) -> Drafter:
+        """Load a saved head, or a drafter by name; `lm_head` is on the CPU. Errors as in load_drafter."""
         target = TargetModel(self.checkpoint, lm_head, self.tokenizer, lm_head.weight.dtype)
-        drafter = load_drafter((str(head),), target)
-        assert drafter is not None, "a folder is named"
-        return drafter
+        loaded = load_drafter((drafter,), target)
+        assert loaded is not None, "a drafter is named"
+        return loaded
 
 
 OpenTarget = Callable[[str, str, torch.dtype, Taps], AbstractContextManager[TrainingTarget]]

@@ -63,6 +63,12 @@ class Trainer:
         """The finished share of the training, 0 to 1."""
         return self._settings.finished_share(self.progress.step, self.progress.spent_s)
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds of training that are left, an estimate where updates are counted; inf before the first."""
+        share = self.share
+        return self.progress.spent_s * (1 - share) / share if share > 0 else math.inf
+
     def steps(self) -> Iterator[None]:
         """Train to the end, and yield after each update.
 

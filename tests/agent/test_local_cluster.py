@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1 import health_pb2_grpc as health_rpc
 
 from flowedge.agent import local_cluster
-from flowedge.agent.local_cluster import LocalCluster
+from flowedge.agent.local_cluster import LocalCluster, shared_threads
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Client
@@ -47,6 +47,21 @@ def test_agents_are_real_processes_and_end_with_the_context() -> None:
             with Client(agent.address, silence_s=20) as client:
                 assert client.describe().name == agent.name
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "threads"),
+    [(8, 1, (2, 6)), (8, 4, (1, 1)), (2, 1, (1, 1)), (1, 1, (1, 1)), (64, 3, (16, 16)), (8, 0, (2, 6))],
+)
+def test_agents_of_a_machine_share_its_cores(cores: int, others: int, threads: tuple[int, int]) -> None:
+    assert shared_threads(cores, others) == threads
+
+
+def test_the_threads_of_agents_are_told_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowedge.agent.local_cluster.physical_cores", lambda: 8)
+    with LocalCluster(1) as cluster:
+        told = [psutil.Process(agent.pid).environ()["FLOWEDGE_AGENT__THREADS"] for agent in cluster.agents]
+    assert told == ["2", "6"]
 
 
 def test_agents_import_nothing_from_the_current_directory(
@@ -150,7 +165,11 @@ def test_a_pipeline_whose_stage_was_killed_answers_again() -> None:
         return client.generate("Hello", max_new_tokens=4, ignore_eos=True).result().text
 
     with (
-        open_planned(PipelineRequest(stages=1, drafter=("bundled",)), lambda *_: None) as planned,
+        open_planned(
+            PipelineRequest(model="bundled", stages=1, drafter=("bundled",)),
+            lambda *_: None,
+            lambda request: request,
+        ) as planned,
         Client(planned.draft_node, retries=50, timeout_s=120) as client,
     ):
         expected, draft_node = answer(client), client.describe()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +19,7 @@ from transformers import LlamaForCausalLM
 
 from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.core.request import Request, Tokens
+from flowedge.core.request import DecodeCounters, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.eagle_head import EagleHead
@@ -29,9 +33,10 @@ from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import encode_chat
 from flowedge.training.local_target import LocalTarget
-from flowedge.training.run import TrainingObserver, train_drafter
+from flowedge.training.run import AcceptanceLength, TrainingObserver, _evaluate, train_drafter
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress
+from flowedge.training.target import TrainingTarget
 from tests.drafting.conftest import BUNDLED_MODEL, TOKENIZER, save_small_lm
 from tests.engine.histories import NoText
 from tests.models.tiny_families import make_tiny
@@ -251,6 +256,38 @@ def test_a_quantised_target_in_half_precision(data: Path, tmp_path: Path) -> Non
     assert watcher.losses[20][0] < 0.9 * watcher.losses[1][0]
     assert acceptance.prompts == 2
     assert acceptance.tokens >= acceptance.cycles > 0
+    assert acceptance.lookup >= 1, "lookup was tried on the same prompts"
+    said = "\n".join(watcher.lines)
+    assert "A useful one needs texts as the model writes them, and about 10 million tokens" in said
+    assert re.search(r"an update of \d+ tokens takes [\d.]+ s: about \d+ more of them in this training", said)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lookup", "is_of_use"),
+    [(252, 0.0, False), (260, 1.2, False), (420, 1.2, True), (420, 0.0, True)],
+)
+def test_a_head_is_held_against_lookup(tokens: int, lookup: float, is_of_use: bool) -> None:
+    assert AcceptanceLength(4, tokens, 252, lookup).is_of_use is is_of_use
+
+
+def test_the_evaluation_of_a_short_training_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        """A target of which each answer takes 30 s."""
+
+        taps, context = (), 4096
+
+        def decode(self, drafter: str, questions: list[object], strategy: str) -> Iterator[DecodeCounters]:
+            for _ in questions:
+                clock.append(clock[-1] + 30.0)
+                yield DecodeCounters(accepted_per_round=(2, 1))
+
+    clock = [0.0]
+    monkeypatch.setattr("flowedge.training.run.time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    settings, watcher = TrainingSettings(minutes=5, evaluate=4), Recorder()
+    acceptance = _evaluate(cast(TrainingTarget, Slow()), Path("head"), [[1]] * 4, settings, watcher)
+    assert (acceptance.prompts, acceptance.length, acceptance.lookup) == (2, 1.5, 1.5)
+    assert watcher.lines == ["evaluating for up to 60 s, and a prompt each, beyond the training"]
+    assert clock[-1] == 120.0
 
 
 @pytest.mark.parametrize(

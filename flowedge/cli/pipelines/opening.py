@@ -21,7 +21,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import counted
 from flowedge.weights.fetch.progress import OnTransfer
 
-LOCAL_STAGES = 4  # that are started where the network has no agent
+LOCAL_STAGES = 1  # that are started where the network has no agent: more only share the same cores
 
 WithModel = Callable[[PipelineRequest], PipelineRequest]
 """Completes a request that names no model, when a new pipeline is needed (see Preparation.with_model)."""

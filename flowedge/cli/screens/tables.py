@@ -6,6 +6,7 @@ never broken over lines. A name is shortened in its middle, because the ends of 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -266,7 +267,17 @@ def error_console() -> TerminalConsole:
     """
     if lines_are_logged():
         return TerminalConsole(file=LogStream(), force_terminal=False, width=UNLIMITED, highlight=False)
-    return TerminalConsole(stderr=True, width=None if sys.stderr.isatty() else UNLIMITED, highlight=False)
+    if not sys.stderr.isatty():
+        return TerminalConsole(stderr=True, width=UNLIMITED, highlight=False)
+    return TerminalConsole(stderr=True, force_terminal=_has_columns(), highlight=False)
+
+
+def _has_columns() -> bool | None:
+    """Return False for a terminal of no columns, as of `ssh -tt` and of containers, which is a log."""
+    try:
+        return None if os.get_terminal_size(sys.stderr.fileno()).columns else False
+    except OSError:
+        return None
 
 
 def line(text: str, style: str = "") -> Text:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 import torch
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
 from flowedge.cli.output import say, warn
@@ -42,10 +42,15 @@ class TrainScreen(TrainingObserver, ABC):
     def __init__(self) -> None:
         # Time and tokens at this run's first step, from which on the rate is measured.
         self._began: tuple[float, int] | None = None
+        self._phase = ("", 0.0)  # and when it began, of what is not training
         self.saved_step: int | None = None
 
     def advance(self, what: str, done: int, total: int) -> None:
-        self.show(what, done, total, [f"{done}/{total}"])
+        now = monotonic()
+        if what != self._phase[0]:
+            self._phase = (what, now)
+        left_s = (now - self._phase[1]) * (total - done) / done if done and now > self._phase[1] else None
+        self.show(what, done, total, [f"{done}/{total}"], left_s)
 
     def step(self, progress: TrainingProgress, share: float) -> None:
         if self._began is None:
@@ -58,14 +63,21 @@ class TrainScreen(TrainingObserver, ABC):
         details.append(f"agreed {progress.agreement:.2f}")
         if progress.feature_loss:  # EAGLE-3 has none
             details.append(f"L1 {progress.feature_loss:.3f}")
-        self.show("training", share, 1.0, details)
+        self.show("training", share, 1.0, details, progress.spent_s * (1 - share) / share if share else None)
 
     def saved(self, step: int) -> None:
         self.saved_step = step
 
     @abstractmethod
-    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
-        """Show that `done` of `total` of a phase is finished; the most important of the details is first."""
+    def show(
+        self, what: str, done: float, total: float, details: Sequence[str], left_s: float | None
+    ) -> None:
+        """Show that `done` of `total` of a phase is finished.
+
+        Args:
+            details: the most important first.
+            left_s: seconds to the end of the phase; None where nobody knows.
+        """
 
 
 class _Bar(TrainScreen):
@@ -78,7 +90,10 @@ class _Bar(TrainScreen):
     def say(self, line: str) -> None:
         self._bar.console.print(shown(line), soft_wrap=True)
 
-    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
+    def show(
+        self, what: str, done: float, total: float, details: Sequence[str], left_s: float | None
+    ) -> None:
+        left = "" if left_s is None else f"{_duration(left_s)} left"
         fitting = takewhile(
             lambda text: len(text) <= self._bar.console.width - BESIDE_DETAIL,
             accumulate(details, "{}, {}".format),
@@ -87,9 +102,9 @@ class _Bar(TrainScreen):
         if self._task is None or what != self._what:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=total, detail=detail)
+            self._task = self._bar.add_task(what, total=total, detail=detail, left=left)
             self._what = what
-        self._bar.update(self._task, total=total, completed=done, detail=detail)
+        self._bar.update(self._task, total=total, completed=done, detail=detail, left=left)
 
 
 class _TrainingLines(TrainScreen):
@@ -97,27 +112,26 @@ class _TrainingLines(TrainScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._what, self._first = "", 0.0
-        self._began_s, self._shown_s = 0.0, 0.0
+        self._what, self._shown_s = "", 0.0
 
     def say(self, line: str) -> None:
         warn(line)
 
-    def show(self, what: str, done: float, total: float, details: Sequence[str]) -> None:
+    def show(
+        self, what: str, done: float, total: float, details: Sequence[str], left_s: float | None
+    ) -> None:
         now = monotonic()
         if what != self._what:
-            self._what, self._began_s, self._first = what, now, done
+            self._what = what
         elif done < total and now - self._shown_s < LINE_EVERY_S:
             return
         self._shown_s = now
-        warn(f"{what}: {100 * done / total:.0f} %, {', '.join(details)}{self._left(now, done, total)}")
+        left = "" if left_s is None or done >= total else f", {_duration(left_s)} left"
+        warn(f"{what}: {100 * done / total:.0f} %, {', '.join(details)}{left}")
 
-    def _left(self, now: float, done: float, total: float) -> str:
-        """Return the remaining time, estimated from the part of the phase that this run has done."""
-        if done <= self._first or done >= total:
-            return ""
-        seconds = (now - self._began_s) * (total - done) / (done - self._first)
-        return f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 @contextmanager
@@ -135,8 +149,7 @@ def train_screen(out: Path) -> Iterator[TrainingObserver]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
         TextColumn("{task.fields[detail]}"),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("{task.fields[left]}"),
     )
     with RichProgress(*columns, console=console) as bar, _stop_shown(_Bar(bar), out) as screen:
         yield screen
@@ -196,7 +209,14 @@ def train_and_report(
         say(
             f"acceptance length {acceptance.length:.2f} tokens a draft-verify cycle "
             f"({acceptance.tokens} tokens, {acceptance.prompts} held-out prompts)"
+            + (f"; lookup (ngram) reaches {acceptance.lookup:.2f}" if acceptance.lookup else "")
         )
+        if not acceptance.is_of_use:
+            warn(
+                "the head is no better than lookup (--drafter ngram), which needs no weights: 1.00 is a head "
+                "that is never right. Train it longer, or on more texts of the model's own "
+                "(--self-generate)"
+            )
     else:
         say("the head is not evaluated: no prompt was held out that fits the context")
 

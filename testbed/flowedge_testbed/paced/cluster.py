@@ -25,7 +25,7 @@ class PacedCluster:
     def __init__(self, stages: int, *, namespaces: bool) -> None:
         """If `namespaces`, give each agent a network of its own, which takes root; else share loopback."""
         self._network = Namespaces(stages + 1) if namespaces else None
-        self._agents = LocalCluster(stages, name="paced", command=self._command)
+        self._agents = LocalCluster(stages, name="paced", threads=1, command=self._command)
         self._directory: Path | None = None
         self._readers: list[TimingReader] = []
         self._stack = ExitStack()
