@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
 from flowedge.agent import main
+from flowedge.agent.local_cluster import LocalCluster
+from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.core.errors import CheckpointError
 from flowedge.discovery.discovery import discover
 from tests.support.commands import run_command
 from tests.support.free_ports import free_port
+from tests.support.large_vocabulary import make_model
 from tests.support.processes import agents
 
 MEGABYTE = 10**6
@@ -74,3 +83,42 @@ def test_agents_import_torch_in_two_places() -> None:
         ("agent.py", "from flowedge.agent.roles.compute_side import ComputeSide"),
         ("generation_service.py", "from flowedge.agent.services.prompt_preparation import read_prompt"),
     ]
+
+
+@pytest.mark.proof
+def test_an_agent_that_is_idle_again_keeps_no_memory(tmp_path: Path) -> None:
+    """Neither after roles that were released nor after set-ups that were refused when much was loaded.
+
+    Of what the C library does not give back, no more is there after the last time than after the second.
+    """
+    size = 1 << 17
+    model, other = make_model(tmp_path / "model", size), make_model(tmp_path / "other", size - 1)
+    with LocalCluster(1) as cluster:
+        draft_node, stage = (agent.address for agent in cluster.agents)
+        held: list[list[int]] = []
+        for drafter, refused in [("ngram", False)] * 6 + [(str(other), True)] * 6:
+            spec = PipelineSpec(model=str(model), draft_node=draft_node, stages=(stage,), drafter=drafter)
+            expected = pytest.raises(CheckpointError, match="tokenizer") if refused else nullcontext()
+            with expected:
+                assemble(spec, lambda *_: None)
+                with Client(draft_node) as client:
+                    client.generate(text="the words", max_new_tokens=4).result()
+            release([draft_node, stage], "")
+            held.append([settled_bytes(agent.pid) for agent in cluster.agents])
+        print([[number // MEGABYTE for number in each] for each in held])
+        for first, last in ((held[1], held[5]), (held[7], held[11])):
+            assert all(after < before + 60 * MEGABYTE for before, after in zip(first, last, strict=True))
+
+
+def settled_bytes(pid: int) -> int:
+    """Return the memory that a process holds by itself once that has stopped to change."""
+
+    def anonymous() -> int:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+    last, now = 0, anonymous()
+    while now != last:
+        time.sleep(0.5)
+        last, now = now, anonymous()
+    return now

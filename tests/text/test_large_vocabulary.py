@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import string
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from flowedge.agent.local_cluster import LocalCluster, agent_command
 from flowedge.client import Client
@@ -20,17 +14,7 @@ from flowedge.core.grammar import Grammar, GrammarSource
 from flowedge.device.process import module_command
 from flowedge.text.grammar_compiler import GrammarCompiler
 from tests.support.gil_watch import SIGN, GilWatch
-
-EOS = 0
-
-
-def large_tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer of so many tokens, most of which are words."""
-    words = map("".join, itertools.product(string.ascii_lowercase, repeat=4))
-    pieces = itertools.chain(["<eos>"], sorted(ByteLevel.alphabet()), words)
-    tokenizer = Tokenizer(models.BPE({piece: number for number, piece in zip(range(size), pieces)}, []))  # noqa: B905
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+from tests.support.large_vocabulary import EOS, large_tokenizer, make_model
 
 
 def test_the_watch_finds_what_keeps_the_interpreter() -> None:
@@ -52,23 +36,7 @@ def test_a_grammar_on_a_large_vocabulary_lets_other_threads_run() -> None:
 
 @pytest.fixture(scope="module")
 def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("large")
-    large_tokenizer(1 << 18).save_pretrained(directory)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=1 << 18,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1 << 13,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
+    return make_model(tmp_path_factory.mktemp("large"), 1 << 18)
 
 
 @pytest.fixture

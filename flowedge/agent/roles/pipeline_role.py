@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import PipelineConfig
+from flowedge.device.process import release_unused_memory
 from flowedge.engine.work_counts import Load
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
@@ -119,6 +120,7 @@ class PipelineRole(ABC):
                 self._compute.run_later(executor.close)
             if opened is not None:
                 opened.release()
+            self._compute.run_later(release_unused_memory)
 
     async def _until_stopped(self, loading: Coroutine[Any, Any, None]) -> None:
         """Await the loading of the role; `stop` cancels it.
