@@ -36,7 +36,7 @@ def ask_everything(served: GatewayHere, times: int) -> None:
             for changes in ({}, {"stream": True}, {"n": 2}, {"tools": [TOOL]}):
                 assert client.post(CHAT, json=chat(**changes)).status_code == 200
             assert client.post(CHAT, json=chat(model=uuid.uuid4().hex)).status_code == 404
-            assert client.post(CHAT, json=chat(colour=1)).status_code == 400
+            assert client.post(CHAT, json=chat(temperature=-1)).status_code == 400
             assert client.get("/metrics").status_code == 200
             assert client.get("/v1/nothing").status_code == 404
 

@@ -76,10 +76,13 @@ def test_what_is_posted_and_answered(served: GatewayHere, document: dict[str, An
         refused = client.post(path, json={**body, "model": 7})
     assert refused.status_code == 400
     assert refused.json().keys() == set(json_schema(document, operation["responses"]["default"])["required"])
-    for name, described in taken["properties"].items():
-        if "enum" in described:
-            with served.client() as client:
-                assert client.post(path, json={**body, name: described["enum"][0]}).status_code == 200, name
+    off = {name: each["enum"] for name, each in taken["properties"].items() if "enum" in each}
+    with served.client() as client:
+        for place in (0, -1):
+            values = {name: accepted[place] for name, accepted in off.items()}
+            assert client.post(path, json={**body, **values}).status_code == 200, values
+        for name in off:
+            assert client.post(path, json={**body, name: "on"}).status_code == 400, name
 
 
 def test_what_can_be_got(served: GatewayHere, document: dict[str, Any]) -> None:

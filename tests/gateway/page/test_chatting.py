@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from selenium.webdriver.common.keys import Keys
 
 from tests.gateway.page.talking import ask, await_answer, settings
@@ -35,7 +37,9 @@ def test_an_answer_can_be_stopped(browser: Browser) -> None:
     if stop is not None:  # else it was complete already
         stop.click()
     await_answer(browser)
-    assert "stopped" in browser.text(".statistics") or "tokens/s" in browser.text(".statistics")
+    assert re.search(r"\d+ tokens · [\d.]+ tokens/s", browser.text(".statistics")), (
+        "also where it was stopped"
+    )
     assert browser.text(".message.assistant .markdown")
 
 

@@ -64,7 +64,7 @@ export async function* chat(request, signal) {
   const response = await call("v1/chat/completions", {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } }),
     signal,
   });
   for await (const { data } of eventsOf(response)) {
