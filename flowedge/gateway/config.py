@@ -123,7 +123,9 @@ class AccessSettings(SettingsGroup):
 class GatewayLimits(SettingsGroup):
     """How much the gateway accepts."""
 
-    connections: Count = setting(4096, "Maximum number of open connections.")
+    connections: Count = setting(
+        4096, "Maximum number of open connections; fewer where the system's file descriptors are."
+    )
     connections_each: Count = setting(
         1024,
         "Maximum number of open connections of one address, or of one /64 network of IPv6; a trusted proxy "

@@ -23,6 +23,7 @@ from flowedge.cluster.enrolment import refresh_credentials
 from flowedge.cluster.process import current
 from flowedge.core.errors import BadRequestError
 from flowedge.core.log_fields import about
+from flowedge.device.process import raise_descriptor_limit
 from flowedge.device.sd_notify import READY, STOPPING, WATCHDOG, Notifier
 from flowedge.gateway import ollama, openai, openapi, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
@@ -175,7 +176,10 @@ class GatewayServer:
         settings = gateway.settings
         http = settings.http
         limits = settings.limits
-        table = ConnectionTable(limits.connections, limits.connections_each, http.trusted_proxies)
+        # Half of the descriptors are for files, pipelines and connections that are about to close.
+        most = min(limits.connections, raise_descriptor_limit() // 2)
+        each = max(1, limits.connections_each * most // limits.connections)
+        table = ConnectionTable(most, each, http.trusted_proxies)
         rules = ConnectionRules(limits, settings.deadlines, table, http.root_path)
         config = uvicorn.Config(
             make_app(gateway),
