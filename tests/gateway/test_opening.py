@@ -19,8 +19,11 @@ def test_requests_are_told_to_wait_until_the_pipeline_is_ready() -> None:
             early = client.post(COMPLETIONS, json=body(2))
             ready = client.get("/health/ready")
             cluster = client.get("/flowedge/v1/cluster").json()
-            gateway.line("models: bundled")
-            assert client.post(COMPLETIONS, json=body(2)).status_code == 200
+            with client.stream("GET", "/flowedge/v1/activity") as watched:
+                gateway.line("models: bundled")
+                assert client.post(COMPLETIONS, json=body(2)).status_code == 200
+                # Whoever looked at the page before there was a pipeline sees what it does.
+                assert any(line == "event: activity" for line in watched.iter_lines())
             assert client.get("/flowedge/v1/cluster").json()["opening"] is None
         assert (early.status_code, early.headers["retry-after"]) == (503, "2")
         assert early.json()["error"]["code"] == "not_ready"

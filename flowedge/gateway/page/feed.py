@@ -150,12 +150,14 @@ class PageFeed:
 
     async def _look(self) -> None:
         """Ask and watch until no browser has looked for a while."""
-        members = self._gateway.pipelines.members
         tasks = [asyncio.create_task(self._describe_regularly()), asyncio.create_task(self._search())]
-        tasks += [asyncio.create_task(self._follow_activity(member)) for member in members]
+        followed: set[PoolMember] = set()
         looked = time.monotonic()
         try:
             while time.monotonic() - looked < END_S and not self._gateway.draining.is_set():
+                for member in set(self._gateway.pipelines.members) - followed:  # some are opened later
+                    followed.add(member)
+                    tasks.append(asyncio.create_task(self._follow_activity(member)))
                 await asyncio.sleep(0.5)
                 if self._browsers:
                     looked = time.monotonic()

@@ -1,7 +1,7 @@
 // The cluster as a picture: the devices of each pipeline in order, with the links between them.
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
 import { Limit } from "./watch.js";
-import { bytes, gib, layersText, percent, rate, seconds, shortened } from "./format.js";
+import { bytes, gib, layersText, percent, rate, seconds, shortNames, shortened } from "./format.js";
 
 const CARD = { width: 188, height: 178 };
 const GAP = { x: 62, y: 56 };
@@ -23,10 +23,13 @@ export function ClusterView({ cluster, views }) {
 function Pipeline({ pipeline, view }) {
   const ours = performance.now() / 1000;
   const state = view?.state ?? pipeline.state;
+  const names = pipeline.devices.map((device) => device.name).filter(Boolean);
+  const short = shortNames(names);
   const devices = pipeline.devices.map((device) => ({
     ...device,
     busy: view && device.present ? view.busy(device.name, ours) : null,
     shares: sharedWith(device, pipeline.devices),
+    sharesShort: short[names.indexOf(sharedWith(device, pipeline.devices))] ?? "",
   }));
   const gone = devices.filter((device) => !device.present).length;
   const status = pipeline.ready ? "ready" : pipeline.progress.length ? "being set up" : "not ready";
@@ -135,7 +138,7 @@ function Card({ device, place }) {
   const wide = CARD.width - 28;
   const { weights, cache, used: usedByAll } = memoryShares(device);
   const used = device.shares ? 0 : usedByAll;
-  const memory = device.shares ? `shared with ${shortened(device.shares, 14)}` : `${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}`;
+  const memory = device.shares ? `shared with ${shortened(device.sharesShort, 8)}` : `${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}`;
   const held = device.weight_bytes ? `${bytes(device.weight_bytes)} weights${device.quant && device.quant !== "none" ? `, ${device.quant}` : ""}` : device.present ? "holds no weights" : "away";
   return html`<g class=${`device${device.present ? "" : " away"}`} transform=${`translate(${place.x} ${place.y})`}>
     <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}</title>
