@@ -64,13 +64,6 @@ _OTHER_ANSWERS = {  # of no JSON
     "/flowedge/v1/activity": _EVENTS,
 }
 _NULL = {"type": "null"}
-_OFF: tuple[object, ...] = (
-    None,
-    False,
-    "",
-    [],
-    {},
-)  # values by which a parameter is not wanted, whatever it is
 
 router = APIRouter()
 
@@ -154,7 +147,7 @@ def _request_body(path: str, schemas: dict[str, Any]) -> dict[str, Any]:
 def _without_effect(model: type[RequestBody]) -> dict[str, Any]:
     """Return the properties that change nothing, or may have values only by which nothing changes."""
     ignored: dict[str, Any] = {name: {} for name in sorted({*model.ignored, *model.without_effect})}
-    off: dict[str, Any] = {name: {"enum": [*values, *_OFF]} for name, values in model.unsupported.items()}
+    off = {name: {"enum": [*values, None, False, "", [], {}]} for name, values in model.unsupported.items()}
     return ignored | off
 
 

@@ -78,6 +78,15 @@ def test_pages_of_other_sites_may_not_post(gateway4: GatewayProcess) -> None:
         assert "access-control-allow-origin" not in client.get("/v1/models").headers
 
 
+def test_files_of_the_page_write_no_lines(gateway4: GatewayProcess) -> None:
+    before = len(gateway4.lines)
+    with gateway4.client() as client:
+        assert client.get("/static/app.js").status_code == 200
+        assert client.get("/static/none.js").status_code == 404
+    gateway4.line("endpoint=/static/{path:path} status=404", after=before)
+    assert not [line for line in gateway4.lines[before:] if "status=200" in line]
+
+
 def test_metrics_count_requests(gateway4: GatewayProcess, cluster4: str) -> None:
     name = 'flowedge_gateway_requests_total{endpoint="/v1/models",model="",outcome="ok",pipeline=""}'
     before = gateway4.samples().get(name, 0)

@@ -67,6 +67,17 @@ def test_it_is_served_and_verified(gateway: GatewayProcess, files: tuple[Path, P
     gateway.line(f"page: https://{gateway.address}/")
 
 
+def test_a_body_that_comes_after_its_refusal_does_not_take_the_answer_away(
+    gateway: GatewayProcess, files: tuple[Path, Path]
+) -> None:
+    context = ssl.create_default_context(cafile=str(files[0]))
+    size = 8 << 20
+    with connected(gateway.host) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        secure.sendall(head("POST", "/v1/completions", f"Content-Length: {size}"))
+        secure.sendall(b" " * size)
+        assert b" 413 " in secure.recv(4096)
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 def test_old_versions_and_plain_http_are_refused(gateway: GatewayProcess, files: tuple[Path, Path]) -> None:
     context = ssl.create_default_context(cafile=str(files[0]))
