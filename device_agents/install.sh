@@ -8,13 +8,16 @@ checkout=$(dirname "$here")
 source "$here/lib/common.sh"
 # shellcheck source=device_agents/lib/torch.sh
 source "$here/lib/torch.sh"
+# shellcheck source=device_agents/lib/packages.sh
+source "$here/lib/packages.sh"
 
 usage() {
     cat <<'TEXT'
 usage: install.sh [options]
 
 Installs FlowEdge from this checkout into /opt/flowedge, as services of systemd that run as the user flowedge, and
-starts the agent. Run again after a change of the checkout, it upgrades; settings and state are kept.
+starts the agent. Run again after a change of the checkout, it upgrades; settings and state are kept. On x86-64 with
+Python 3.11 and PyTorch's CPU build, only wheels with known hashes are taken; LOCKED=no in the environment leaves that out.
 
   --offline DIR       install from this folder of wheels (make-wheels.sh makes it) and from nowhere else
   --no-start          neither enable nor start the agent
@@ -31,7 +34,7 @@ stamp() {
         (cd "$wheels" && find . -name '*.whl' -printf '%f %s\n' | sort && cat flowedge-*.whl | sha256sum)
     else
         (cd "$checkout" && printf '%s\n' "$index" "$(command -v "${CXX:-g++}")" &&
-            find pyproject.toml setup.py constraints.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
+            find pyproject.toml setup.py constraints*.txt flowedge testbed -name __pycache__ -prune -o -type f -print0 |
             sort -z | xargs -0 sha256sum)
     fi | sha256sum
 }
@@ -60,19 +63,26 @@ install_package() {
         "${offline[@]}" --force-reinstall --no-deps flowedge
         "${offline[@]}" --upgrade --upgrade-strategy eager flowedge ||
             die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
+        try_bitsandbytes "$PREFIX/bin/python" "${offline[@]}"
     else
         work=$(mktemp -d)
         # shellcheck disable=SC2064 # the directory of now is meant
         trap "rm -rf '$work'" EXIT
         # -I and --isolated: neither modules nor settings of the user that became root, who may not be trusted so far.
         local pip=("$PREFIX/bin/python" -I -m pip --isolated --disable-pip-version-check --quiet install --no-compile)
-        get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
-        constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
         mkdir "$work/source"
         copy_source "$checkout" "$work/source"
         command -v "${CXX:-g++}" >/dev/null || say "no C++ compiler: torch will compute layers, two to four times slower than" \
             "FlowEdge's kernels; apt-get install g++, and run this again"
-        "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
+        if [[ ${LOCKED:-yes} == yes && $index == "$CPU_INDEX" && $(wheel_kind "$python") == "$LOCK_KIND" ]]; then
+            install_locked "$PREFIX/bin/python" "$checkout" "$work/source" "$work" "${pip[@]}"
+        else
+            name_other_index "$index" PyTorch
+            get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
+            constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
+            "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
+            try_bitsandbytes "$PREFIX/bin/python" "${pip[@]}" --constraint "$work/constraints.txt"
+        fi
     fi
     # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
     "$PREFIX/bin/python" -I -m compileall -qq -j 0 "$PREFIX/lib" || true

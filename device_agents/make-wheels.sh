@@ -8,6 +8,8 @@ checkout=$(dirname "$here")
 source "$here/lib/common.sh"
 # shellcheck source=device_agents/lib/torch.sh
 source "$here/lib/torch.sh"
+# shellcheck source=device_agents/lib/packages.sh
+source "$here/lib/packages.sh"
 
 usage() {
     cat <<'TEXT'
@@ -45,6 +47,7 @@ pip=("$work/venv/bin/python" -m pip --disable-pip-version-check --quiet)
 mkdir "$work/source"
 copy_source "$checkout" "$work/source"
 
+name_other_index "$index" PyTorch
 say "getting torch"
 get_torch "$index" "$checkout/constraints.txt" "${pip[@]}" wheel --wheel-dir "$target"
 wheel=$(find "$target" -name 'torch-[0-9]*.whl' -printf '%T@ %f\n' | sort -n | tail -1)
@@ -56,4 +59,7 @@ command -v "${CXX:-g++}" >/dev/null || say "no C++ compiler: torch will compute 
     "kernels; apt-get install g++, and run this again"
 rm -f "$target"/flowedge-*.whl
 "${pip[@]}" wheel --wheel-dir "$target" --find-links "$target" --constraint "$work/constraints.txt" "$work/source"
+# Where its wheels are not known to work, install.sh tries it.
+"${pip[@]}" wheel --wheel-dir "$target" --find-links "$target" --constraint "$work/constraints.txt" bitsandbytes accelerate ||
+    say "pip found no bitsandbytes for this device: nf4, fp4 and llm-int8 are refused on it"
 say "$(find "$target" -name '*.whl' | wc -l) wheels in $target"

@@ -1,6 +1,10 @@
 # Shared by install.sh, uninstall.sh and make-wheels.sh; sourced, not run.
 # shellcheck shell=bash disable=SC2034 # the scripts use the constants
 
+# What is installed is read by the users of the services, whatever the umask of the administrator. Keys are made by
+# flowedge, with modes of their own.
+umask 022
+
 PREFIX=/opt/flowedge
 CONFIG=/etc/flowedge
 UNITS=(flowedge-agent.service flowedge-draft-node.service flowedge-enrol.service flowedge-serve.service)

@@ -31,6 +31,10 @@ TRIAL_S = 60.0  # a board needs 10 to 20 s, most of it for the import of torch
 PROBE_PROGRAM = "flowedge.models.check.compute_probe"
 NOT_TRIED = "not tried"
 
+NOT_INSTALLED = (
+    "bitsandbytes is not installed, whose wheels do not work on every device; int8, int4 and w8a16 need "
+    "nothing beside PyTorch"
+)
 NO_CUDA_REMEDY = (
     "on a Jetson install NVIDIA's build of PyTorch (device_agents/install.sh does), elsewhere a build for "
     "CUDA and the driver; the agent's user has to be in the groups video and render"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowedge.device.compute import CPU, NO_CUDA_REMEDY, QUANT_REMEDY, DeviceProbe, has_gpu, try_device
-from flowedge.doctor.finding import ERROR, WARNING, Finding
+from flowedge.device.compute import (
+    CPU,
+    NO_CUDA_REMEDY,
+    NOT_INSTALLED,
+    QUANT_REMEDY,
+    DeviceProbe,
+    has_gpu,
+    try_device,
+)
+from flowedge.doctor.finding import ERROR, INFO, WARNING, Finding
 
 TORCH_BROKEN = ERROR(
     "torch-unusable",
@@ -23,12 +31,17 @@ NO_BITSANDBYTES = WARNING(
     "some quantisations cannot be multiplied with here",
     "Install bitsandbytes as constraints.txt pins it, or use --quant int4 or none.",
 )
+NOT_HERE = INFO(
+    "no-bitsandbytes",
+    "bitsandbytes is not installed, so that nf4, fp4 and llm-int8 are refused on this device",
+    "Use --quant int8, int4 or w8a16. On a board, device_agents/install.sh tries whether bitsandbytes works.",
+)
 NO_GPU_QUANT = WARNING(
     "gpu-quantisation-unusable",
     "the GPU works, but cannot multiply with some quantisations, whose layers run on the CPU",
     f"{QUANT_REMEDY}.",
 )
-KINDS = (TORCH_BROKEN, NO_CUDA, NO_BITSANDBYTES, NO_GPU_QUANT)
+KINDS = (TORCH_BROKEN, NO_CUDA, NO_BITSANDBYTES, NOT_HERE, NO_GPU_QUANT)
 TRIAL_S = 120.0
 
 
@@ -46,11 +59,12 @@ def judge_compute(facts: ComputeFacts, device: str) -> list[Finding]:
     findings = []
     if facts.gpu is not None and facts.gpu.problem:
         findings.append(Finding(NO_CUDA, device, facts.gpu.problem))
-    elif facts.gpu is not None and facts.gpu.quant_problems:
-        findings.append(Finding(NO_GPU_QUANT, device, _listed(facts.gpu)))
-    if facts.cpu.quant_problems:
-        findings.append(Finding(NO_BITSANDBYTES, device, _listed(facts.cpu)))
-    return findings
+    elif facts.gpu is not None and _failed(facts.gpu):
+        findings.append(Finding(NO_GPU_QUANT, device, _listed(_failed(facts.gpu))))
+    if _failed(facts.cpu):
+        findings.append(Finding(NO_BITSANDBYTES, device, _listed(_failed(facts.cpu))))
+    missing = facts.cpu.quant_problems.keys() - _failed(facts.cpu).keys()
+    return findings + ([Finding(NOT_HERE, device, ", ".join(sorted(missing)))] if missing else [])
 
 
 def try_compute(timeout_s: float = TRIAL_S) -> ComputeFacts:
@@ -64,5 +78,10 @@ def judge_choices(devices: Sequence[tuple[str, str]]) -> list[Finding]:
     return [Finding(NO_CUDA, name, reason) for name, reason in devices if reason]
 
 
-def _listed(trial: DeviceProbe) -> str:
-    return "; ".join(f"{quant}: {problem}" for quant, problem in sorted(trial.quant_problems.items()))
+def _failed(trial: DeviceProbe) -> Mapping[str, str]:
+    """Return the quantisations that went wrong; others are refused because their library is not installed."""
+    return {quant: why for quant, why in trial.quant_problems.items() if why != NOT_INSTALLED}
+
+
+def _listed(problems: Mapping[str, str]) -> str:
+    return "; ".join(f"{quant}: {problem}" for quant, problem in sorted(problems.items()))

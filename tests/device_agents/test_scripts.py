@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 AGENTS = Path(__file__).parents[2] / "device_agents"
 CPU = "https://download.pytorch.org/whl/cpu"
 JETPACK6 = "https://pypi.jetson-ai-lab.io/jp6/cu126"
 JETPACK7 = "https://pypi.jetson-ai-lab.io/sbsa/cu130"
-SOURCES = f"source {AGENTS}/lib/common.sh; source {AGENTS}/lib/torch.sh"
+SOURCES = "; ".join(f"source {AGENTS}/lib/{name}.sh" for name in ("common", "torch", "packages"))
 
 
-def bash(command: str, root: Path) -> subprocess.CompletedProcess[str]:
+def bash(command: str, root: Path, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f"{SOURCES}; {command}"],
         env={**os.environ, "ROOT": str(root)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -80,6 +84,111 @@ def test_another_index_is_asked_alone(tmp_path: Path) -> None:
     constraints.write_text("torch==2.13.0\n")
     done = bash(f"get_torch {JETPACK6} {constraints} echo pip install", tmp_path)
     assert done.stdout.strip() == f"pip install --no-deps --index-url {JETPACK6} torch>=2.6"
+
+
+def test_what_is_installed_can_be_read_by_the_services(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"umask 077; {SOURCES}; umask"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "0022"
+
+
+def test_what_comes_from_another_index_is_named_before(tmp_path: Path) -> None:
+    said = bash(f"name_other_index {JETPACK6} PyTorch; name_other_index {CPU} PyTorch", tmp_path).stdout
+    assert said.count("PyTorch is taken from") == 1
+    assert f"from {JETPACK6}, the newest build there, without a hash" in said
+
+
+def fake_program(path: Path, content: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{content}")
+    path.chmod(0o755)
+    return path
+
+
+def test_every_wheel_of_a_locked_installation_has_a_hash(tmp_path: Path) -> None:
+    """Each round of pip is asked for what the packages that are there need, until nothing is missing."""
+    rounds = tmp_path / "rounds"
+    next_round = f'echo >>{rounds}; [ "$(wc -l <{rounds})" -gt 2 ] || echo "numpy==1 --hash=x"'
+    python = fake_program(tmp_path / "python", f'case "$2" in *locked.py) {next_round} ;; esac')
+    done = bash(f"install_locked {python} {AGENTS.parent} SOURCE {tmp_path} echo pip install", tmp_path)
+    lines = done.stdout.splitlines()
+    assert [line.rsplit("/", 1)[-1] for line in lines if "SOURCE" not in line] == [
+        "torch.txt",
+        "backend.txt",
+        "next.txt",
+        "next.txt",
+    ]
+    for line in lines:
+        assert "--no-deps" in line
+        assert ("--require-hashes" in line and "--only-binary :all:" in line) != ("SOURCE" in line)
+    assert (tmp_path / "torch.txt").read_text().startswith("torch==")
+
+
+def locked(lock: Path) -> list[str]:
+    program = AGENTS / "lib" / "locked.py"
+    # Without the modules of the checkout: those that are installed say what they need.
+    done = subprocess.run(
+        [sys.executable, "-I", program, lock], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_only_what_flowedge_needs_is_taken_of_the_lock_file(tmp_path: Path) -> None:
+    """The lock file has the tools of the development too."""
+    lock = tmp_path / "lock.txt"
+    lines = [
+        f"{name}=={version(name)} --hash=sha256:0"
+        for name in ("numpy", "grpcio", "markupsafe", "selenium", "torch")
+    ]
+    lock.write_text("\n".join(["# wheels", *lines]))
+    assert locked(lock) == []
+    lock.write_text("\n".join(line.replace("==", "==99.") for line in lines))
+    # MarkupSafe is needed by jinja2 alone, and selenium by tests.
+    assert [line.split("==")[0] for line in locked(lock)] == ["grpcio", "markupsafe", "numpy", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "pip", "problem", "said"),
+    [
+        ("x86_64", "false", "", ""),
+        ("aarch64", "false", "", "without bitsandbytes (pip found no wheel for this device)"),
+        (
+            "aarch64",
+            "true",
+            "nf4: no kernel",
+            "(nf4: no kernel): nf4, fp4 and llm-int8 are refused",
+        ),
+        ("aarch64", "true", "", "bitsandbytes works here"),
+    ],
+)
+def test_bitsandbytes_stays_where_it_works(
+    tmp_path: Path, machine: str, pip: str, problem: str, said: str
+) -> None:
+    calls = tmp_path / "calls"
+    trial = f'case "$2" in *try_bitsandbytes.py) printf "%s" "{problem}" ;; *) echo "$*" >>{calls} ;; esac'
+    python = fake_program(tmp_path / "python", trial)
+    done = bash(f"MACHINE={machine} try_bitsandbytes {python} {pip}", tmp_path)
+    assert done.returncode == 0 and said in done.stdout and bool(said) == bool(done.stdout)
+    removed = "uninstall --yes bitsandbytes accelerate" in (calls.read_text() if calls.exists() else "")
+    assert removed == bool(problem)
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+def test_bitsandbytes_is_really_tried(tmp_path: Path) -> None:
+    done = bash(f"MACHINE=aarch64 try_bitsandbytes {sys.executable} true", tmp_path, timeout_s=180)
+    assert "bitsandbytes works here: nf4, fp4 and llm-int8 can be used" in done.stdout, done.stdout
+
+
+def test_bitsandbytes_is_a_dependency_where_its_wheels_work() -> None:
+    """Boards get it from install.sh, which tries it."""
+    project = (AGENTS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    for name in ("bitsandbytes", "accelerate"):
+        (text,) = re.findall(rf'"({name}>[^"]*)"', project)
+        marker = Requirement(text).marker
+        assert marker is not None
+        assert marker.evaluate({"platform_machine": "x86_64"})
+        assert not marker.evaluate({"platform_machine": "aarch64"})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from flowedge.client.survey import AgentReply, Duplicate, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
-from flowedge.device.compute import DeviceProbe
+from flowedge.device.compute import NOT_INSTALLED, DeviceProbe
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import (
@@ -255,6 +255,10 @@ def test_compute_devices() -> None:
     assert judge(replace(cpu, problem="no module"), gpu) == [compute.TORCH_BROKEN]
     assert judge(replace(cpu, quant_problems=no_nf4)) == [compute.NO_BITSANDBYTES]
     assert judge(cpu, replace(gpu, quant_problems=no_nf4)) == [compute.NO_GPU_QUANT]
+    without = {"nf4": NOT_INSTALLED, "llm-int8": NOT_INSTALLED}  # as on a board, which is no fault
+    assert judge(replace(cpu, quant_problems=without)) == [compute.NOT_HERE]
+    both = replace(cpu, quant_problems={**without, "int4": "no kernel"})
+    assert judge(both, replace(gpu, quant_problems=without)) == [compute.NO_BITSANDBYTES, compute.NOT_HERE]
     assert kinds(compute.judge_choices([("kitchen", ""), ("attic", "no driver")])) == [compute.NO_CUDA]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import CheckpointError
+from flowedge.device.compute import NOT_INSTALLED
 from flowedge.models.files.prequantised import StoredState, read_state
 from flowedge.models.quant.backend import Tensors, WeightRows
 
@@ -51,7 +52,7 @@ class _Bitsandbytes:
         try:
             version("bitsandbytes")
         except PackageNotFoundError:
-            return "bitsandbytes is not installed"
+            return NOT_INSTALLED
         if device.type not in ("cpu", "cuda"):
             return "bitsandbytes runs on the CPU and on CUDA only"
         return None

@@ -20,7 +20,11 @@ def install(host: Host) -> None:
     """Install on a host that has nothing of FlowEdge; no service is started."""
     found = host.run(["sh", "-c", "command -v flowedge"], check=False).stdout
     check(not found, f"{host.name} has FlowEdge before it is installed: {found}")
-    said = host.run([*_INSTALL, "--no-start"], timeout_s=INSTALL_S).stdout
+    # The umask of hardened images; the services' users have to read what root installs.
+    hardened = ["sh", "-c", 'umask 027; exec "$@"', "sh", *_INSTALL, "--no-start"]
+    said = host.run(hardened, timeout_s=INSTALL_S).stdout
+    hidden = host.run(["find", "/opt/flowedge", "-not", "-perm", "-o=r"]).stdout
+    check(not hidden, f"the services cannot read what install.sh wrote on {host.name}: {hidden[:500]}")
     check(_SAME not in said, f"install.sh installed nothing on {host.name}: {said}")
     version = host.run(["flowedge", "--version"]).stdout
     check(version.startswith("flowedge "), f"flowedge --version says {version!r}")

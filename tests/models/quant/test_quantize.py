@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,16 @@ from flowedge.core.errors import BadRequestError
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.quant import bitsandbytes as bitsandbytes_layers
 from flowedge.models.quant.backend import WeightRows
 from flowedge.models.quant.bitsandbytes import library
-from flowedge.models.quant.quantize import backend_of, quantize_block, quantize_linear
+from flowedge.models.quant.quantize import (
+    QUANTISATIONS,
+    backend_of,
+    check_available,
+    quantize_block,
+    quantize_linear,
+)
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 
@@ -150,3 +158,19 @@ def test_a_device_that_has_no_kernel_is_refused() -> None:
     for quant in ("nf4", "int4", "w8a16"):
         with pytest.raises(BadRequestError, match=f"{quant} is not available on meta: .*CPU and on CUDA"):
             quantize_linear(nn.Linear(8, 8, device="meta"), quant)
+
+
+def test_without_bitsandbytes_its_quantisations_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(bitsandbytes_layers, "version", version)
+    cpu = torch.device("cpu")
+    own = ("none", "int8", "int4", "w8a16")
+    for quant in own:
+        check_available(quant, cpu)
+    for quant in set(QUANTISATIONS) - set(own):
+        with pytest.raises(
+            BadRequestError, match=f"{quant} is not available.*int8, int4 and w8a16 need nothing"
+        ):
+            check_available(quant, cpu)
