@@ -97,13 +97,17 @@ class CacheSpace:
 
     def check_free(self, size: int) -> None:
         """Raise CapacityError unless the disk has `size` bytes free. This reads no directory."""
-        free = shutil.disk_usage(self.limits.root).free - DISK_MARGIN
-        if size > free:
+        free = shutil.disk_usage(self.limits.root).free
+        if size > free - DISK_MARGIN:
             raise CapacityError(
-                f"the disk of the cache {self.limits.root} is full: {size / 2**20:.0f} MiB are needed and "
-                f"{max(0, free) / 2**20:.0f} MiB are free; nothing in the cache was changed. Free some "
-                "space, or choose another disk with --cache-dir"
+                f"the disk of the cache {self.limits.root} is full: {_shown(size)} are needed, and of the "
+                f"{_shown(free)} that are free, {_shown(DISK_MARGIN)} are left to other programs; nothing "
+                "in the cache was changed. Free some space, or choose another disk with --cache-dir"
             )
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size} bytes"
 
 
 def _choose_evicted(entries: Iterable[CacheFile], excess: int) -> list[CacheFile]:

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.device.disk_cache import objects
+from flowedge.device.disk_cache import objects, space
 from flowedge.device.disk_cache.limits import CacheLimits
 from flowedge.device.disk_cache.lock import try_lock
 from flowedge.device.disk_cache.objects import ObjectStore
@@ -199,6 +200,19 @@ def test_more_than_the_disk_has_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(CapacityError, match=r"is full: .* MiB are needed"):
         store.begin(DIGEST, 1 << 61)
     assert store.verify(kept) and not list((tmp_path / "partial").iterdir())
+
+
+def test_a_full_disk_is_described_by_its_true_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore(CacheLimits(tmp_path, 1 << 30))
+    store.put(other(1))
+    usage = SimpleNamespace(free=3 << 20)
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(
+        CapacityError, match=r"3000 bytes are needed, and of the 3\.0 MiB that are free, 16\.0 MiB"
+    ):
+        store.begin(DIGEST, 3000)
 
 
 def test_an_object_that_the_disk_does_not_return_is_fetched_again(
