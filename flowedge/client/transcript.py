@@ -6,7 +6,7 @@ import json
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -34,12 +34,14 @@ class TokenLogprob:
     Attributes:
         text: UTF-8 of the token, which may be a part of a character.
         likeliest: the likeliest tokens at this place, the likeliest first.
+        special: whether it is a special token, which the text of an answer lacks.
     """
 
     token_id: int
     logprob: float
     text: bytes
     likeliest: tuple[TokenLogprob, ...] = ()
+    special: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Transcript:
         tool_calls: the calls that the answer asks for.
         logprobs: of each token, if the request asked for them.
         prompt_text: text of the prompt, if the request asked for it with `echo`.
+        prompt_logprobs: of each token of the prompt, if the request asked for `echo` and `logprobs`. That of
+            the first token, which the model does not give, is NaN.
         system_folded: whether system messages stand in messages of the user, because the model's chat
             template takes none.
         finish_reason: "eos", "stop", "length" or "tool_calls"; CANCELLED if the request was cancelled here
@@ -152,6 +156,7 @@ class Transcript:
     tool_calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_text: str = ""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     system_folded: bool = False
     finish_reason: str | None = None
     statistics: AnswerStatistics = field(default_factory=AnswerStatistics)
@@ -199,7 +204,17 @@ class Transcript:
         self.text += chunk.text
         self.reasoning += chunk.reasoning
         self.logprobs.extend(chunk.logprobs)
+        self.prompt_logprobs.extend(self._read_prompt_logprobs(sent))
         return chunk
+
+    def _read_prompt_logprobs(self, sent: pb.Chunk) -> Iterator[TokenLogprob]:
+        for place, each in enumerate(sent.prompt_logprobs, len(self.prompt_logprobs)):
+            if (each.token_id,) != self.prompt_ids[place : place + 1]:
+                raise ProtocolError("the draft node sent log-probabilities that are not those of the prompt")
+            if place:
+                yield _logprob(each, tuple(map(_logprob, each.likeliest)))
+            else:
+                yield TokenLogprob(each.token_id, math.nan, each.text, (), each.special)
 
 
 def _comes_first(body: str) -> bool:
@@ -351,7 +366,7 @@ def read_logprobs(chunk: pb.Chunk) -> tuple[TokenLogprob, ...]:
 def _logprob(sent: pb.TokenLogprob, likeliest: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
     if math.isnan(sent.logprob) or sent.logprob > _MOST_LOGPROB:
         raise ProtocolError(f"the draft node sent a log-probability of {sent.logprob}")
-    return TokenLogprob(sent.token_id, sent.logprob, sent.text, likeliest)
+    return TokenLogprob(sent.token_id, sent.logprob, sent.text, likeliest, sent.special)
 
 
 def read_deltas(chunk: pb.Chunk) -> tuple[ToolCallDelta, ...]:

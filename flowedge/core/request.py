@@ -69,6 +69,8 @@ class Request:
         rules: for the logits and about them; None where there is no rule.
         fit_context: whether max_new_tokens is lowered to what the context has room for.
         min_tokens: tokens of the answer before which no stop string ends it.
+        scores_prompt: whether the likelihoods of the prompt's tokens are put out before the answer. The
+            request has rules with logprobs then, and reuses no prefix, whose rows would not be computed.
     """
 
     session: str
@@ -87,6 +89,7 @@ class Request:
     rules: LogitRules | None = None
     fit_context: bool = False
     min_tokens: int = 0
+    scores_prompt: bool = False
 
     @property
     def draft_noise(self) -> SamplingParams | None:
@@ -126,6 +129,7 @@ class Tokens:
     Attributes:
         drawn: when, in seconds of the draft node's clock.
         likelihoods: of each token, if the request asked for them.
+        of_prompt: likelihoods of the prompt's tokens from the second on, with the answer's first token.
     """
 
     session: str
@@ -133,6 +137,7 @@ class Tokens:
     text: str
     drawn: float = 0.0
     likelihoods: tuple[TokenLikelihood, ...] = ()
+    of_prompt: tuple[TokenLikelihood, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

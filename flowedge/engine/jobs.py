@@ -130,6 +130,8 @@ class Verify:
         tokens: int64 [n]; parents: int64 [n] offsets into these rows, -1 for the root.
         positions: int64 [n] absolute; the token drawn after row i has position positions[i] + 1.
         path: the session's rules, and its answer up to the root; None without rules.
+        known: int64 [n], tokens of the prompt that follow the rows, which are taken in place of draws: their
+            likelihoods alone are wanted. None where tokens are drawn.
     """
 
     session: str
@@ -139,6 +141,7 @@ class Verify:
     parents: IntArray
     positions: IntArray
     path: RuledPath | None = None
+    known: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,14 @@ class TokenBytes:
         """Whether each token stands for the same bytes wherever it is, as in byte-level tokenizers."""
         return bool(self._decoders & {"ByteLevel", "ByteFallback"})
 
+    def is_special(self, token: int) -> bool:
+        """Return whether it is a special token, which the text of an answer lacks."""
+        return token in self._special
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(map(int, self._tokenizer.all_special_ids))
+
     @cached_property
     def _added(self) -> dict[int, str]:
         """Tokens beside the vocabulary, such as special tokens, which stand for themselves."""

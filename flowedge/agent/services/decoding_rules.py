@@ -9,7 +9,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.grammar import Grammar, GrammarSource
 from flowedge.core.request import Tokens
-from flowedge.core.sampling import LogitRules
+from flowedge.core.sampling import LogitRules, TokenLikelihood
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
@@ -60,16 +60,18 @@ def eos_of(options: GenerateOptions, models: DraftModels, rules: LogitRules | No
 
 def logprobs_of(drawn: Sequence[Tokens], token_bytes: TokenBytes) -> list[pb.TokenLogprob]:
     """Return the log-probabilities of the tokens that were put out; none if they were not asked for."""
-    return [
-        pb.TokenLogprob(
-            token_id=each.token,
-            logprob=each.logprob,
-            text=token_bytes.of(each.token),
-            likeliest=[
-                pb.TokenLogprob(token_id=token, logprob=logprob, text=token_bytes.of(token))
-                for token, logprob in each.likeliest
-            ],
-        )
-        for tokens in drawn
-        for each in tokens.likelihoods
-    ]
+    return [logprob_of(each, token_bytes) for tokens in drawn for each in tokens.likelihoods]
+
+
+def logprob_of(likelihood: TokenLikelihood, token_bytes: TokenBytes) -> pb.TokenLogprob:
+    """Return the log-probability of a token, and those of the likeliest tokens in its place."""
+    return pb.TokenLogprob(
+        token_id=likelihood.token,
+        logprob=likelihood.logprob,
+        text=token_bytes.of(likelihood.token),
+        special=token_bytes.is_special(likelihood.token),
+        likeliest=[
+            pb.TokenLogprob(token_id=token, logprob=logprob, text=token_bytes.of(token))
+            for token, logprob in likelihood.likeliest
+        ],
+    )

@@ -259,6 +259,8 @@ class GenerationService(rpc.GenerationServicer):
             drawn = [output for output in outputs if isinstance(output, Tokens)]
             for tokens in drawn:
                 self._count(tokens, clock)
+            for event in outgoing.of_prompt(request, drawn):
+                await self._send(context, event, running)
             if drawn:
                 await self._send(context, outgoing.chunk(drawn), running)
             output = outputs[-1]
@@ -313,6 +315,7 @@ def _to_request(
     from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
     prompt = read_prompt(message, models, limits, echo=options.echo)
+    scores_prompt = options.echo and options.logprobs is not None
     rules = rules_of(options, models, prompt.ids, prompt.forced)
     request = Request(
         session=session_of(check_request_id(message.request_id)),
@@ -332,5 +335,7 @@ def _to_request(
         rules=rules,
         fit_context=options.fit_context,
         min_tokens=options.min_tokens,
+        scores_prompt=scores_prompt,
+        reuses_prefix=not scores_prompt,
     )
     return request, prompt, options

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import nan
 
-from flowedge.agent.services.decoding_rules import logprobs_of
-from flowedge.core.request import Tokens
+from flowedge.agent.services.decoding_rules import logprob_of, logprobs_of
+from flowedge.core.request import Request, Tokens
+from flowedge.core.sampling import TokenLikelihood
 from flowedge.text.answer_parser import AnswerDelta, AnswerParser
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 
 TOOL_CALLS = "tool_calls"
+_PROMPT_TOKENS = 64  # of an event, each with up to 20 others
 _ENDED = ("eos", "stop")  # by itself, not cut off
 
 
@@ -24,6 +27,7 @@ class OutgoingAnswer:
         """parser: None if all of the answer is text."""
         self._token_bytes = token_bytes
         self._parser = parser
+        self._told_prompt = False
         self._calls = 0
 
     def chunk(self, drawn: Sequence[Tokens]) -> pb.GenerateEvent:
@@ -33,6 +37,19 @@ class OutgoingAnswer:
         chunk.token_ids.extend(token_ids)
         chunk.logprobs.extend(logprobs_of(drawn, self._token_bytes))
         return pb.GenerateEvent(chunk=chunk)
+
+    def of_prompt(self, request: Request, drawn: Sequence[Tokens]) -> Iterator[pb.GenerateEvent]:
+        """Yield the events for the likelihoods of the prompt's tokens, a few at a time, if they are wanted.
+
+        drawn: the answer's first tokens, or later ones, for which nothing is yielded.
+        """
+        if not (request.scores_prompt and drawn) or self._told_prompt:
+            return
+        self._told_prompt = True
+        found = [TokenLikelihood(request.prompt[0], nan), *drawn[0].of_prompt]
+        for at in range(0, len(found), _PROMPT_TOKENS):
+            listed = [logprob_of(each, self._token_bytes) for each in found[at : at + _PROMPT_TOKENS]]
+            yield pb.GenerateEvent(chunk=pb.Chunk(prompt_logprobs=listed))
 
     def rest(self, text: str, *, cut: bool) -> pb.GenerateEvent | None:
         """Return the last event; None if nothing is left.

@@ -94,7 +94,7 @@ class DraftNode:
     def load(self) -> Load:
         """Return what the draft node holds now."""
         sessions = len(self._sessions) + len(self._closing)
-        waiting, retained = self.admission.num_waiting, self.target.num_retained
+        retained, waiting = self.target.num_retained, self.admission.num_waiting
         return Load(sessions, retained, waiting=waiting, drained=not sessions)
 
     @property
@@ -235,11 +235,11 @@ class DraftNode:
         if isinstance(result, FlowEdgeError):
             self._fail(job.session, named(result, self.device))
             return
-        session = self._sessions.get(job.session)
-        if session is None:
+        if (session := self._sessions.get(job.session)) is None:
             return
         if isinstance(job, Verify) and isinstance(result, Walk):
-            event = session.verified(job, result)
+            if (event := session.verified(job, result)) is None:
+                return
             self._carry_out(session, session.strategy.handle(event))
             if result.error is not None and job.session in self._sessions:
                 self._fail(job.session, named(result.error, self.device))

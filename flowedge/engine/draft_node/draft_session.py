@@ -21,7 +21,7 @@ from flowedge.engine.draft_node.decode_counts import DecodeCounts
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.drafter_input import DrafterInput
 from flowedge.engine.draft_node.route_session import RouteSession
-from flowedge.engine.draft_node.session_answer import SessionAnswer, TextStream
+from flowedge.engine.draft_node.session_answer import PromptJobs, SessionAnswer, TextStream
 from flowedge.engine.finite import check_finite
 from flowedge.engine.jobs import ExtendDraft, GrowDraft, JobTime, Verify
 from flowedge.protocol.epochs import map_segment
@@ -44,7 +44,6 @@ class DraftSession:
         keeps_drafter: whether other sessions may copy true rows of its drafter.
         prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
         answer: the tokens that are drawn and put out; prefilled: whether the first token is drawn.
-        latest_job: time of the latest job.
     """
 
     def __init__(
@@ -65,8 +64,8 @@ class DraftSession:
         self.name = request.session
         self.request = request
         self.strategy = strategy
-        draft_rows = 0 if request.rows_only else strategy.max_draft_rows
-        self.capacity = session_capacity(spec.sequence_rows(request), draft_rows, spec.max_positions)
+        drafted = 0 if request.rows_only else strategy.max_draft_rows
+        self.capacity = session_capacity(spec.sequence_rows(request), drafted, spec.max_positions)
         self.needs_features = features = strategy.needs_drafter and spec.needs_features
         self.keeps_drafter = strategy.needs_drafter and spec.keeps_drafter
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
@@ -104,6 +103,7 @@ class DraftSession:
         self.draft_prefix = DraftPrefix(prefix.session, draft_rows) if prefix and draft_rows else None
         self.counts.reused_rows = rows
         self._ledger = PipelineLedger(self.name, prompt, rows)
+        self._prompt_jobs = PromptJobs(self.request, self.answer)
         self._ledger.now = self._now
         self._sequence = self._ledger.sequence
         self._true_rows = DrafterInput(spec.width, spec.dtype, self._kept_taps, draft_rows)
@@ -257,21 +257,22 @@ class DraftSession:
             return None
         if not self.strategy.takes_results:
             return None
-        number = self._results.popleft().number
-        *_, trip = self._ledger.take_trips(number)
+        *_, trip = self._ledger.take_trips(number := self._results.popleft().number)
         self.counts.meter.settle(number, self._ledger.now)
         self.counts.add(empty_segments=1)
         return Returned(trip)
 
     def next_verify(self) -> Verify | None:
-        """Return the job that verifies the next returned segment; prompt chunks before the last need none."""
-        while self.drawing is None and (segment := self._take_live()) is not None:
+        """Return the job that verifies, or scores, the next returned rows; most prompt rows need none."""
+        while self.drawing is None:
+            if (job := self._prompt_jobs.take()) is not None or (segment := self._take_live()) is None:
+                return job
             if not segment.committed:
-                self._verifying = True
-                return self._verify(segment, *self._tree_of(segment))
-            if self._add_prompt_rows(segment) < segment.num_rows:
-                last, no_token = segment.take(np.array([segment.num_rows - 1])), np.zeros(1, dtype=np.int64)
-                return self._verify(last, no_token, np.array([-1]))
+                self._verifying, rows = True, segment.payload
+                sampling, path = self.request.sampling, self.answer.path
+                return Verify(self.name, sampling, rows, *self._tree_of(segment), segment.positions, path)
+            self._add_prompt_rows(segment)
+            self._prompt_jobs.put(segment)
         return None
 
     def take_drawn(self) -> Prefilled | Verified | None:
@@ -313,13 +314,12 @@ class DraftSession:
         parents = returned_draws.parents_under_root(segment, self._sequence.context)
         return self._sequence.tokens[: segment.num_rows], parents
 
-    def _verify(self, rows: Segment, tokens: IntArray, parents: IntArray) -> Verify:
-        sampling, path = self.request.sampling, self.answer.path
-        return Verify(self.name, sampling, rows.payload, tokens, parents, rows.positions, path)
-
-    def verified(self, job: Verify, result: Walk) -> Prefilled | Verified:
-        """Return the event that tells the strategy of a verification."""
+    def verified(self, job: Verify, result: Walk) -> Prefilled | Verified | None:
+        """Return the event that tells the strategy of a verification; None of rows that were only scored."""
         self._verifying = False
+        if job.known is not None:
+            self.answer.score_prompt(result.likelihoods)
+            return None
         accepted = np.array(result.accepted)
         drawn = np.append(job.tokens[accepted[1:]], result.token)
         self.answer.draw(drawn.tolist(), result.likelihoods)

@@ -1,4 +1,4 @@
-"""The answer of a session: the tokens drawn, the text put out, and the end of the generation."""
+"""The answer of a session: the jobs that begin it, the tokens drawn, the text put out, and its end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+
+from flowedge.core.messages import Segment
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import RuledPath, TokenLikelihood
+from flowedge.engine.jobs import Verify
 
 
 class TextStream(Protocol):
@@ -112,6 +116,11 @@ class SessionAnswer:
         self._output = OutputText(request, text)
         self._drawn: list[int] = []  # only with rules
         self._likelihoods: list[TokenLikelihood] = []  # of the tokens that are not put out yet
+        self._of_prompt: list[TokenLikelihood] = []  # until the first token is put out
+
+    def score_prompt(self, likelihoods: Sequence[TokenLikelihood]) -> None:
+        """Take in the likelihoods of the next tokens of the prompt."""
+        self._of_prompt += likelihoods
 
     def draw(self, tokens: Sequence[int], likelihoods: Sequence[TokenLikelihood]) -> None:
         """Take in tokens that the target has drawn, in order, with their likelihoods if there are any."""
@@ -138,4 +147,54 @@ class SessionAnswer:
         self.finish_reason = accepted.reason
         likelihoods = tuple(islice(self._likelihoods, len(accepted.tokens)))
         del self._likelihoods[: len(likelihoods)]
-        return Tokens(self._request.session, accepted.tokens, accepted.text, now, likelihoods)
+        of_prompt, self._of_prompt = tuple(self._of_prompt), []
+        return Tokens(self._request.session, accepted.tokens, accepted.text, now, likelihoods, of_prompt)
+
+
+SCORED_ROWS = 16  # of a job; the logits of more rows would take much memory for a large vocabulary
+
+
+class PromptJobs:
+    """Makes the jobs for committed rows of one session, from its segments in their order.
+
+    A token is drawn after the last row of the prompt, and after each row that is committed behind it. Where
+    the request asks for the likelihoods of the prompt's tokens, the rows are verified a few at a time, with
+    the tokens that follow them in the prompt in place of draws.
+    """
+
+    def __init__(self, request: Request, answer: SessionAnswer) -> None:
+        """Begin before the first segment has come back; `answer` knows the tokens that are drawn."""
+        self._request, self._answer = request, answer
+        self._last = len(request.prompt) - 1  # position after which the first token is drawn
+        self._segment: Segment | None = None  # whose rows have jobs
+        self._next = 0  # offset of the row of the next job
+
+    def put(self, segment: Segment) -> None:
+        """Take in a segment that came back; `take` has returned None for the segment before it."""
+        self._segment = segment
+        scores = self._request.scores_prompt and segment.positions[0] < self._last
+        self._next = 0 if scores else segment.num_rows - 1
+
+    def take(self) -> Verify | None:
+        """Return the next job; None if the segment has no further one."""
+        segment = self._segment
+        if segment is None or self._next >= segment.num_rows:
+            return None
+        positions = segment.positions[self._next : self._next + SCORED_ROWS]
+        scored = positions[positions < self._last] if self._request.scores_prompt else positions[:0]
+        if not len(scored) and positions[0] < self._last:
+            return None
+        count = max(len(scored), 1)
+        rows = segment.take(np.arange(self._next, self._next + count))
+        self._next += count
+        prompt = np.array(self._request.prompt, dtype=np.int64)
+        return Verify(
+            self._request.session,
+            self._request.sampling,
+            rows.payload,
+            prompt.take(rows.positions, mode="clip"),  # those of the answer are of no meaning
+            np.arange(-1, count - 1),
+            rows.positions,
+            self._answer.path,
+            known=prompt[rows.positions + 1] if len(scored) else None,
+        )

@@ -150,7 +150,8 @@ class HeadExecutor:
         if job.path is None:
             return None
         sampler = TokenSampler(job.sampling, self.head.vocab_size)
-        return RuledDraws(sampler, job.path.rules, self._rules.at(job.session, job.path))
+        known = None if job.known is None else job.known.tolist()
+        return RuledDraws(sampler, job.path.rules, self._rules.at(job.session, job.path), known)
 
     def _drop_rules(self, session: str) -> None:
         self._rules.drop(session)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, field_validator
 
-from flowedge.client import AsyncGeneration, Chunk
+from flowedge.client import AsyncGeneration
+from flowedge.core.generate_options import MAX_TOKENS
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.answers.answer_request import AnswerRequest, AnswerRequestor, body_of
 from flowedge.gateway.answers.body import Arguments, not_supported, refused_value, shared
-from flowedge.gateway.answers.logprobs import legacy_logprobs
+from flowedge.gateway.answers.logprobs import LegacyLogprobs
 from flowedge.gateway.answers.planned import PlannedAnswer, choice_options
 from flowedge.gateway.answers.request_words import RequestWords
+from flowedge.gateway.answers.running import RunningAnswers
+from flowedge.gateway.answers.usage import RequestUsage
 from flowedge.gateway.openai.chunks import DONE, FINISH_REASONS, AnswerHead, ChunkWriter, new_id
 from flowedge.gateway.openai.sampling import MAX_CHOICES, SamplingBody
 from flowedge.gateway.streams import event_stream
@@ -31,12 +34,14 @@ class CompletionBody(SamplingBody):
 
     Attributes:
         prompt: one or several prompts.
-        logprobs: how many likeliest tokens are listed for each token; None without log-probabilities.
+        logprobs: how many likeliest tokens are listed for each token; None without log-probabilities. With
+            `echo`, the prompt's tokens are listed as well.
     """
 
     unsupported: ClassVar = {**SamplingBody.unsupported, "suffix": ()}
 
     prompt: list[Any]
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     best_of: int | None = Field(None, ge=1)
     echo: bool = False
     logprobs: int | None = shared("logprobs", None)
@@ -77,10 +82,15 @@ class CompletionBody(SamplingBody):
         """
         if self.best_of not in (None, self.n):
             raise not_supported("best_of", (self.n,))
-        if self.echo and self.logprobs is not None:
-            raise refused_value("echo", "echo does not go with logprobs; leave one of them out")
-        limit = {"max_new_tokens": self.max_tokens or DEFAULT_TOKENS, "fit_context": self.max_tokens is None}
-        return self.sampling_arguments() | limit
+        if not self.max_tokens and not (self.max_tokens is None or self.echo):
+            raise refused_value("max_tokens", "max_tokens is 0, which only goes with echo; give 1 or more")
+        tokens = DEFAULT_TOKENS if self.max_tokens is None else max(self.max_tokens, 1)
+        return self.sampling_arguments() | {"max_new_tokens": tokens, "fit_context": self.max_tokens is None}
+
+    @property
+    def only_echoes(self) -> bool:
+        """Whether the prompt alone is wanted; one token is drawn then nevertheless, and left out."""
+        return self.max_tokens == 0
 
 
 def _are_ids(values: list[Any]) -> bool:
@@ -121,15 +131,23 @@ async def _completion(asked: AnswerRequest, body: CompletionBody) -> dict[str, A
         await answers.complete()
         head = AnswerHead(new_id("cmpl-"), _KIND, asked.model, answers.fingerprint)
         choices = [_choice(place, each, body) for place, each in enumerate(answers.generations)]
-        return {**head.fields(), "choices": choices, "usage": answers.usage().openai()}
+        return {**head.fields(), "choices": choices, "usage": _usage(answers, body).openai()}
+
+
+def _usage(answers: RunningAnswers, body: CompletionBody) -> RequestUsage:
+    return answers.usage([0] * len(answers.generations) if body.only_echoes else None)
 
 
 def _choice(place: int, answer: AsyncGeneration, body: CompletionBody) -> dict[str, Any]:
+    prompt, text, tokens = answer.prompt_text, answer.text, answer.logprobs
+    if body.only_echoes:
+        text, tokens = "", []
+    listed = LegacyLogprobs(prompt).listed([*answer.prompt_logprobs, *tokens])
     return {
         "index": place,
-        "text": answer.prompt_text + answer.text if body.echo else answer.text,
-        "logprobs": None if body.logprobs is None else legacy_logprobs(answer.logprobs, 0)[0],
-        "finish_reason": FINISH_REASONS[answer.finish_reason or ""],
+        "text": prompt + text,
+        "logprobs": None if body.logprobs is None else listed,
+        "finish_reason": "length" if body.only_echoes else FINISH_REASONS[answer.finish_reason or ""],
     }
 
 
@@ -139,28 +157,26 @@ async def _events(asked: AnswerRequest, body: CompletionBody) -> AsyncIterator[s
         head = AnswerHead(new_id("cmpl-"), _KIND, asked.model, answers.fingerprint)
         counted = answers.counted if body.counts_continuously else None
         writer = ChunkWriter(head, _KIND, includes_usage=body.includes_usage, counted=counted)
-        offsets = [0] * len(asked.planned)  # characters of each answer's tokens so far
-        echoed: set[int] = set()
+        lists: dict[int, LegacyLogprobs] = {}  # of the answers that have begun
         async for place, chunk in answers.chunks():
             answer = answers.generations[place]
-            if body.echo and place not in echoed:
-                echoed.add(place)
-                yield writer.choice(_text_choice(place, answer.prompt_text))
+            if chunk is not None and not chunk.token_ids and not chunk.text:
+                continue  # the log-probabilities of the prompt come first, in several chunks
+            if place not in lists:
+                lists[place] = LegacyLogprobs(answer.prompt_text)
+                if body.echo:
+                    told = lists[place].listed(answer.prompt_logprobs) if answer.prompt_logprobs else None
+                    yield writer.choice({**_text_choice(place, answer.prompt_text), "logprobs": told})
             if chunk is None:
-                reason = FINISH_REASONS[answer.finish_reason or ""]
+                reason = "length" if body.only_echoes else FINISH_REASONS[answer.finish_reason or ""]
                 yield writer.choice({**_text_choice(place, ""), "finish_reason": reason})
-            elif chunk.text or chunk.logprobs:
-                logprobs, offsets[place] = _listed(chunk, offsets[place])
-                yield writer.choice({**_text_choice(place, chunk.text), "logprobs": logprobs})
+            elif (chunk.text or chunk.logprobs) and not body.only_echoes:
+                told = lists[place].listed(chunk.logprobs) if chunk.logprobs else None
+                yield writer.choice({**_text_choice(place, chunk.text), "logprobs": told})
         if body.includes_usage:
-            yield writer.usage(answers.usage().openai())
+            yield writer.usage(_usage(answers, body).openai())
     yield DONE
 
 
 def _text_choice(place: int, text: str) -> dict[str, Any]:
     return {"index": place, "text": text, "logprobs": None, "finish_reason": None}
-
-
-def _listed(chunk: Chunk, offset: int) -> tuple[dict[str, Any] | None, int]:
-    """Return the log-probabilities of a chunk, None without any, and the offset behind it."""
-    return legacy_logprobs(chunk.logprobs, offset) if chunk.logprobs else (None, offset)

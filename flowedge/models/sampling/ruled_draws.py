@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -20,8 +22,16 @@ class RuledDraws:
         likelihoods: of the tokens drawn so far, if the rules ask for them.
     """
 
-    def __init__(self, sampler: TokenSampler, rules: LogitRules, path: PathRules) -> None:
-        """`path` stands after the root's token; it follows the draws."""
+    def __init__(
+        self, sampler: TokenSampler, rules: LogitRules, path: PathRules, known: Sequence[int] | None = None
+    ) -> None:
+        """Begin at the root.
+
+        Args:
+            path: stands after the root's token; it follows the draws.
+            known: tokens of the prompt that are taken in place of draws; the rules are about none of them.
+        """
+        self._known = None if known is None else iter(known)
         self.likelihoods: list[TokenLikelihood] = []
         self._sampler = sampler
         self._rules = rules
@@ -41,6 +51,10 @@ class RuledDraws:
         (row,) = to_host(logits if logits.dtype == torch.float64 else logits.float())
         if not np.isfinite(row.max()):  # which is NaN where one is
             raise NonFiniteError.of(f"the LM head's logits for the token at position {position}")
+        if self._known is not None:
+            token = next(self._known)
+            self.likelihoods.append(token_likelihood(row, token, self._rules.logprobs or 0))
+            return token
         scores: FloatArray = row.astype(np.float64)
         if self._rules.changes_draws:
             scores = scores.copy()

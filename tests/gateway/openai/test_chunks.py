@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from math import nan
 
 from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from flowedge.client import Chunk, TokenLogprob, ToolCallDelta
-from flowedge.gateway.answers.logprobs import LEAST_LOGPROB, chat_logprobs, legacy_logprobs
+from flowedge.gateway.answers.logprobs import LEAST_LOGPROB, LegacyLogprobs, chat_logprobs
 from flowedge.gateway.openai.chunks import AnswerHead, ChunkWriter, delta_of
 
 HEAD = AnswerHead("chatcmpl-1", "chat.completion", 'a "name" ü', "fp_1", 17)
@@ -76,11 +77,26 @@ def test_log_probabilities_in_both_shapes() -> None:
             ],
         }
     ]
-    listed, offset = legacy_logprobs([word, half], 5)
-    assert listed == {
+    assert LegacyLogprobs().listed([word, half]) == {
         "tokens": ["word", "\ufffd"],
         "token_logprobs": [LEAST_LOGPROB, -0.5],
         "top_logprobs": [{"\ufffd": -0.5, "word": -3.0}, {}],
-        "text_offset": [5, 9],
+        "text_offset": [0, 4],
     }
-    assert offset == 10
+
+
+def test_the_places_of_tokens_in_a_text() -> None:
+    """Of halves of a character, and of special tokens: those that were written in the prompt, and others."""
+    tokens = [
+        TokenLogprob(0, nan, b"<s>", special=True),
+        TokenLogprob(5, -1.0, b" on"),
+        TokenLogprob(2, -1.0, b"<|user|>", special=True),
+        *(TokenLogprob(6, -1.0, bytes([half])) for half in "é".encode()),
+        TokenLogprob(1, -1.0, b"</s>", special=True),
+        TokenLogprob(8, -1.0, b"x"),
+    ]
+    whole = LegacyLogprobs("on<|user|>\u00e9").listed(tokens)
+    assert whole["text_offset"] == [0, 0, 2, 10, 10, 11, 11]
+    assert (whole["token_logprobs"][0], whole["top_logprobs"][0]) == (None, None)
+    parts = LegacyLogprobs("on<|user|>\u00e9")
+    assert [place for each in tokens for place in parts.listed([each])["text_offset"]] == whole["text_offset"]

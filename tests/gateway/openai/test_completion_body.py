@@ -55,7 +55,7 @@ def test_defaults() -> None:
         ({"prompt": ["x"] * 33, "n": 2}, "prompt"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"messages": []}, "messages"),
