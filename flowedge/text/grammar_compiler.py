@@ -19,7 +19,7 @@ MAX_COMPILED = 16  # grammars that are held for later requests
 # Without free white space, which a model could write for ever and which forces no token. These separators
 # are json.dumps's, which is how JSON on one line is written most.
 SCHEMA_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_OBJECT_STYLE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+OBJECT_STYLE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 _LEAD = "\x02"  # a character that no token has together with others
 
 
@@ -107,7 +107,7 @@ def _llguidance_text(source: GrammarSource) -> tuple[str, str]:
     if source.kind in ("lark", "regex"):
         return source.kind, source.text
     if source.kind == "json_object":
-        return "json_schema", json.dumps({"type": "object", "x-guidance": _OBJECT_STYLE})
+        return "json_schema", json.dumps({"type": "object", "x-guidance": OBJECT_STYLE})
     try:
         schema = json.loads(source.text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Grammars that have an answer call tools, in the Lark dialect of llguidance."""
+"""Grammars that have an answer call tools, or follow a rule instead, in the Lark dialect of llguidance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowedge.text.grammar_compiler import SCHEMA_STYLE
+from flowedge.core.errors import BadRequestError
+from flowedge.core.grammar import Grammar
+from flowedge.text.grammar_compiler import OBJECT_STYLE, SCHEMA_STYLE
 from flowedge.text.known_syntaxes import TAGS, THOUGHT, ToolCallFormat
 
 _ANY_OBJECT = {"type": "object"}
@@ -20,6 +22,7 @@ def tool_grammar(
     single: bool,
     thinks: bool,
     in_thought: bool,
+    instead: Grammar | None = None,
 ) -> str:
     """Return the grammar of one call or several of these tools, each with the arguments of its schema.
 
@@ -29,8 +32,15 @@ def tool_grammar(
         special: ids of the tokenizer's special tokens by text; a grammar names them by id.
         single: whether the answer calls one tool only.
         thinks: whether the answer may begin with a thought; in_thought: whether it begins within one.
+        instead: the rule of an answer without calls; None where it must have calls.
+
+    Raises:
+        BadRequestError: when the rule cannot stand beside calls.
     """
-    lines = ["start: " + ("end_of_thought calls" if in_thought else "thought? calls" if thinks else "calls")]
+    begin = "end_of_thought " if in_thought else "thought? " if thinks else ""
+    lines = [f"start: {begin}calls" if instead is None else f"start: {begin}(calls | answer)"]
+    if instead is not None:
+        lines.append(f"answer: {_term_of(instead)}")
     if thinks or in_thought:
         end = _quoted(THOUGHT[1])
         lines += [
@@ -40,6 +50,8 @@ def tool_grammar(
         ]
     if form is TAGS:
         return "\n".join([*lines, *_in_tags(tools, single=single)])
+    if instead is not None and form.opening.startswith("{{") and not form.begin and instead.rule != "regex":
+        return "\n".join([f"start: {begin}answer", *lines[2:], f"answer: {_json_of_either(tools, instead)}"])
 
     def text(of: str) -> str:
         return _with_special(of, special)
@@ -62,6 +74,38 @@ def json_rule(schema: Mapping[str, Any]) -> str:
     own = schema.get("x-guidance")
     style = {**SCHEMA_STYLE, **own} if isinstance(own, Mapping) else SCHEMA_STYLE
     return f"%json {json.dumps({**schema, 'x-guidance': style}, ensure_ascii=False)}"
+
+
+def _json_of_either(tools: Sequence[Mapping[str, Any]], rule: Grammar) -> str:
+    """Return the term for a JSON object that is a call, or follows a rule, where nothing marks a call.
+
+    Two terms that begin with the same brace could not be told apart by what comes behind it.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool["function"]["name"]}, "parameters": _schema(tool)},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return json_rule({"anyOf": [*calls, json.loads(rule.text) if rule.text else _ANY_OBJECT]})
+
+
+def _term_of(rule: Grammar) -> str:
+    """Return the term for texts that follow a rule. Raises BadRequestError for a rule in Lark."""
+    match rule.rule:
+        case "json_object":
+            return json_rule({**_ANY_OBJECT, "x-guidance": {"whitespace_flexible": True, **OBJECT_STYLE}})
+        case "json_schema":
+            return json_rule(json.loads(rule.text))
+        case "regex":
+            return f"/{rule.text.replace('/', chr(92) + '/')}/"
+    raise BadRequestError(
+        "a grammar in Lark does not go with tools that may be called; give a schema or a regular expression, "
+        'or tool_choice "none"'
+    )
 
 
 def _schema(tool: Mapping[str, Any]) -> Any:

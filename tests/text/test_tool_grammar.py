@@ -9,6 +9,8 @@ import llguidance
 import llguidance.hf
 import pytest
 
+from flowedge.core.errors import BadRequestError
+from flowedge.core.grammar import Grammar
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.text.known_syntaxes import HERMES, TAGS, TOOL_CALL_FORMATS, ToolCallFormat
@@ -81,3 +83,26 @@ def test_markers_that_are_special_tokens_are_these_tokens(tokenizer: Any) -> Non
     written = '<|user|>\n{"name": "now", "arguments": {}}\n<|assistant|>'
     assert accepts(tokenizer, grammar(HERMES, special), written)
     assert not accepts(tokenizer, grammar(HERMES, special), json.dumps(written))
+
+
+@pytest.mark.parametrize("form", [HERMES, TAGS, TOOL_CALL_FORMATS[-1]], ids=lambda form: form.name)
+def test_either_calls_or_an_answer_by_a_rule(tokenizer: Any, form: ToolCallFormat) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    call = rendered(form.name)
+    rules = {
+        Grammar.json_schema({**schema, "additionalProperties": False}): ('{"sum": 3}', '{"sum": "x"}'),
+        Grammar.json_object(): ('{"a": [1]}', "[1]"),
+        Grammar.regex("a/b|c"): ("a/b", "a"),
+    }
+    for rule, (right, wrong) in rules.items():
+        either = tool_grammar(form, TOOLS, {}, single=True, thinks=False, in_thought=False, instead=rule)
+        assert accepts(tokenizer, either, right)
+        assert not accepts(tokenizer, either, wrong)
+        if form is HERMES:
+            assert accepts(tokenizer, either, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+        if not form.several:
+            assert accepts(tokenizer, either, call)
+    with pytest.raises(BadRequestError, match="a grammar in Lark does not go with tools"):
+        tool_grammar(
+            form, TOOLS, {}, single=True, thinks=False, in_thought=False, instead=Grammar.lark("start: x")
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flowedge.core.errors import BadRequestError
 from flowedge.core.generate_options import GenerateOptions
 from flowedge.core.grammar import Grammar, GrammarSource
 from flowedge.core.request import Tokens
@@ -24,16 +23,13 @@ def rules_of(
 
     Args:
         prompt: token ids.
-        forced: the grammar, in Lark, of the tool calls that the answer must make, if any.
+        forced: the grammar, in Lark, of the calls that the answer makes, which it has in place of the grammar
+            that the options have.
 
     Raises:
         BadRequestError: when a value is out of range, or the grammar cannot be used.
     """
-    asked = options.grammar
-    if forced:
-        if asked is not None:
-            raise BadRequestError("give either a grammar or a tool_choice that requires a call, not both")
-        asked = Grammar.lark(forced)
+    asked = Grammar.lark(forced) if forced else options.grammar
     rules = LogitRules(
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,

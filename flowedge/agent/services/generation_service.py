@@ -314,7 +314,7 @@ def _to_request(
     options = GenerateOptions.from_json(message.options, strategy=strategy).with_sampling(models.sampling)
     from flowedge.agent.services.prompt_preparation import read_prompt  # noqa: PLC0415 (not for idle agents)
 
-    prompt = read_prompt(message, models, limits, echo=options.echo)
+    prompt = read_prompt(message, models, limits, options.grammar, echo=options.echo)
     scores_prompt = options.echo and options.logprobs is not None
     rules = rules_of(options, models, prompt.ids, prompt.forced)
     request = Request(

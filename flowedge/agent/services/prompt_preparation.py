@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowedge.agent.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
 from flowedge.core.errors import BadRequestError
+from flowedge.core.grammar import Grammar
 from flowedge.text.answer_parser import AnswerParser
 from flowedge.text.answer_syntax import AnswerSyntax, answer_syntax, opens_thought
 from flowedge.text.known_syntaxes import HERMES, THOUGHT, ToolCallFormat, tool_call_format
@@ -36,7 +37,8 @@ class ReadPrompt:
         form: of the answer; None where all of it is text.
         shown: special tokens that the form looks for.
         conversation: None for another kind of prompt.
-        forced: a Lark grammar that has the answer call tools; "" where no call is forced.
+        forced: a Lark grammar that has the answer call tools, or follow the request's grammar; "" where no
+            call is forced, and where there is no grammar.
         system_folded: whether system messages stand in messages of the user.
     """
 
@@ -59,11 +61,18 @@ class ReadPrompt:
 
 
 def read_prompt(
-    message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits, *, echo: bool
+    message: pb.GenerateRequest,
+    models: DraftModels,
+    limits: AgentLimits,
+    grammar: Grammar | None = None,
+    *,
+    echo: bool,
 ) -> ReadPrompt:
     """Turn the prompt of a request into tokens.
 
-    echo: whether the text of the prompt is asked for.
+    Args:
+        grammar: of the answer, if it has one.
+        echo: whether the text of the prompt is asked for.
 
     Raises:
         BadRequestError: when it makes no sense, or the model cannot do what it asks for.
@@ -74,9 +83,9 @@ def read_prompt(
         case "prompt":
             limits.check_prompt_text(message.prompt)
             asked = pb.Conversation(messages=[pb.ChatMessage(role="user", content=message.prompt)])
-            read = _of_conversation(asked, message, models, limits)
+            read = _of_conversation(asked, message, models, limits, grammar)
         case "conversation":
-            read = _of_conversation(message.conversation, message, models, limits)
+            read = _of_conversation(message.conversation, message, models, limits, grammar)
         case "text":
             limits.check_prompt_text(message.text)
             read = ReadPrompt(tuple(encode_text(models.tokenizer, message.text)), message.text)
@@ -99,7 +108,11 @@ def _of_ids(
 
 
 def _of_conversation(
-    asked: pb.Conversation, message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits
+    asked: pb.Conversation,
+    message: pb.GenerateRequest,
+    models: DraftModels,
+    limits: AgentLimits,
+    grammar: Grammar | None,
 ) -> ReadPrompt:
     conversation = checked_conversation(asked, limits)
     tokenizer = models.tokenizer
@@ -127,7 +140,7 @@ def _of_conversation(
         form=form,
         shown=frozenset(shown),
         conversation=conversation,
-        forced=_forced(conversation, calls, template, text, special),
+        forced=_forced(conversation, calls, template, text, special, grammar),
         system_folded=folds,
     )
 
@@ -149,20 +162,26 @@ def _forced(
     template: str,
     text: str,
     special: dict[str, int],
+    grammar: Grammar | None,
 ) -> str:
-    """Return the grammar that has the answer call tools; "" where no call is required."""
-    if not conversation.required:
+    """Return the grammar that has the answer call tools, or follow `grammar` where no call is required.
+
+    Returns "" where the answer may be any text, and where there are no tools beside a grammar.
+    """
+    if not conversation.required and (grammar is None or not conversation.tools):
         return ""
     if calls is None:
+        wanted = "tool_choice requires a call" if conversation.required else "a grammar is to go with tools"
         raise BadRequestError(
-            "tool_choice requires a call, and the model's chat template has calls in a form that cannot be "
-            'forced; leave out tool_choice, or give "auto"'
+            f"{wanted}, and the model's chat template has calls in a form that cannot be forced; leave out "
+            'tool_choice, or give "auto", without a grammar'
         )
     return tool_grammar(
         calls,
-        conversation.required,
+        conversation.required or conversation.tools,
         special,
         single=conversation.single,
         thinks=THOUGHT[1] in template,
         in_thought=opens_thought(text),
+        instead=None if conversation.required else grammar,
     )

@@ -33,9 +33,12 @@ class ToolUse:
         """Whether the answer may have tool calls."""
         return bool(self.tools) and self.choice != "none"
 
-    def offered(self) -> Sequence[dict[str, Any]]:
-        """Return the tools; where a call is certain, it has the listed arguments only."""
-        if self.choice in ("auto", "none"):
+    def offered(self, *, by_grammar: bool) -> Sequence[dict[str, Any]]:
+        """Return the tools; where a grammar holds for calls, they have the listed arguments only.
+
+        by_grammar: whether the answer has a grammar also where no call is required.
+        """
+        if self.choice == "none" or (self.choice == "auto" and not by_grammar):
             return self.tools
         return [{**tool, "function": _with_closed_parameters(tool["function"])} for tool in self.tools]
 
@@ -75,7 +78,7 @@ class PlannedAnswer:
             use = self.prompt.tool_use
             return client.chat(
                 self.prompt.messages,
-                tools=use.offered(),
+                tools=use.offered(by_grammar=self.options.grammar is not None),
                 tool_choice=use.choice,
                 parallel_tool_calls=use.parallel,
                 template_values=self.prompt.template_values or None,

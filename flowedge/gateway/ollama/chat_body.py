@@ -58,10 +58,8 @@ class ChatBody(AnswerBody):
         """Return the conversation.
 
         Raises:
-            ApiError: when a message has images, or a format is asked for together with tools.
+            ApiError: when a message has images.
         """
-        if self.grammar is not None and self.tools:
-            raise refused_value("format", "format does not go with tools; leave one of them out")
         tools = tuple({"type": "function", "function": tool.function.model_dump()} for tool in self.tools)
         return ChatPrompt(chat_messages(self.messages), ToolUse(tools), self.template_values())
 

@@ -132,18 +132,12 @@ class ChatCompletionBody(SamplingBody):
         return tool_use(functions, mode, names, parallel=self.parallel_tool_calls)
 
     def grammar(self) -> Grammar | None:
-        """Return what the answer's text must be; None for any text.
+        """Return what the answer's text must be, if it has no calls; None for any text.
 
         Raises:
-            ApiError: when the answer may call tools as well, or the schema is missing.
+            ApiError: when the schema is missing.
         """
-        grammar = self.response_format.grammar() if self.response_format else None
-        if grammar is not None and self.tool_use().calls:
-            raise refused_value(
-                "response_format",
-                "response_format does not go with tools; leave it out, or set tool_choice to none",
-            )
-        return grammar
+        return self.response_format.grammar() if self.response_format else None
 
     def template_values(self) -> dict[str, Any]:
         """Return the values that the chat template is given beside messages and tools."""

@@ -94,6 +94,16 @@ class ResponseBody(DrawingBody):
     without_effect: ClassVar = {**DrawingBody.without_effect, "truncation": ("disabled",)}
     unsupported: ClassVar = {
         **DrawingBody.unsupported,
+        # Of chat completions:
+        "frequency_penalty": (0,),
+        "logit_bias": (),
+        "max_completion_tokens": (),
+        "max_tokens": (),
+        "messages": (),
+        "n": (1,),
+        "presence_penalty": (0,),
+        "response_format": (),
+        "stop": (),
         "access_programs": (),
         "background": (),
         "background_options": (),
@@ -150,21 +160,15 @@ class ResponseBody(DrawingBody):
         return tool_use(list(self.tools), mode, names, parallel=self.parallel_tool_calls)
 
     def grammar(self) -> Grammar | None:
-        """Return what the answer's text must be; None for any text.
+        """Return what the answer's text must be, if it has no calls; None for any text.
 
         Raises:
-            ApiError: when the answer may call tools as well, or the schema is missing.
+            ApiError: when the schema is missing.
         """
         form = self.text.format
         if form.type == "json_schema" and form.schema_ is None:
             raise refused_value("text.format.schema", "text.format.schema is missing")
-        grammar = grammar_of(form.type, form.schema_)
-        if grammar is not None and self.tool_use().calls:
-            raise refused_value(
-                "text.format",
-                "text.format does not go with tools; leave it out, or set tool_choice to none",
-            )
-        return grammar
+        return grammar_of(form.type, form.schema_)
 
     def template_values(self) -> dict[str, Any]:
         """Return the values that the chat template is given beside messages and tools."""

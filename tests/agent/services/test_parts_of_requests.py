@@ -161,12 +161,6 @@ def test_an_error_of_a_grammar_keeps_its_class_over_the_wire(cluster4: str) -> N
                 client.generate("Hi", grammar=grammar, max_new_tokens=1).result()
 
 
-def test_a_grammar_and_a_forced_call_exclude_each_other(cluster4: str) -> None:
-    talk = [ChatMessage("user", "Hi")]
-    with Client(cluster4) as client, pytest.raises(BadRequestError, match="grammar or a tool_choice"):
-        client.chat(talk, tools=[WEATHER], tool_choice="required", grammar=Grammar.json_object()).result()
-
-
 CITY = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Rome"]}}, "required": ["city"]}
 TOOLS: list[dict[str, Any]] = [
     {

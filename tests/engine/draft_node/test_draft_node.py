@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.errors import BadRequestError, ContextLengthError
 from flowedge.core.messages import Credit, Fault, Segment
 from flowedge.core.request import Failed, Finished, Rows
 from flowedge.engine.jobs import DropCache, GrowDraft, OpenDraft, sessions_of
@@ -81,8 +81,8 @@ def test_a_fault_of_a_cancelled_session_is_not_told():
 @pytest.mark.parametrize(
     ("bad", "kind", "problem"),
     [
-        (request(max_new_tokens=96), CapacityError, "5 prompt tokens and 96 new ones make 101"),
-        (request(prompt=(1,) * 200), CapacityError, "the model takes 100"),
+        (request(max_new_tokens=96), ContextLengthError, "5 prompt tokens and 96 new ones make 101"),
+        (request(prompt=(1,) * 200), ContextLengthError, "the model takes 100"),
         (request(prompt=()), BadRequestError, "no tokens"),
         (request(max_new_tokens=0), BadRequestError, "max_new_tokens"),
         (request(max_new_tokens=-3), BadRequestError, "max_new_tokens"),

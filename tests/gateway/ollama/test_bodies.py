@@ -113,7 +113,6 @@ def test_a_prompt_with_its_system_message() -> None:
         ({"format": "xml"}, "format"),
         ({"think": "much"}, "think"),
         ({"messages": [{**HELLO, "images": ["AAAA"]}]}, "messages[0].images"),
-        ({"format": "json", "tools": [TOOL]}, "format"),
         ({"prompt": "x"}, "prompt"),
     ],
 )

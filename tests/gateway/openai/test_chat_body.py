@@ -202,7 +202,6 @@ def test_values_of_the_template() -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tools": TOOLS + TOOLS}, "tools"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"reasoning_effort": "enormous"}, "reasoning_effort"),
         ({"stop_token_ids": [5]}, "stop_token_ids"),

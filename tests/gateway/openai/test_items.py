@@ -121,7 +121,7 @@ def test_choices_of_tools(choice: Any, expected: str) -> None:
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "run"}}, "tool_choice"),
-        ({"tools": [TOOL], "text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"max_tokens": 5}, "max_tokens"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"include": ["web_search_call.results"]}, "include[0]"),
