@@ -36,6 +36,7 @@ _KINDS = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_EMBEDDINGS = ("/v1/embeddings", "/api/embed", "/api/embeddings")
 _BELOW_V1 = ("/chat/completions", "/completions", "/responses", "/models", "/embeddings")
 _BELOW_API = ("/chat", "/generate", "/tags", "/show", "/ps", "/version")
 _OF_CLASS: tuple[tuple[type[FlowEdgeError], int, str, str | None], ...] = (
@@ -161,6 +162,11 @@ def _of_flowedge(error: FlowEdgeError) -> ApiError:
 def no_such_path(scope: Scope) -> ApiError:
     """Return the error of a path that is not served; it says which is meant where the base URL is wrong."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if path in _EMBEDDINGS:
+        message = (
+            "embeddings are not served: models here continue texts; ask a server with a model for embeddings"
+        )
+        return ApiError(501, message, kind=SERVER, code="not_implemented")
     tail = path.removeprefix("/v1").removeprefix("/v1")
     meant = f"/v1{tail}" if tail.startswith(_BELOW_V1) and path != f"/v1{tail}" else ""
     if not meant and tail.startswith(_BELOW_API):

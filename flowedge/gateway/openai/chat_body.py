@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from flowedge.client import Grammar
-from flowedge.gateway.answers.body import Arguments, BodyObject, refused_value, shared
-from flowedge.gateway.answers.closed_schema import schema_grammar
+from flowedge.gateway.answers.body import Arguments, refused_value, shared
 from flowedge.gateway.answers.planned import ToolUse
 from flowedge.gateway.answers.request_words import RequestWords
-from flowedge.gateway.errors import ApiError
 from flowedge.gateway.openai.messages import MessageBody
 from flowedge.gateway.openai.sampling import ReasoningEffort, SamplingBody, TokenLimit, template_values
+from flowedge.gateway.openai.structure import StructureFields
 from flowedge.gateway.openai.tools import MAX_TOOLS, ToolBody, ToolChoiceBody, tool_use
-
-
-class SchemaFormat(BodyObject):
-    """A JSON schema; without `schema`, any JSON object.
-
-    Attributes:
-        strict: answers follow the schema in any case.
-    """
-
-    name: str = Field(min_length=1, max_length=64)
-    description: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(BodyObject):
-    """`response_format` of a chat completion."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: SchemaFormat | None = None
-
-    def grammar(self) -> Grammar | None:
-        """Return what the answer must be; None for any text.
-
-        Raises:
-            ApiError: when the schema is missing.
-        """
-        if self.type == "json_schema" and self.json_schema is None:
-            name = "response_format.json_schema"
-            raise ApiError(400, f"{name} is missing", param=name, code="missing_required_parameter")
-        return grammar_of(self.type, self.json_schema.schema_ if self.json_schema else None)
-
-
-def grammar_of(kind: str, schema: dict[str, Any] | None) -> Grammar | None:
-    """Return what an answer of a format must be; None for any text."""
-    if kind == "text":
-        return None
-    return Grammar.json_object() if schema is None else schema_grammar(schema)
-
 
 MAX_MESSAGES = 1024
 
 
-class ChatCompletionBody(SamplingBody):
+class ChatCompletionBody(SamplingBody, StructureFields):
     """What a client asks of /v1/chat/completions.
 
     Attributes:
@@ -83,16 +42,14 @@ class ChatCompletionBody(SamplingBody):
     tools: list[ToolBody] = Field(default_factory=list, max_length=MAX_TOOLS)
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool = True
-    response_format: ResponseFormat | None = None
     reasoning_effort: ReasoningEffort | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def words(self) -> RequestWords:
         """The names of the request's parameters, for errors."""
-        return RequestWords(
-            "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens", "messages"
-        )
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return RequestWords(limit, "messages", self.structure()[0])
 
     @property
     def token_limit(self) -> int | None:
@@ -131,14 +88,6 @@ class ChatCompletionBody(SamplingBody):
         mode, names = self.tool_choice.mode_and_names() if self.tool_choice else ("auto", None)
         return tool_use(functions, mode, names, parallel=self.parallel_tool_calls)
 
-    def grammar(self) -> Grammar | None:
-        """Return what the answer's text must be, if it has no calls; None for any text.
-
-        Raises:
-            ApiError: when the schema is missing.
-        """
-        return self.response_format.grammar() if self.response_format else None
-
     def template_values(self) -> dict[str, Any]:
         """Return the values that the chat template is given beside messages and tools."""
         return {**template_values(self.reasoning_effort), **self.chat_template_kwargs}
@@ -149,7 +98,7 @@ class ChatCompletionBody(SamplingBody):
         Raises:
             ApiError: when parameters do not fit together.
         """
-        arguments = self.sampling_arguments() | {"logprobs": self.likeliest, "grammar": self.grammar()}
+        arguments = self.sampling_arguments() | {"logprobs": self.likeliest, "grammar": self.structure()[1]}
         if self.token_limit is not None:
             arguments["max_new_tokens"] = self.token_limit
         return arguments

@@ -21,6 +21,7 @@ from flowedge.gateway.answers.running import RunningAnswers
 from flowedge.gateway.answers.usage import RequestUsage
 from flowedge.gateway.openai.chunks import DONE, FINISH_REASONS, AnswerHead, ChunkWriter, new_id
 from flowedge.gateway.openai.sampling import MAX_CHOICES, SamplingBody
+from flowedge.gateway.openai.structure import StructureFields
 from flowedge.gateway.streams import event_stream
 
 DEFAULT_TOKENS = 16  # as OpenAI's
@@ -29,7 +30,7 @@ Prompt: TypeAlias = str | list[int]
 """A text, or token ids."""
 
 
-class CompletionBody(SamplingBody):
+class CompletionBody(SamplingBody, StructureFields):
     """What a client asks of /v1/completions.
 
     Attributes:
@@ -51,6 +52,11 @@ class CompletionBody(SamplingBody):
     def _prompts(cls, given: Any) -> Any:
         one = isinstance(given, str) or (isinstance(given, list) and given and _are_ids(given))
         return [given] if one else given
+
+    @property
+    def words(self) -> RequestWords:
+        """The names of the request's parameters, for errors."""
+        return RequestWords("max_tokens", "prompt", self.structure()[0])
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -85,7 +91,8 @@ class CompletionBody(SamplingBody):
         if not self.max_tokens and not (self.max_tokens is None or self.echo):
             raise refused_value("max_tokens", "max_tokens is 0, which only goes with echo; give 1 or more")
         tokens = DEFAULT_TOKENS if self.max_tokens is None else max(self.max_tokens, 1)
-        return self.sampling_arguments() | {"max_new_tokens": tokens, "fit_context": self.max_tokens is None}
+        limit = {"max_new_tokens": tokens, "fit_context": self.max_tokens is None}
+        return self.sampling_arguments() | limit | {"grammar": self.structure()[1]}
 
     @property
     def only_echoes(self) -> bool:
@@ -99,14 +106,13 @@ def _are_ids(values: list[Any]) -> bool:
 
 router = APIRouter()
 _KIND = "text_completion"
-_WORDS = RequestWords("max_tokens", "prompt")
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request, caller: AnswerRequestor) -> Response:
     """Continue one or several prompts."""
     body = await body_of(request, CompletionBody)
-    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), _WORDS)
+    asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), body.words)
     if body.stream:
         return event_stream(_events(asked, body), request)
     return JSONResponse(await _completion(asked, body))

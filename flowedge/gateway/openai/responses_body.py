@@ -16,9 +16,9 @@ from flowedge.gateway.answers.body import (
     shared,
 )
 from flowedge.gateway.answers.planned import ToolUse
-from flowedge.gateway.openai.chat_body import grammar_of
 from flowedge.gateway.openai.responses_items import InputItem
 from flowedge.gateway.openai.sampling import DrawingBody, ReasoningEffort, TokenLimit, template_values
+from flowedge.gateway.openai.structure import grammar_of
 from flowedge.gateway.openai.tools import MAX_TOOLS, FunctionTool, NamedFunction, tool_use
 
 MAX_ITEMS = 1024
@@ -102,7 +102,9 @@ class ResponseBody(DrawingBody):
         "messages": (),
         "n": (1,),
         "presence_penalty": (0,),
+        "regex": (),
         "response_format": (),
+        "structured_outputs": (),
         "stop": (),
         "access_programs": (),
         "background": (),

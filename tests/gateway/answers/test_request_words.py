@@ -72,6 +72,14 @@ def test_an_error_that_is_not_about_the_length_does_not_say_so() -> None:
     assert WORDS.said_of(BadRequestError("nothing that is known"), 2048).param is None
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed", "/api/embeddings"])
+def test_embeddings_are_said_not_to_be_served(served: GatewayHere, path: str) -> None:
+    with served.client() as client:
+        answer = client.post(path, json={"model": "bundled", "input": "a"})
+    assert answer.status_code == 501
+    assert "embeddings are not served" in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
