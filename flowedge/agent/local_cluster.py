@@ -25,6 +25,8 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _LOOK_S = 0.2  # between two looks at the agents
+_LOG_LOOK_S = 2.0  # between two looks at the sizes of their logs
+LOG_BYTES = 2 << 20  # of the log of one agent; the older half goes when it is full
 _FIRST_S, _MOST_S = 0.5, 60.0  # of a pause before something that has failed is tried again
 _STEADY_S = 60.0  # an agent that ran for so long is started again without a pause
 
@@ -152,7 +154,7 @@ class LocalCluster:
         self._logs: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()  # held while agents are started again or stopped
         self._stopping = threading.Event()
-        self._watch: threading.Thread | None = None
+        self._background: list[threading.Thread] = []
         self.agents: list[LocalAgent] = []
 
     @property
@@ -191,6 +193,7 @@ class LocalCluster:
             for agent in self.agents:
                 agent.address = _await_address(agent, deadline, self._start_timeout_s)
             speak_plaintext_to(agent.address for agent in self.agents)
+            self._start_thread(self._bound_logs)
         except BaseException:
             self.stop()
             raise
@@ -213,10 +216,26 @@ class LocalCluster:
             set_up: sets the pipeline up again when all agents run; called in a thread, again after a
                 FlowEdgeError.
         """
-        self._watch = threading.Thread(
-            target=self._keep_up, args=(report, set_up), name="flowedge-local-agents", daemon=True
-        )
-        self._watch.start()
+        self._start_thread(self._keep_up, report, set_up)
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the agents' logs, each of `LOG_BYTES` at most; it goes when they are stopped."""
+        if self._logs is None:
+            raise BadRequestError("the agents were not started, so they have no logs")
+        return Path(self._logs.name)
+
+    def _start_thread(self, function: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=function, args=arguments, name="flowedge-local-agents", daemon=True)
+        self._background.append(thread)
+        thread.start()
+
+    def _bound_logs(self) -> None:
+        while not self._stopping.wait(_LOG_LOOK_S):
+            for agent in list(self.agents):
+                with self._lock:
+                    if not self._stopping.is_set():
+                        shorten_log(agent.log, LOG_BYTES)
 
     def _keep_up(self, report: Report, set_up: Callable[[], object]) -> None:
         whole, pause_s, due = True, _FIRST_S, 0.0
@@ -273,9 +292,9 @@ class LocalCluster:
             _reap(agent.process, deadline)
         forget_started_agents(agent.address for agent in self.agents)
         self.agents = []
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.join(_STOP_TIMEOUT_S)
+        for thread in self._background:
+            thread.join(_STOP_TIMEOUT_S)
+        self._background = []
         if self._logs is not None:
             self._logs.cleanup()
             self._logs = None
@@ -290,7 +309,8 @@ class LocalCluster:
 
 def _launch(name: str, command: list[str], logs: Path, group: str, threads: int) -> LocalAgent:
     log = logs / f"{name}.log"
-    with log.open("wb") as output:
+    log.write_bytes(b"")
+    with log.open("ab") as output:  # so that it goes on at the end of a log that is shortened
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -312,6 +332,19 @@ def _launch(name: str, command: list[str], logs: Path, group: str, threads: int)
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the agents
         )
     return LocalAgent(name, process, log)
+
+
+def shorten_log(log: Path, most: int) -> None:
+    """Drop the older half of a log of more than `most` bytes; a line written meanwhile may be lost."""
+    with log.open("r+b") as file:
+        if file.seek(0, os.SEEK_END) <= most:
+            return
+        file.seek(-(most // 2), os.SEEK_END)
+        file.readline()  # the rest of a line
+        latest = file.read()
+        file.truncate(0)
+    with log.open("ab") as file:
+        file.write(latest)
 
 
 def _await_address(agent: LocalAgent, deadline: float, timeout_s: float) -> str:

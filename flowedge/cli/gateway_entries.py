@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from flowedge.agent.local_cluster import LocalCluster
+from flowedge.agent.local_cluster import LOG_BYTES, LocalCluster
 from flowedge.cli.options import choose_drafting
 from flowedge.cli.output import lines_are_logged
 from flowedge.cli.pipelines.model_choice import Preparation
@@ -128,6 +128,8 @@ def _entry(
             report("this machine", f"starting a draft node and {stages}")
             cluster = started.enter_context(LocalCluster(declared.stages))
             cluster.keep_up(report)
+            size = f"the latest {LOG_BYTES >> 20} MiB of each"
+            report("this machine", f"the logs of the agents are in {cluster.logs} until they end, {size}")
             addresses = tuple(agent.address for agent in cluster.agents)
         draft_node, *others = addresses
         spec = request.spec(draft_node, tuple(others))

@@ -64,6 +64,35 @@ def test_the_threads_of_agents_are_told_to_them(monkeypatch: pytest.MonkeyPatch)
     assert told == ["2", "6"]
 
 
+CHATTY = """
+import sys
+print("x listening on 127.0.0.1:1", flush=True)
+sys.stdin.readline()
+for number in range(4000):
+    print(f"line {number}", "-" * 90)
+print("the last line", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_log_keeps_its_latest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 20_000  # bytes; the agent writes 400,000
+    monkeypatch.setattr(local_cluster, "LOG_BYTES", most)
+    monkeypatch.setattr(local_cluster, "_LOG_LOOK_S", 0.01)
+    command = [sys.executable, "-c", CHATTY]
+    with LocalCluster(1, draft_node=False, command=lambda _, __: command) as cluster:
+        (agent,) = cluster.agents
+        assert agent.log.parent == cluster.logs
+        assert agent.process.stdin is not None
+        agent.process.stdin.write(b"go on\n")
+        agent.process.stdin.flush()
+        await_that(lambda: agent.last_output_line() == "the last line" and agent.log.stat().st_size <= most)
+        lines = agent.log.read_text(encoding="utf-8").splitlines()
+        assert all(line.startswith("line ") for line in lines[:-1])
+    with pytest.raises(BadRequestError, match="no logs"):
+        _ = cluster.logs
+
+
 def test_agents_import_nothing_from_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
