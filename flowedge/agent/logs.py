@@ -14,6 +14,7 @@ from typing import Any
 from flowedge.agent.agent_config import LogSettings
 from flowedge.core.log_fields import ATTRIBUTE, cut
 from flowedge.core.plain_text import visible, visible_field
+from flowedge.network.log_rate import LibraryLimit
 
 MAX_MESSAGE = 4096  # characters
 MAX_EXCEPTION = 1 << 14  # characters, traceback included
@@ -24,13 +25,14 @@ _PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, loggin
 
 
 def set_up_logs(settings: LogSettings, device: str) -> None:
-    """Have all log records of this process written to stderr, one line each."""
+    """Have all log records of this process written to stderr, one line each; of libraries a few a minute."""
     prioritised = goes_to_journal(sys.stderr.fileno())
     handler = logging.StreamHandler(sys.stderr)
     if settings.format == "json":
         handler.setFormatter(JsonFormatter(device, prioritised=prioritised))
     else:
         handler.setFormatter(TextFormatter(prioritised=prioritised))
+    handler.addFilter(LibraryLimit())
     level = logging.getLevelName(settings.level.upper())
     # Libraries log far too much at the debug level.
     logging.basicConfig(level=max(level, logging.INFO), handlers=[handler], force=True)

@@ -16,6 +16,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from flowedge.core.plain_text import visible, visible_answer, visible_field
+from flowedge.network.log_rate import LibraryLimit
 
 _REPEATED_S = 8.0  # a person who sees nothing for longer wonders whether the program hangs
 _log = logging.getLogger("flowedge.cli")
@@ -144,6 +145,7 @@ def log_to_stderr(level: int = logging.WARNING, pattern: str = "%(message)s") ->
     """Have log records of this level written to standard error; pattern: of a line, as in logging."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(pattern))
+    handler.addFilter(LibraryLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 

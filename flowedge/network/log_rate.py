@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 MAX_KINDS = 1024  # of lines that are counted apart
 LINES = 10  # a minute, where nothing else is said
+_KIND_LENGTH = 40  # characters of a line, before its values are put in, that tell its kind
 
 
 @dataclass
@@ -94,3 +95,23 @@ class LimitedLog:
         if silent is not None:
             fields["event"] = self._event
             self._logger.log(self._level, "%s%s", text, more(silent), exc_info=error, extra=about(**fields))
+
+
+class LibraryLimit(logging.Filter):
+    """Passes a few lines a minute of each kind that a library writes by itself, such as gRPC of bad headers.
+
+    The number of lines that were left out stands at the end of the next line of the kind.
+    """
+
+    def __init__(self, lines: int = LINES, clock: Callable[[], float] = time.monotonic) -> None:
+        """lines: of one kind a minute; clock: returns seconds."""
+        super().__init__()
+        self._rate = LogRate(lines, MINUTE_S, clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] == "flowedge":
+            return True
+        silent = self._rate.due((record.name, record.levelno, str(record.msg)[:_KIND_LENGTH]))
+        if silent:
+            record.msg, record.args = record.getMessage() + more(silent), None
+        return silent is not None

@@ -18,8 +18,11 @@ from flowedge.agent.logs import JsonFormatter, TextFormatter, goes_to_journal
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.ids import check_request_id, request_of, session_of
 from flowedge.core.log_fields import about
-from tests.support.processes import AgentProcess
+from flowedge.network.log_rate import LINES
+from tests.cluster.raw_caller import RawCaller
+from tests.support.processes import AgentProcess, agents
 from tests.support.stage_config import assembled
+from tests.support.waiting import await_that
 
 
 def record(message: str, *arguments: object, **changes: object) -> logging.LogRecord:
@@ -133,7 +136,7 @@ def test_one_request_is_found_in_the_logs_of_every_device(pipeline: list[AgentPr
         assert mine[1]["new_tokens" if agent is pipeline[0] else "rows_computed"] >= 4
     refused = [event for event in events(pipeline[0]) if event.get("event") == "request_refused"]
     assert [(event["request"], event["code"]) for event in refused[-2:]] == [
-        ("big-1", "capacity"),
+        ("big-1", "context_length"),
         (nameless.request_id, "bad_request"),
     ]
 
@@ -170,3 +173,19 @@ def test_the_error_that_ends_an_agent_is_a_line_of_the_log() -> None:
     assert [(each["level"], each["logger"]) for each in records][-1] == ("error", "flowedge.cli")
     assert str(port) in records[-1]["message"]
     agent.remove()
+
+
+def test_bad_headers_flood_no_log() -> None:
+    """gRPC itself writes a line of each header that is no text; a few of them a minute are enough."""
+    with agents(["flooded"]) as (agent,):
+        caller = RawCaller(agent.address, None, plaintext=True)
+        try:
+            for _ in range(60):
+                stream = caller.call("/flowedge.v1.Agent/Describe", extra=b"\xff\xfe" * 8)
+                caller.reset(stream)
+            agent.describe()
+        finally:
+            caller.close()
+        await_that(lambda: any("Invalid encoding" in line for line in agent.lines))
+        agent.describe()
+        assert sum("Invalid encoding" in line for line in agent.lines) <= LINES

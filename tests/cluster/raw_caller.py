@@ -52,8 +52,11 @@ class RawCaller:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def call(self, method: str) -> int:
-        """Begin a call; return its stream."""
+    def call(self, method: str, extra: bytes = b"") -> int:
+        """Begin a call; return its stream.
+
+        extra: the value of a header "x-extra", which is sent if it is not empty.
+        """
         with self._changed:
             stream, self._next = self._next, self._next + 2
             self._windows[stream] = self._initial
@@ -66,6 +69,8 @@ class RawCaller:
             "content-type": "application/grpc",
         }
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
+        if extra:
+            block += b"\0" + _text("x-extra") + bytes([len(extra)]) + extra
         self._write(_frame(HEADERS, END_HEADERS, stream, block))
         return stream
 
