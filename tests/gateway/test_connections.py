@@ -41,7 +41,7 @@ def asked(gateway: GatewayProcess, address: str, request: bytes) -> RawAnswer:
         return parsed(read_all(connection))
 
 
-def test_silent_connections_evict_for_their_own_and_for_others(gateway: GatewayProcess) -> None:
+def test_silent_connections_make_way_for_their_own_and_for_others(gateway: GatewayProcess) -> None:
     with ExitStack() as held:
         silent = [held.enter_context(connect(gateway, FIRST)) for _ in range(3 * MOST)]
         assert asked(gateway, FIRST, MODELS).status == 200

@@ -42,9 +42,9 @@ def ask_everything(served: GatewayHere, times: int) -> None:
 
 
 def test_requests_leave_nothing_behind(served: GatewayHere) -> None:
-    ask_everything(served, 3)
+    ask_everything(served, 2)
     grown = []
-    for _ in range(3):
+    for _ in range(2):
         before = blocks()
         ask_everything(served, 3)
         grown.append(blocks() - before)

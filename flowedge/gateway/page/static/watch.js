@@ -1,6 +1,7 @@
 // The view in which one watches a pipeline work.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { Gantt } from "./gantt.js";
+import { shortNames } from "./format.js";
 import { limitText } from "./live.js";
 import { DraftTree } from "./tree.js";
 
@@ -55,7 +56,8 @@ export function Limit({ view, devices }) {
     const timer = setInterval(() => redraw((count) => count + 1), 1000);
     return () => clearInterval(timer);
   }, [view]);
-  const text = limitText(devices.map((name) => [name, view.busy(name, performance.now() / 1000)]));
+  const short = shortNames(devices);
+  const text = limitText(devices.map((name, place) => [short[place], view.busy(name, performance.now() / 1000)]));
   return text && html`<p class="hint limit">${text}</p>`;
 }
 
