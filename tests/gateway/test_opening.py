@@ -10,7 +10,7 @@ from tests.support.processes import FlowEdgeProcess
 
 
 def test_requests_are_told_to_wait_until_the_pipeline_is_ready() -> None:
-    gateway = GatewayProcess("--stages", "1")
+    gateway = GatewayProcess("--stages", "1", "--model", "bundled")
     gateway.start()
     try:
         FlowEdgeProcess.await_address(gateway)
@@ -36,7 +36,7 @@ def test_requests_are_told_to_wait_until_the_pipeline_is_ready() -> None:
 
 
 def test_a_gateway_that_is_stopped_while_it_opens_ends_at_once() -> None:
-    gateway = GatewayProcess("--stages", "1")
+    gateway = GatewayProcess("--stages", "1", "--model", "bundled")
     gateway.start()
     try:
         FlowEdgeProcess.await_address(gateway)
