@@ -33,7 +33,9 @@ def proxy(gateway: GatewayProcess) -> Iterator[PathProxy]:
 
 @pytest.fixture
 def client(proxy: PathProxy) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=proxy.url, headers={"host": "llm.example"}, trust_env=False) as made:
+    with httpx.Client(
+        base_url=proxy.url, headers={"host": "llm.example", "accept": "text/html, */*"}, trust_env=False
+    ) as made:
         yield made
 
 
@@ -94,7 +96,9 @@ def test_others_are_not_believed(cluster4: str) -> None:
     with (
         gateway_before(cluster4, options=options) as gateway,
         proxy_before(gateway.host, ROOT) as proxy,
-        httpx.Client(base_url=proxy.url, headers={"host": "llm.example"}, trust_env=False) as client,
+        httpx.Client(
+            base_url=proxy.url, headers={"host": "llm.example", "accept": "text/html, */*"}, trust_env=False
+        ) as client,
     ):
         moved = client.get(f"{ROOT}/health/live/", headers={"x-request-id": "behind-2"})
         assert moved.headers["location"].startswith("http://llm.example/")
