@@ -137,10 +137,15 @@ class DeviceError(FlowEdgeError):
 
 
 class DeviceLostError(DeviceError):
-    """A device that closed its connection, or was silent for longer than the deadline."""
+    """A device that closed its connection, or was silent for longer than the deadline.
+
+    Attributes:
+        silence_s: seconds for which it was silent; 0 where that is not the reason.
+    """
 
     code = "device_lost"
     status = "UNAVAILABLE"
+    silence_s = 0.0
 
 
 class DrainingError(DeviceLostError):

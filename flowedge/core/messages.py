@@ -247,9 +247,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sign that the sender is alive, sent at regular intervals."""
+    """A sign that the sender is alive, sent at regular intervals.
+
+    Attributes:
+        received: frames that the sender has received on the link so far.
+    """
 
     sequence: int
+    received: int = 0
 
 
 SessionMessage: TypeAlias = Open | Segment | Prune | Tapped | Close | Forget | Credit | Fault | Heartbeat

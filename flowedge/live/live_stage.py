@@ -309,12 +309,22 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
                 owner.reply(message)
 
     def _on_lost(self, error: DeviceLostError) -> None:
+        error = self._network_lost(error) or error
         with self._lock:
             for session, owner in self._owners.items():
                 owner.reply(Fault(session, error.device, error.code, error.reason))
         fields = about(event="link_lost", pipeline=self._pipeline, peer=error.device, reason=error.reason)
         _log.warning("the next device is lost", extra=fields)
         self._end_pipeline(str(error), error if isinstance(error, DrainingError) else None)
+
+    def _network_lost(self, error: DeviceLostError) -> DeviceLostError | None:
+        """Return the error of this device if it heard nobody else either while the next device was silent."""
+        others = [*self._in_band, *([self._express] if self._express is not None else [])]
+        heard = [stream for stream in others if stream.silent_s < error.silence_s / 2]
+        if heard or not (others and error.silence_s):
+            return None
+        names = ", ".join(dict.fromkeys([error.device, *(stream.peer for stream in others)]))
+        return DeviceLostError(self.device, f"it has lost its network: it heard nothing of {names}")
 
     def _on_bug(self, error: Exception) -> None:
         reason = f"internal error: {type(error).__name__}: {error}"

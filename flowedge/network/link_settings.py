@@ -65,7 +65,8 @@ class LinkSettings(LinkDeadlines, MessageLimit):
             # A closed channel keeps a socket that is connecting for this long.
             ("grpc.min_reconnect_backoff_ms", 5_000),
             ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 5_000),
+            # After a network that failed for less than silence_s, TCP may wait for as long again.
+            ("grpc.keepalive_timeout_ms", round(1000 * max(5.0, 2 * self.silence_s + 1))),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

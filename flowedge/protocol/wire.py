@@ -157,7 +157,7 @@ def to_head(message: Message) -> pb.Frame:  # noqa: PLR0911 (one for each kind)
             )
             return pb.Frame(fault=fault)
         case Heartbeat():
-            return pb.Frame(heartbeat=pb.Heartbeat(sequence=message.sequence))
+            return pb.Frame(heartbeat=pb.Heartbeat(sequence=message.sequence, received=message.received))
 
 
 def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
@@ -170,7 +170,7 @@ def from_frame(frame: pb.Frame, tail: bytes | bytearray = b"") -> Message:
     if kind is None:
         raise FrameError("", "the frame has no body")
     if kind == "heartbeat" and not tail:
-        return Heartbeat(frame.heartbeat.sequence)
+        return Heartbeat(frame.heartbeat.sequence, frame.heartbeat.received)
     if kind == "batch":
         return batch_from_pb(frame.batch, tail)
     session = session_of(getattr(frame, kind))

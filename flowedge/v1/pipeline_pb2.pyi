@@ -22,24 +22,28 @@ DTYPE_FLOAT16: DType
 DTYPE_BFLOAT16: DType
 
 class LinkRequest(_message.Message):
-    __slots__ = ("pipeline", "device", "route")
+    __slots__ = ("pipeline", "device", "route", "resumes")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     device: str
     route: int
-    def __init__(self, pipeline: _Optional[str] = ..., device: _Optional[str] = ..., route: _Optional[int] = ...) -> None: ...
+    resumes: bool
+    def __init__(self, pipeline: _Optional[str] = ..., device: _Optional[str] = ..., route: _Optional[int] = ..., resumes: _Optional[bool] = ...) -> None: ...
 
 class LinkOffer(_message.Message):
-    __slots__ = ("device", "port", "token")
+    __slots__ = ("device", "port", "token", "resume_token")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     device: str
     port: int
     token: bytes
-    def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+    resume_token: bytes
+    def __init__(self, device: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("open", "segment", "prune", "close", "credit", "fault", "heartbeat", "tapped", "batch", "forget", "departed")
@@ -236,7 +240,9 @@ class Fault(_message.Message):
     def __init__(self, session: _Optional[str] = ..., device: _Optional[str] = ..., code: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence",)
+    __slots__ = ("sequence", "received")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+    received: int
+    def __init__(self, sequence: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,14 @@ import pytest
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
 from flowedge.core.errors import AccessError, DeviceLostError
+from flowedge.core.messages import Close
 from flowedge.live.transport import listener as listening
-from flowedge.live.transport.connecting import connect
+from flowedge.live.transport.connecting import connect, open_to
+from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.transport.listener import LinkListener
+from flowedge.live.transport.redial import Redial
+from flowedge.protocol.wire import encode
 from tests.cluster.clusters import Cluster, now
 from tests.support.loops import in_loop
 
@@ -78,6 +84,36 @@ async def test_another_member_cannot_use_a_token(home: Cluster, caplog: pytest.L
         with pytest.raises(DeviceLostError, match="its connection was not made"):
             await offered.connected(0.1)
     assert "shows the token of" in caplog.text
+
+
+@in_loop(TEST_S)
+async def test_a_link_is_taken_up_by_its_member_alone(
+    home: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In TLS: each further connection shows the certificate again."""
+    garage, thief = store_of(home, "garage"), store_of(home, "thief")
+    kitchen = store_of(home, "kitchen").member.uri
+    frames: list[bytes] = []
+    came = SocketEvents(lambda head, _: frames.append(head), lambda _: None, lambda _: None, lambda: None)
+    async with kitchen_port(home) as port, port.offering(garage.member.uri) as offered:
+        with port.resuming(garage.member.uri) as resumed:
+            ends = [await connect_as(garage, port, offered.token, kitchen), await offered.connected(ANSWER_S)]
+            near, far = (LinkConnection(FrameSocket(end, 1 << 20), resumes=True) for end in ends)
+            resumed.link = far
+            for connection in (near, far):
+                connection.start(came)
+            near.detach()  # as after the end of its connection
+            near.send(encode(Close("between")))
+            stolen = Redial(partial(open_to, "127.0.0.1", port.port, thief, kitchen), resumed.token)
+            assert not await stolen.take_up(near, await stolen.dial())
+            assert "shows the token of" in caplog.text and not frames
+            own = Redial(partial(open_to, "127.0.0.1", port.port, garage, kitchen), resumed.token)
+            assert await own.take_up(near, await own.dial())
+            far.send(encode(Close("back")))
+            while len(frames) < 2:  # noqa: ASYNC110 (a test looks from outside)
+                await asyncio.sleep(0.01)
+            near.close()
+            far.close()
 
 
 @in_loop(TEST_S)

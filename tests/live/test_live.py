@@ -141,7 +141,7 @@ async def live_pipeline(
         node.configure(node.spec, AdmissionLimits(total_rows=total_rows))
         await serve("d0", node)
         for stage, downstream in zip(stages, addresses[1:], strict=True):
-            await stage.connect(partial(open_link, stage.device, downstream, LinkKind.IN_BAND))
+            await stage.connect(partial(connect_link, stage.device, downstream, LinkKind.IN_BAND))
         await node.connect([addresses[:-1]], partial(open_link, "d0"))
         try:
             yield node, stages
@@ -153,6 +153,9 @@ async def live_pipeline(
 
 async def open_link(device: str, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
     return await OutLink.open(address, kind, pipeline="test", device=device, events=events, settings=SETTINGS)
+
+
+connect_link = open_link  # of a stage to the next device
 
 
 def request(
@@ -286,20 +289,47 @@ async def test_a_cancelled_session_leaves_nothing(models: Models) -> None:
 @in_loop(TEST_S)
 async def test_a_device_that_computes_for_ever_is_given_up(models: Models) -> None:
     """The stage is alive, its heartbeats come, but its compute thread does not end a job."""
-    release = threading.Event()
+    sticks, release = threading.Event(), threading.Event()
+
+    def stick() -> None:
+        if sticks.is_set():
+            release.wait(60)
+
     try:
-        async with live_pipeline(models, progress_s=1.5, at_forward=lambda: release.wait(60) and None) as (
-            node,
-            _,
-        ):
-            with pytest.raises(DeadlineError, match=r"device d0: .* for 1\.5 s"):
+        async with live_pipeline(models, progress_s=4.0, at_forward=stick) as (node, _):
+            await result_of(node, request("before"))
+            sticks.set()
+            with pytest.raises(DeadlineError, match=r"device d0: .* for 4 s"):
                 await result_of(node, request("stuck"))
             release.set()
             assert node.lost is not None, "nothing else has moved"
-            with pytest.raises(DeviceLostError, match=r"stands still: nothing came back for 1\.5 s"):
+            with pytest.raises(DeviceLostError, match=r"stands still: nothing came back for 4 s"):
                 start(node, request("next"))
     finally:
         release.set()
+
+
+@pytest.mark.parametrize(("others_s", "blamed"), [(0.4, "v3"), (2.0, "v2")])
+@in_loop(TEST_S)
+async def test_a_stage_that_hears_nobody_blames_its_own_network(
+    models: Models, monkeypatch: pytest.MonkeyPatch, others_s: float, blamed: str
+) -> None:
+    async def noting(device: str, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
+        owners[device] = events
+        return await open_link(device, address, kind, events)
+
+    owners: dict[str, LinkEvents] = {}
+    monkeypatch.setattr(f"{__name__}.connect_link", noting)
+    async with live_pipeline(models) as (node, _):
+        running = start(node, request("lost", max_new_tokens=1000))
+        assert isinstance(await running.next_output(120), Tokens)
+        monkeypatch.setattr(InStream, "silent_s", others_s)
+        error = DeviceLostError("v3", "no sign of life for 3 s")
+        error.silence_s = 3.0
+        owners["v2"].on_lost(error)
+        await until(lambda: node.lost is not None)
+        assert node.lost is not None and node.lost.device == blamed, node.lost
+        node.end(running)
 
 
 @in_loop(TEST_S)
@@ -316,7 +346,7 @@ async def test_a_session_that_is_stuck_alone_harms_no_other(
 
     receive, lost = LiveStage.received, threading.Event()
     monkeypatch.setattr(LiveStage, "received", lose)
-    async with live_pipeline(models, progress_s=1.5) as (node, _):
+    async with live_pipeline(models, progress_s=4.0) as (node, _):
         stuck = asyncio.create_task(result_of(node, request("stuck")))
         await until(lost.is_set)
         number = 0

@@ -31,10 +31,16 @@ async def serving_streams(
     settings: LinkSettings,
     observer: LiveObserver = UNOBSERVED,
     add_services: Callable[[grpc.aio.Server], object] = lambda server: None,
+    proxy: LinkProxy | None = None,
 ) -> AsyncIterator[str]:
-    """Serve the streams of links in plaintext, as the device `name`; yield the address."""
+    """Serve the streams of links in plaintext, as the device `name`; yield the address.
+
+    proxy: through which the connections of links go.
+    """
     listener = LinkListener(name, None)
     listener.listen("127.0.0.1", 0)
+    if proxy is not None:
+        listener.port = await proxy.listen(listener.port)
     server = grpc.aio.server(options=settings.channel_options)
     streams = StreamServer(name, find, settings, listener, observer)
     server.add_generic_rpc_handlers((streams.handler(),))
@@ -46,6 +52,70 @@ async def serving_streams(
     finally:
         await server.stop(0)
         await listener.close()
+        if proxy is not None:
+            await proxy.close()
+
+
+class LinkProxy:
+    """A network between the two ends of links, which can fail.
+
+    Attributes:
+        refuses: whether new connections are closed at once.
+        drops: whether nothing passes the connections that there are, and new ones wait.
+    """
+
+    def __init__(self) -> None:
+        self.refuses = self.drops = False
+        self.accepted = 0
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, port: int) -> int:
+        """Pass connections on to a port of loopback; return the port of the proxy."""
+        self._port = port
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def cut(self) -> None:
+        """End all connections, as a network does that has lost what it knew of them."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def abandon(self) -> None:
+        """Let nothing pass the present connections any more; new ones are not touched."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        self.abandon()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self._writers.add(writer)
+        while self.drops:  # noqa: ASYNC110 (a network does not say when it works again)
+            await asyncio.sleep(0.01)
+        if self.refuses:
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.add(far_writer)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass(source, sink)))
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                while self.drops:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                sink.write(data)
+                await sink.drain()
+        sink.close()
 
 
 def frame_of(head: bytes, tail: bytes = b"") -> bytes:

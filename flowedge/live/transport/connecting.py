@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from flowedge.live.compute_thread import set_once
 
 TOKEN_BYTES = 32
 ACCEPTED = b"\x01"  # sent back for a token that is good
+COUNT = struct.Struct("<Q")  # of frames
 
 T = TypeVar("T")
 _PROTOCOL = "flowedge-link"  # by ALPN; a server of gRPC takes another
@@ -37,6 +39,19 @@ async def connect(
         AccessError: when another member answers.
         OSError: when the connection fails, or the peer does not take the token.
     """
+    connected = await open_to(host, port, store, member)
+    try:
+        await _send(connected, token)
+        if await receive(connected, len(ACCEPTED)) != ACCEPTED:
+            raise ConnectionError("the device does not answer as an agent does that expects this connection")
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+async def open_to(host: str, port: int, store: CredentialStore | None, member: str | None) -> socket.socket:
+    """Return a connection on which nothing has been sent; see `connect`."""
     connected = await _open(host, port)
     try:
         if store is not None:
@@ -45,13 +60,27 @@ async def connect(
             holder = shown_certificate(connected, store)
             if holder.member.uri != member:
                 raise AccessError(f"{host} port {port} is {holder.member}, not the expected {member}")
-        await _send(connected, token)
-        if await receive(connected, len(ACCEPTED)) != ACCEPTED:
-            raise ConnectionError("the device does not answer as an agent does that expects this connection")
     except BaseException:
         connected.close()
         raise
     return connected
+
+
+async def resume(connected: socket.socket, token: bytes, received: int) -> int:
+    """Take up a link by a new connection; return the number of frames that the other side has received.
+
+    Args:
+        token: by which the link is taken up.
+        received: number of frames that this side has received.
+
+    Raises:
+        OSError: when the other side does not take the token.
+    """
+    await _send(connected, token + COUNT.pack(received))
+    answer = await receive(connected, len(ACCEPTED) + COUNT.size)
+    if not answer.startswith(ACCEPTED):
+        raise ConnectionError("the device does not take up the link")
+    return int(COUNT.unpack_from(answer, len(ACCEPTED))[0])
 
 
 def accepting(accepted: socket.socket, store: CredentialStore | None) -> socket.socket:
@@ -85,9 +114,9 @@ async def receive(connected: socket.socket, count: int) -> bytes:
     return received
 
 
-async def accept(connected: socket.socket) -> None:
-    """Tell the peer that its token is good."""
-    await _send(connected, ACCEPTED)
+async def accept(connected: socket.socket, more: bytes = b"") -> None:
+    """Tell the peer that its token is good, and `more`."""
+    await _send(connected, ACCEPTED + more)
 
 
 def shown_certificate(connected: socket.socket, store: CredentialStore) -> CertificateHolder:

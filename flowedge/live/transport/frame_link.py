@@ -10,7 +10,8 @@ from typing import TypeAlias
 from flowedge.core.errors import DeviceLostError, ProtocolError
 from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
+from flowedge.live.transport.frame_socket import SocketEvents
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
 from flowedge.protocol.link_kind import LinkKind
@@ -46,7 +47,7 @@ class FrameLink:
 
     def __init__(
         self,
-        connection: FrameSocket,
+        connection: LinkConnection,
         peer: str,
         events: LinkEvents,
         kind: LinkKind,
@@ -103,7 +104,9 @@ class FrameLink:
             if not error.session:
                 return
             message = Fault(error.session, self.peer, ProtocolError.code, str(error))
-        if not isinstance(message, Heartbeat):
+        if isinstance(message, Heartbeat):
+            self._connection.acknowledge(message.received)
+        else:
             self._events.on_message(message)
 
     def _too_large(self, num_bytes: int) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import time
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -20,22 +23,31 @@ from flowedge.core.errors import (
     FlowEdgeError,
     ProtocolError,
 )
+from flowedge.core.log_fields import about
 from flowedge.core.messages import Heartbeat
 from flowedge.live.observer import UNOBSERVED, LiveObserver
-from flowedge.live.transport.connecting import connect
+from flowedge.live.transport.connecting import connect, open_to
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents
 from flowedge.live.transport.frame_socket import FrameSocket
+from flowedge.live.transport.link_connection import LinkConnection
+from flowedge.live.transport.redial import Redial
 from flowedge.network.address import join_address, split_address
 from flowedge.network.connection_failure import why_of_grpc, why_of_socket
-from flowedge.network.deadline import within
+from flowedge.network.deadline import set_within, within
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, MAX_TEXT
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import pipeline_pb2 as pb
 
+DOUBTFUL = 0.4  # of silence_s without a sign of life, after which another connection is tried
+REDIAL_S = 0.25  # between two attempts at that
+GRACE_S = 0.1  # after the end of a connection, for the call that opened the link to say why it was ended
+
 SERVICE = "flowedge.v1.Pipeline"
 TELL_S = 0.5  # for the call that opened a link to say why its connection was closed
+
+_log = logging.getLogger(__name__)
 
 Call: TypeAlias = "grpc.aio.UnaryStreamCall[Any, pb.LinkOffer]"
 
@@ -53,7 +65,8 @@ class OutLink(FrameLink):
         self,
         channel: grpc.aio.Channel,
         call: Call,
-        connection: FrameSocket,
+        connected: socket.socket,
+        redial: Redial,
         peer: str,
         events: LinkEvents,
         settings: LinkSettings,
@@ -66,8 +79,18 @@ class OutLink(FrameLink):
         self._loop = asyncio.get_running_loop()
         self._broken = asyncio.Event()
         self._broken_reason = ""
+        self._interrupted = asyncio.Event()
+        connection = LinkConnection(
+            FrameSocket(connected, CONTROL_BYTES),
+            resumes=bool(redial.token),
+            on_interrupted=self._on_interrupted,
+        )
         super().__init__(connection, peer, events, kind, observer)
-        self._tasks = [asyncio.create_task(self._await_end(call)), asyncio.create_task(self._beat())]
+        self._tasks = [
+            asyncio.create_task(self._await_end(call)),
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._keep_connected(redial)),
+        ]
 
     @classmethod
     async def open(
@@ -103,12 +126,13 @@ class OutLink(FrameLink):
                 f"/{SERVICE}/{kind.value}",
                 request_serializer=pb.LinkRequest.SerializeToString,
                 response_deserializer=pb.LinkOffer.FromString,
-            )(pb.LinkRequest(pipeline=pipeline, device=device, route=route))
+            )(pb.LinkRequest(pipeline=pipeline, device=device, route=route, resumes=True))
             offer = await within(settings.connect_s, _first_of(call), "no answer")
             if offer is None:
                 raise ProtocolError(f"{address} is not a FlowEdge agent")
             uri = None if verified is None else verified.holder.member.uri
-            made = connect(split_address(address)[0], offer.port, offer.token, security.store, uri)
+            host = split_address(address)[0]
+            made = connect(host, offer.port, offer.token, security.store, uri)
             connected = await _made(made, address, offer.port, call, settings.connect_s)
         except DeadlineError as error:
             await channel.close()
@@ -119,9 +143,10 @@ class OutLink(FrameLink):
         except BaseException:
             await channel.close()
             raise
-        connection = FrameSocket(connected, CONTROL_BYTES)
-        peer = offer.device[:MAX_TEXT]
-        return cls(channel, call, connection, peer, events, settings, kind, observer)
+        redial = Redial(partial(open_to, host, offer.port, security.store, uri), offer.resume_token)
+        return cls(
+            channel, call, connected, redial, offer.device[:MAX_TEXT], events, settings, kind, observer
+        )
 
     async def close(self) -> None:
         """End the stream and the connection. The owner is not told."""
@@ -148,6 +173,39 @@ class OutLink(FrameLink):
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(report)
 
+    def _on_interrupted(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(self._interrupted.set)
+
+    async def _keep_connected(self, redial: Redial) -> None:
+        """Make another connection whenever one has ended, or brings nothing for a part of the time allowed.
+
+        `_beat` and `_await_end` decide when the peer is lost. Until then a peer that has ended is asked for
+        connections in vain; a process that has taken its place does not know the token.
+        """
+        settings, connection = self._settings, self._connection
+        if not connection.resumes:
+            return
+        doubtful_s = max(DOUBTFUL * settings.silence_s, 2 * settings.heartbeat_s)
+        while True:
+            if await set_within(settings.heartbeat_s / 2, self._interrupted):
+                self._interrupted.clear()
+                await asyncio.sleep(GRACE_S)
+            if not (connection.interrupted or connection.silent_s > doubtful_s):
+                continue
+            started = time.monotonic()
+            async with redial.dialling() as attempts:
+                while connection.interrupted or connection.silent_s > doubtful_s:
+                    connected = await attempts.next(REDIAL_S)
+                    if connected is None:
+                        continue
+                    if await redial.take_up(connection, connected):
+                        seconds = time.monotonic() - started
+                        fields = about(event="link_resumed", peer=self.peer, seconds=seconds)
+                        _log.info("the link goes on by another connection", extra=fields)
+                        break
+                    await asyncio.sleep(REDIAL_S)
+
     async def _await_end(self, call: Call) -> None:
         """Wait for the end of the call or of the connection, and tell the owner why it has ended."""
         ending = asyncio.ensure_future(_end_of(call, self.peer))
@@ -173,13 +231,15 @@ class OutLink(FrameLink):
         while self._ended is None:
             await asyncio.sleep(settings.heartbeat_s)
             if connection.silent_s > settings.silence_s:
-                self._lose(f"no sign of life for {settings.silence_s:g} s")
+                lost = DeviceLostError(self.peer, f"no sign of life for {settings.silence_s:g} s")
+                lost.silence_s = settings.silence_s
+                self._end(lost)
             elif connection.blocked_s > settings.send_s:
                 self._lose(f"it took no data for {settings.send_s:g} s")
             elif self.ready:
                 sequence += 1
                 with contextlib.suppress(DeviceLostError):  # `_await_end` tells the owner
-                    self.send(Heartbeat(sequence))
+                    self.send(Heartbeat(sequence, connection.received))
 
     def _failed(self, told: FlowEdgeError) -> DeviceLostError:
         return DeviceLostError(self.peer, f"the connection failed: {told}")

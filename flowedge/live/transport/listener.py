@@ -8,13 +8,15 @@ import logging
 import secrets
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from flowedge.cluster.credentials import CredentialStore
-from flowedge.core.errors import AccessError, DeadlineError, DeviceLostError
+from flowedge.core.errors import AccessError, DeadlineError, DeviceLostError, ProtocolError
 from flowedge.live.transport.connecting import (
+    COUNT,
     TOKEN_BYTES,
     accept,
     accepting,
@@ -22,6 +24,7 @@ from flowedge.live.transport.connecting import (
     shake_hands,
     shown_certificate,
 )
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.network.address import host_ip
 from flowedge.network.deadline import within
 from flowedge.network.log_rate import LimitedLog
@@ -68,6 +71,12 @@ class OfferedConnection:
     async def _made(self) -> socket.socket:
         return await asyncio.shield(self._connection)
 
+    async def accept(self, connection: socket.socket) -> Callable[[socket.socket], None]:
+        """Tell the caller that its token is good; return what takes the connection."""
+        with contextlib.suppress(BlockingIOError):
+            await accept(connection)
+        return self.take
+
     def take(self, connection: socket.socket) -> None:
         """Hand over the connection that has shown the token."""
         if self._connection.done():
@@ -79,6 +88,34 @@ class OfferedConnection:
         """Close the connection if nobody has taken it."""
         if not self._connection.cancel() and not self._is_taken:
             self._connection.result().close()
+
+
+@dataclass(eq=False)
+class ResumableLink:
+    """A link that its caller may take up by further connections.
+
+    Attributes:
+        member: URI in the caller's certificate (see Member.uri); None in plaintext.
+        token: what the caller has to send first on each of them.
+        link: None until its first connection is there.
+    """
+
+    member: str | None
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES))
+    link: LinkConnection | None = None
+
+    async def accept(self, connection: socket.socket) -> Callable[[socket.socket], None]:
+        """Exchange the numbers of frames; return what takes the connection.
+
+        Raises:
+            AccessError: when the link cannot be taken up.
+            ProtocolError: when the caller's number is wrong.
+        """
+        if self.link is None or not self.link.resumes:
+            raise AccessError("the link of its token cannot be taken up")
+        (count,) = COUNT.unpack(await receive(connection, COUNT.size))
+        await accept(connection, COUNT.pack(self.link.detach()))
+        return partial(self.link.attach, count=count)
 
 
 class LinkListener:
@@ -93,6 +130,7 @@ class LinkListener:
         self._device = device
         self._store = store
         self._offers: dict[bytes, OfferedConnection] = {}
+        self._resumable: dict[bytes, ResumableLink] = {}
         self._socket: socket.socket | None = None
         self._unproven: OrderedDict[asyncio.Task[None], str] = OrderedDict()  # with their IP addresses
         self.port = 0
@@ -130,6 +168,19 @@ class LinkListener:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @contextmanager
+    def resuming(self, member: str | None) -> Iterator[ResumableLink]:
+        """Yield a link that its caller may take up by further connections until the context is left.
+
+        member: URI in the caller's certificate (see Member.uri); None in plaintext.
+        """
+        resumed = ResumableLink(member)
+        self._resumable[resumed.token] = resumed
+        try:
+            yield resumed
+        finally:
+            del self._resumable[resumed.token]
+
     @asynccontextmanager
     async def offering(self, member: str | None) -> AsyncIterator[OfferedConnection]:
         """Yield an offer that stands until the context is left."""
@@ -160,26 +211,28 @@ class LinkListener:
         connection = accepted
         try:
             connection = accepting(accepted, self._store)
-            offer = await within(HANDSHAKE_S, self._prove(connection), "no token came")
-        except (OSError, AccessError, DeadlineError) as error:
+            take = await within(HANDSHAKE_S, self._prove(connection), "no token came")
+            take(connection)
+        except (OSError, AccessError, DeadlineError, ProtocolError) as error:
             connection.close()
             _refusals.add(f"refused a link's connection from {address}: {error}", peer=address)
         except BaseException:
             connection.close()
             raise
-        else:
-            offer.take(connection)
 
-    async def _prove(self, connection: socket.socket) -> OfferedConnection:
-        """Return the offer whose token a connection shows. Raises AccessError when there is none."""
+    async def _prove(self, connection: socket.socket) -> Callable[[socket.socket], None]:
+        """Return what takes a connection, by the token that it shows.
+
+        Raises:
+            AccessError: when nothing was offered by that token.
+        """
         await shake_hands(connection)
         holder = None if self._store is None else shown_certificate(connection, self._store)
-        offer = self._offers.pop(await receive(connection, TOKEN_BYTES), None)
+        token = await receive(connection, TOKEN_BYTES)
+        offer = self._offers.pop(token, None) or self._resumable.get(token)
         if offer is None:
             raise AccessError("no link was offered with its token")
         member = None if holder is None else holder.member.uri
         if member != offer.member:
             raise AccessError(f"{member} shows the token of {offer.member}")
-        with contextlib.suppress(BlockingIOError):
-            await accept(connection)
-        return offer
+        return await offer.accept(connection)

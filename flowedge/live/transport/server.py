@@ -20,6 +20,7 @@ from flowedge.core.messages import Fault, Heartbeat, Message
 from flowedge.live.observer import UNOBSERVED, LiveObserver, ignore_bytes
 from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
 from flowedge.live.transport.link import SERVICE, STREAM_METHODS
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.transport.listener import LinkListener
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.grpc_status import abort
@@ -59,10 +60,10 @@ class InStream:
         self._max_replies = max_replies
         self._lock = threading.Lock()
         self._early: list[Message] = []  # replies before the connection was made
-        self._connection: FrameSocket | None = None
+        self._connection: LinkConnection | None = None
         self._sent: Callable[[int], None] = ignore_bytes
 
-    def attach(self, connection: FrameSocket, sent: Callable[[int], None]) -> None:
+    def attach(self, connection: LinkConnection, sent: Callable[[int], None]) -> None:
         """Send replies by a connection from now on.
 
         sent: is told of the bytes of each reply.
@@ -71,6 +72,12 @@ class InStream:
             self._connection, self._sent = connection, sent
         for message in self._early:
             self.reply(message)
+
+    @property
+    def silent_s(self) -> float:
+        """The seconds for which the peer has given no sign of life; 0 before the connection is made."""
+        connection = self._connection
+        return 0.0 if connection is None else connection.silent_s
 
     def end(self, reason: str, error: DeviceError | None = None) -> None:
         """Have the stream ended when the waiting replies have been sent; `error` is told to the peer."""
@@ -161,12 +168,19 @@ class StreamServer:
             reason = "the connection was closed"
             serving: _Serving | None = None
             try:
-                async with self.listener.offering(member) as offered:
-                    yield pb.LinkOffer(device=self.device, port=self.listener.port, token=offered.token)
-                    connected = await offered.connected(self.settings.connect_s)
-                most = min(stream.max_frame_bytes, self.settings.max_message_bytes)
-                serving = _Serving(self, stream, owner, FrameSocket(connected, most))
-                reason = await serving.run()
+                with self.listener.resuming(member) as resumed:
+                    async with self.listener.offering(member) as offered:
+                        yield pb.LinkOffer(
+                            device=self.device,
+                            port=self.listener.port,
+                            token=offered.token,
+                            resume_token=resumed.token,
+                        )
+                        connected = await offered.connected(self.settings.connect_s)
+                    most = min(stream.max_frame_bytes, self.settings.max_message_bytes)
+                    resumed.link = LinkConnection(FrameSocket(connected, most), resumes=request.resumes)
+                    serving = _Serving(self, stream, owner, resumed.link)
+                    reason = await serving.run()
             except DeviceLostError as error:
                 reason = error.reason
             finally:
@@ -196,7 +210,7 @@ class _Serving:
     """An open stream at work: reading in the link thread, the watch over it on the event loop."""
 
     def __init__(
-        self, server: StreamServer, stream: InStream, owner: StreamOwner, connection: FrameSocket
+        self, server: StreamServer, stream: InStream, owner: StreamOwner, connection: LinkConnection
     ) -> None:
         self.connection = connection
         self._server = server
@@ -226,7 +240,9 @@ class _Serving:
         except FrameError as error:
             self._refuse(error)
             return
-        if not isinstance(message, Heartbeat):
+        if isinstance(message, Heartbeat):
+            self.connection.acknowledge(message.received)
+        else:
             self._owner.received(self._stream, message)
 
     def _too_large(self, num_bytes: int) -> None:
@@ -267,7 +283,7 @@ class _Serving:
                 return f"no sign of life for {silence:g} s"
             if not connection.num_waiting:
                 sequence += 1
-                stream.reply(Heartbeat(sequence))
+                stream.reply(Heartbeat(sequence, connection.received))
         await asyncio.sleep(settings.heartbeat_s)  # so that the waiting replies are sent
         return stream.ended
 

@@ -14,7 +14,7 @@ import numpy as np
 from flowedge.core.messages import Message, Segment
 from flowedge.engine.activity import DRAFT, FORWARD, PREFILL, VERIFY
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents
-from flowedge.live.transport.frame_socket import FrameSocket
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.transport.server import InStream, StreamOwner
 from flowedge.planning.measuring.recorded_work import (
     RecordedJob,
@@ -127,7 +127,7 @@ async def _mib_s() -> float:
     arrivals, (near, far) = _Arrivals(), connected_pair()
     receiving = serve_stream(arrivals, LinkKind.IN_BAND, "sender", far)
     events = LinkEvents(lambda _: None, lambda _: None)
-    link = FrameLink(FrameSocket(near, CONTROL_BYTES), "receiver", events, LinkKind.IN_BAND)
+    link = FrameLink(LinkConnection.over(near, CONTROL_BYTES), "receiver", events, LinkKind.IN_BAND)
 
     def hops(rows: int) -> Iterator[float]:
         segment = _segment(rows)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from flowedge.core.messages import Heartbeat, Message, Segment
 from flowedge.live.compute_thread import Span
 from flowedge.live.observer import LiveObserver
-from flowedge.live.transport.frame_socket import FrameSocket, SocketEvents
+from flowedge.live.transport.frame_socket import SocketEvents
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.transport.server import InStream, StreamOwner
 from flowedge.protocol import wire
 from flowedge.protocol.link_kind import LinkKind
@@ -28,11 +29,11 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
             far.close()  # of another program
 
 
-def serve_stream(owner: StreamOwner, kind: LinkKind, peer: str, connected: socket.socket) -> FrameSocket:
+def serve_stream(owner: StreamOwner, kind: LinkKind, peer: str, connected: socket.socket) -> LinkConnection:
     """Have a driver take what comes on a connection, as a stream of `peer`; called on its event loop."""
     stream = InStream(kind, peer, _MOST_REPLIES)
     owner.opened(stream)
-    receiving = FrameSocket(connected, stream.max_frame_bytes)
+    receiving = LinkConnection.over(connected, stream.max_frame_bytes)
     stream.attach(receiving, lambda _: None)
 
     def take(head: bytes, tail: bytearray) -> None:

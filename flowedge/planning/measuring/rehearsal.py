@@ -14,7 +14,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents
-from flowedge.live.transport.frame_socket import FrameSocket
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.work_timing import RealTime
 from flowedge.planning.measuring.recorded_work import (
     RecordedJob,
@@ -80,7 +80,7 @@ class _Rehearsal:
         own = {LinkKind.EXPRESS: express, LinkKind.IN_BAND: outward}
 
         async def to_stage(_address: str, kind: LinkKind, events: LinkEvents) -> FrameLink:
-            return FrameLink(FrameSocket(own[kind], CONTROL_BYTES), "v1", events, kind)
+            return FrameLink(LinkConnection.over(own[kind], CONTROL_BYTES), "v1", events, kind)
 
         serve_stream(self._node, LinkKind.IN_BAND, "v1", inward)
         await self._node.connect([["v1"]], to_stage)

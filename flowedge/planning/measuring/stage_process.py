@@ -21,7 +21,7 @@ from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_stage import LiveStage
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents
-from flowedge.live.transport.frame_socket import FrameSocket
+from flowedge.live.transport.link_connection import LinkConnection
 from flowedge.live.work_timing import RealTime
 from flowedge.planning.measuring.recorded_work import RecordedJob, RecordedSegment, RecordedWork, serve_stream
 from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage
@@ -100,7 +100,7 @@ async def _run(width: int, dtype: str, forward_s: float, descriptors: Sequence[i
     )
 
     async def to_draft_node(events: LinkEvents) -> FrameLink:
-        return FrameLink(FrameSocket(outward, CONTROL_BYTES), "d0", events, LinkKind.IN_BAND)
+        return FrameLink(LinkConnection.over(outward, CONTROL_BYTES), "d0", events, LinkKind.IN_BAND)
 
     await stage.connect(to_draft_node)
     serve_stream(stage, LinkKind.EXPRESS, "d0", express)
