@@ -130,7 +130,9 @@ class Authority:
             key = certificates.read_key(key_pem)
             certificate = certificates.read_certificate(certificate_pem)
         except AccessError as error:
-            raise AccessError(f"{folder} is damaged: {error}; restore it from a copy") from error
+            raise AccessError(
+                f"{folder} is damaged: {error}; restore it from a copy: flowedge cluster restore COPY"
+            ) from error
         return cls(key, certificate, MemberLedger.open(folder / _LEDGER))
 
     @property

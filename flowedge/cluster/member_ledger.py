@@ -142,7 +142,9 @@ class MemberLedger:
 
     def _connect(self) -> sqlite3.Connection:
         if not self._path.is_file():
-            raise AccessError(f"{self._path} is missing; restore it from a copy of the CA's directory")
+            raise AccessError(
+                f"{self._path} is missing; restore it from a copy: flowedge cluster restore COPY"
+            )
         return sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
 
 
@@ -152,7 +154,8 @@ def _errors_of(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise AccessError(
-            f"{path} cannot be used: {error}; if it is damaged, restore it from a copy of the CA's directory"
+            f"{path} cannot be used: {error}; if it is damaged, restore it from a copy: flowedge cluster "
+            "restore COPY"
         ) from error
 
 
@@ -176,7 +179,7 @@ class Transaction:
         row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
         if row is None:
             raise AccessError(
-                f"the CA's ledger has no setting {key}; restore it from a copy of the CA's directory"
+                f"the CA's ledger has no setting {key}; restore it from a copy: flowedge cluster restore COPY"
             )
         return str(row[0])
 
