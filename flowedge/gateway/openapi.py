@@ -50,12 +50,15 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 }
 """Fields that a JSON answer always has, by path."""
 
-_STREAMS = {
-    "/v1/chat/completions": _EVENTS,
-    "/v1/completions": _EVENTS,
-    "/v1/responses": _EVENTS,
-    "/api/chat": _LINES,
-    "/api/generate": _LINES,
+_TEXT = {"type": "string"}
+_EVENT: Mapping[str, Any] = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
+_LINE: Mapping[str, Any] = {"type": "object", "required": list(_OLLAMA_ANSWER)}
+_STREAMS = {  # with the schema of an event or a line, as OpenAPI 3.2 has it
+    "/v1/chat/completions": (_EVENTS, _EVENT),
+    "/v1/completions": (_EVENTS, _EVENT),
+    "/v1/responses": (_EVENTS, _EVENT),
+    "/api/chat": (_LINES, _LINE),
+    "/api/generate": (_LINES, _LINE),
 }
 _OTHER_ANSWERS = {  # of no JSON
     "/": "text/*",
@@ -107,11 +110,12 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(path: str) -> dict[str, Any]:
     if path in _OTHER_ANSWERS:
-        content = {_OTHER_ANSWERS[path]: {"schema": {"type": "string"}}}
+        content: dict[str, Any] = {_OTHER_ANSWERS[path]: {"schema": _TEXT}}
     else:
         content = {_JSON: {"schema": _object(*ANSWERS.get(path, ()))}}
     if path in _STREAMS:
-        content[_STREAMS[path]] = {"schema": {"type": "string"}}
+        kind, item = _STREAMS[path]
+        content[kind] = {"schema": _TEXT, "itemSchema": item}
     responses = {
         "200": {"description": "The answer.", "content": content},
         "default": {"description": "An error, which the body explains.", "content": _error(path)},

@@ -1,1 +1,1 @@
-"""Clients that were made elsewhere, each in an environment of its own, against a gateway with a real pipeline."""
+"""Clients that were made elsewhere, each in an environment of its own, ask a gateway with a real pipeline."""

@@ -1,4 +1,4 @@
-"""The environments of foreign clients: one for each, outside of the checkout, kept while its pins are unchanged."""
+"""The environments of foreign clients: each its own, outside of the checkout, kept while its pins stay."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OF_THEIR_OWN = {
 MOST_OF_THEIR_OWN = 10
 
 # Tests of several packages together, or of what is no package.
-NO_PACKAGE = {"device_agents", "docs", "equality", "fuzz", "house", "support", "walk"}
+NO_PACKAGE = {"clients", "device_agents", "docs", "equality", "fuzz", "house", "support", "walk"}
 
 
 def _in_project(path: Path) -> str:
