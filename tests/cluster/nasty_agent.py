@@ -69,6 +69,8 @@ def _fill_field(message: Message, field: FieldDescriptor, which: int, depth: int
                 inner.SetInParent()
     elif field.name == "config":
         _set(message, field, json.dumps({"model": NASTY, "tokenizer": NASTY, "drafter": [NASTY]}))
+    elif field.name == "sampling":
+        _set(message, field, json.dumps({"stop": [NASTY]}))
     elif field.type == FieldDescriptor.TYPE_STRING:
         _set(message, field, NASTY)
     elif field.type == FieldDescriptor.TYPE_BYTES:

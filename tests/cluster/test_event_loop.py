@@ -64,7 +64,7 @@ def test_long_prompts_do_not_lose_the_pipeline(pipeline: tuple[Cluster, list[Age
         assert answer.token_ids
         for thread in threads:
             thread.join()
-        assert errors == ["capacity"] * PROMPTS  # more tokens than the model takes
+        assert errors == ["context_length"] * PROMPTS  # more tokens than the model takes
         assert honest.generate("And a lake?", max_new_tokens=4, strategy="autoregressive").result().token_ids
     for agent in (draft_node, stage):
         assert not any("link_lost" in line or "the pipeline is broken" in line for line in agent.lines)

@@ -150,7 +150,7 @@ def nasty_texts(message: object) -> Iterator[str]:
         for each in values:
             if field.message_type is not None:
                 yield from nasty_texts(each)
-            elif each == NASTY or (field.name == "config" and json.dumps(NASTY) in each):
+            elif each == NASTY or (field.name in ("config", "sampling") and json.dumps(NASTY) in each):
                 yield field.full_name
 
 
