@@ -39,10 +39,10 @@ class LegacyLogprobs:
             "tokens": [token_text(token) for token in tokens],
             "token_logprobs": [_legacy(token.logprob) for token in tokens],
             "top_logprobs": [self._likeliest(token) for token in tokens],
-            "text_offset": [self._place(token) for token in tokens],
+            "text_offset": [self._begin_of(token) for token in tokens],
         }
 
-    def _place(self, token: TokenLogprob) -> int:
+    def _begin_of(self, token: TokenLogprob) -> int:
         """Return the place where a token begins, and go on behind it.
 
         A special token is a part of the prompt if somebody has written it there, and never of an answer.
