@@ -12,7 +12,7 @@ from tests.support.processes import AgentProcess, agents, become_pipeline
 from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.timeout(600)]
-LOSSES = 4
+LOSSES = 2
 
 
 def held(agent: AgentProcess) -> tuple[int, ...]:
