@@ -132,6 +132,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "peers": ["a:1", "b:1", "c:1"],
         "discover_s": 3.0,
         "wait_s": 120.0,
+        "limit_s": None,
         "middles": ["x"],
         "strategy": "auto",
         "max_new_tokens": 256,
