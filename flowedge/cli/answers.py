@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from flowedge.cli.check import Checker
 
 ANSWER_S = 600.0  # for an answer, where the user gives no other time
+INCOMPLETE = (
+    "the answer above is not complete. The same command asks again, and waits for a pipeline that is set up "
+    "again; with the same --seed the answer begins alike"
+)
 NO_TEMPLATE = "this model has no chat template: it is a base model, which goes on with a text as it stands"
 EXIT_DIFFERENT = 3  # exit code: an answer differs from the plain model's by more than rounding explains
 
@@ -74,7 +78,7 @@ def answer_all(
                     if concurrency == 1:
                         asking.on_waiting, asking.on_pause = screen.show_queue_position, screen.show_pause
                     screen.announce(index + 1, len(prompts), asking.prompt)
-                    _show(questions.texts(index))
+                    _show(questions.texts(index), screen)
                     answer = asking.answer(_judge(asking, checker, screen))
                     report.answers.append(answer)
                     screen.show_answer(answer, several=len(prompts) > 1)
@@ -95,7 +99,7 @@ def _write_finished(report: JsonReport) -> None:
         warn(f"flowedge: {error}")
 
 
-def _show(texts: Iterable[str]) -> None:
+def _show(texts: Iterable[str], screen: AnswerScreen) -> None:
     """Write an answer to standard output as it comes.
 
     The output ends with a line break whatever ends the answer, so that an error stands on a line of its own.
@@ -108,6 +112,8 @@ def _show(texts: Iterable[str]) -> None:
     except (KeyboardInterrupt, FlowEdgeError) as error:
         if begun:
             write_answer("\n")
+            if isinstance(error, FlowEdgeError):
+                screen.note(INCOMPLETE)
         if isinstance(error, KeyboardInterrupt):
             warn("cancelled")
         raise

@@ -61,6 +61,8 @@ def test_an_error_in_an_answer_begins_on_a_line_of_its_own(capsys: pytest.Captur
         context.abort(grpc.StatusCode.UNAVAILABLE, "the lamp went out")
 
     with serving(script) as (_, address):
+        assert run(["generate", "--peers", address, "--prompt", PROMPT]) == 1
+        assert "The same command asks again" in capsys.readouterr().err, "what to do with half an answer"
         assert run(["generate", "--peers", address, "--prompt", PROMPT, "--quiet"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "Once upon\n"

@@ -69,6 +69,8 @@ class Talk:
             self._end(begun)
             self.failures += 1
             hint = "; /reset begins a new conversation" if isinstance(error, CapacityError) else ""
+            if begun.any and not hint:
+                hint = ". What has come is kept: ask to go on, once the pipeline is set up again"
             warn(f"flowedge: {error}{hint}")
         else:
             self._end(begun)

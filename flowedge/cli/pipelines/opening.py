@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.output import repeated
+from flowedge.cli.pipelines.forecast import forecast
 from flowedge.cli.pipelines.model_choice import model_label
 from flowedge.cli.pipelines.planned_pipeline import (
     NoAgentFoundError,
@@ -66,6 +67,7 @@ def open_planned(
 
             planned = plan_on_network(request, report, with_model)
         if planned.spec is not None and not planned.ready:
+            report("this machine", forecast(planned.spec, on_this_machine=cluster is not None))
             with _repeating(report) as heard:
                 assemble(planned.spec, heard, on_transfer=on_transfer, limit_s=request.limit_s)
         if cluster is not None:
