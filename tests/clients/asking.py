@@ -12,7 +12,7 @@ from tests.support.gateways import GatewayProcess
 from tests.support.truncated import BUNDLED_MODEL
 
 SCRIPTS = HERE / "scripts"
-CLIENT_S = 240.0
+CLIENT_S = 420.0
 
 
 def script_of(client: str) -> Path:

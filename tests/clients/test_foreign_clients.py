@@ -32,7 +32,7 @@ CASES = [
     {"context": "import", "choices": [" os", " numpy as np"]},
 ]
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("client", PYTHON_CLIENTS)

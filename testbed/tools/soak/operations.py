@@ -30,6 +30,9 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _TOOL = {"type": "function", "function": {"name": "set_light", "parameters": _SCHEMA}}
+_NESTED: dict[str, Any] = {"type": "null"}
+for _ in range(150):
+    _NESTED = {"type": "array", "items": _NESTED}
 _REFUSED: tuple[bytes, ...] = (
     b'{"model": "bundled", "messages": [',
     json.dumps({"model": "no-such-model", "messages": [{"role": "user", "content": "a"}]}).encode(),
@@ -38,6 +41,14 @@ _REFUSED: tuple[bytes, ...] = (
         {"model": _MODEL, "messages": [{"role": "user", "content": "a"}], "temperature": "hot"}
     ).encode(),
     json.dumps({"model": _MODEL, "messages": [{"role": "user", "content": "word " * 20_000}]}).encode(),
+    json.dumps({"model": _MODEL, "messages": [{"role": "user", "content": "word " * 200_000}]}).encode(),
+    json.dumps(
+        {
+            "model": _MODEL,
+            "messages": [{"role": "user", "content": "a"}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": _NESTED}},
+        }
+    ).encode(),
 )
 
 
@@ -67,8 +78,7 @@ class SoakClient:
         """Ask for a call of a tool."""
         forced = {"tools": [_TOOL], "tool_choice": "required", "parallel_tool_calls": False}
         choice = self._choice({**forced, "max_tokens": 200})
-        if choice["finish_reason"] != "length":  # then the call is not complete
-            _check_object(choice["message"]["tool_calls"][0]["function"]["arguments"])
+        _check_object(choice["message"]["tool_calls"][0]["function"]["arguments"])
 
     def cancelled(self) -> None:
         """Leave a stream after some pieces."""

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, generateObject, generateText, stepCountIs, streamObject, streamText, tool } from "ai";
+import { APICallError, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 
 const baseURL = process.env.CLIENT_URL + "/v1";
@@ -49,6 +49,11 @@ for (const model of [compatible(MODEL), openai.chat(MODEL), openai.responses(MOD
   assert.equal(called.finishReason, "tool-calls");
   assert.deepEqual(lit, called.toolCalls.map((call) => call.input.area));
   assert.ok(["kitchen", "garden", "cellar"].includes(lit[0]));
+  const both = await generateText({
+    model, tools: { light }, output: Output.object({ schema: ticket }), stopWhen: stepCountIs(4), providerOptions: one,
+    ...asked, maxOutputTokens: 200,
+  });
+  assert.deepEqual(ticket.parse(both.output), both.output);
   const streamed = streamText({
     model, tools: { light }, toolChoice: "required", stopWhen: stepCountIs(1), providerOptions: one,
     ...asked, maxOutputTokens: 200,

@@ -21,7 +21,7 @@ for kind in ("chat", "completions"):
                 *("--isl", "40", "--osl", str(TOKENS), "--extra-inputs", "ignore_eos:true"),
             ],
             check=True,
-            timeout=120,
+            timeout=200,
             cwd=folder,
         )
         (file,) = Path(folder).rglob("profile_export_aiperf.json")

@@ -24,6 +24,12 @@ for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mod
     assert isinstance(ticket, Ticket), mode
     assert answer.usage.completion_tokens > 0
 
+by_responses = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS)
+answered = by_responses.responses.create(
+    model=MODEL, input="Water drips.", response_model=Ticket, max_retries=0, max_output_tokens=200
+)
+assert isinstance(answered, Ticket)
+
 by_schema = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
 *_, last = by_schema.chat.completions.create_partial(**asked, seed=2)
 assert last.area in ("kitchen", "garden", "cellar")

@@ -45,6 +45,13 @@ def paint(colour: str) -> str:
 offered = client.chat(MODEL, question, tools=[paint], options=options)
 assert offered.message.content or offered.message.tool_calls
 
+# A last message of the assistant is continued, and options that change nothing here are taken.
+begun = [*question, {"role": "assistant", "content": "The function len"}]
+fixed = {"num_predict": 8, "temperature": 0}
+assert client.chat(MODEL, begun, options=fixed).message.content
+odd = {**options, "penalize_newline": True, "vocab_only": False, "repeat_penalty": 1.0}
+assert client.chat(MODEL, question, options=odd).message.content == whole.message.content
+
 assert MODEL in [model.model.partition(":")[0] for model in client.list().models]
 assert MODEL in [model.model.partition(":")[0] for model in client.ps().models]
 assert "completion" in client.show(MODEL).capabilities
@@ -57,4 +64,4 @@ try:
     client.embed(MODEL, "a text")
     raise AssertionError("embeddings were made")
 except ResponseError as error:
-    assert error.status_code in (404, 501)
+    assert error.status_code == 501

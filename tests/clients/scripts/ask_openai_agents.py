@@ -27,7 +27,7 @@ class Ticket(BaseModel):
     urgent: bool
 
 
-@function_tool
+@function_tool(is_enabled=lambda *_: not lit)  # the bundled model would call it again and again
 def light(room: Literal["kitchen", "garden", "cellar"]) -> str:
     """Switch the light of a room on."""
     lit.append(room)
@@ -48,15 +48,32 @@ async def ask(model: OpenAIChatCompletionsModel | OpenAIResponsesModel) -> None:
     ]
     assert "".join(deltas) == running.final_output == text
 
-    typed = Agent(name="typed", model=model, output_type=Ticket, model_settings=ModelSettings(max_tokens=80))
+    typed = Agent(
+        name="typed",
+        model=model,
+        output_type=Ticket,
+        model_settings=ModelSettings(max_tokens=80, temperature=0),
+    )
     assert isinstance((await Runner.run(typed, "Water drips.")).final_output, Ticket)
+
+    lit.clear()
+    both = Agent(
+        name="both",
+        model=model,
+        output_type=Ticket,
+        tools=[light],
+        model_settings=ModelSettings(max_tokens=400, temperature=0, parallel_tool_calls=False),
+    )
+    assert isinstance((await Runner.run(both, "Water drips.")).final_output, Ticket)
 
     calling = Agent(
         name="calling",
         model=model,
         tools=[light],
         tool_use_behavior="stop_on_first_tool",
-        model_settings=ModelSettings(max_tokens=200, tool_choice="required"),
+        model_settings=ModelSettings(
+            max_tokens=200, temperature=0, tool_choice="required", parallel_tool_calls=False
+        ),
     )
     lit.clear()
     assert (await Runner.run(calling, "It is dark in the cellar.")).final_output == "it is on"

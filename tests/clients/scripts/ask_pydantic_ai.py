@@ -35,6 +35,18 @@ async def ask(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
         done = await Agent(model, output_type=form, model_settings=settings).run("Water drips.")
         assert isinstance(done.output, Ticket)
 
+    # A schema and a tool together: the tool may be called first, once, and the output is of the schema.
+    both = Agent(model, output_type=NativeOutput(Ticket), model_settings=settings)
+    places = []
+
+    @both.tool_plain(prepare=lambda _, definition: None if places else definition)
+    def weather(place: Literal["house", "garden"]) -> str:
+        """Tell the weather."""
+        places.append(place)
+        return f"rain at the {place}"
+
+    assert isinstance((await both.run("Water drips.")).output, Ticket)
+
 
 async def ask_both() -> None:
     await ask(OpenAIChatModel(MODEL, provider=provider))
