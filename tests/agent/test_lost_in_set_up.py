@@ -88,8 +88,8 @@ def test_a_set_up_has_a_limit_whatever_news_there_is(devices: list[AgentProcess]
     stage.signal(signal.SIGSTOP)
     try:
         peers = ",".join(device.address for device in devices)
-        command = [*CLI, "generate", "--peers", peers, "--prompt", "Hi", "--timeout", "0.2"]
-        done = run_command(command)
+        command = [*CLI, "generate", "--peers", peers, "--model", "bundled", "--prompt", "Hi"]
+        done = run_command([*command, "--timeout", "0.2"])
     finally:
         stage.signal(signal.SIGCONT)
     assert done.returncode == 1
