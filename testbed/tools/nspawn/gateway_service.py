@@ -46,7 +46,7 @@ class GatewayService:
         person.does(join, self._cluster.owner.does(token).stdout)
         self._key = person.does(add).stdout.strip()
         person.edits(_SETTINGS, {"http": {"listen": f'"0.0.0.0:{_PORT}"'}})
-        person.does(f"{restart} --no-block")  # a restart waits for the pipeline, which may come later
+        person.does(f"{restart} --no-block")
 
     def serves(self, request: str) -> None:
         """Wait until the gateway is ready, and ask it; the request has this id."""
@@ -65,23 +65,24 @@ class GatewayService:
         check(self._status("/health/live") == 0, "the gateway answers after systemctl stop")
 
     def start(self) -> None:
-        """Start the gateway as the document does; it is ready then."""
+        """Start the gateway as the document does; it listens then."""
         (start,) = self._document.commands(_SECTION)
         Person(self._host).does(start)
 
     def restart(self) -> None:
-        """Restart the gateway as the document does; it is ready then."""
+        """Restart the gateway as the document does; it listens then."""
         Person(self._host).does(self._document.commands(_SECTION, 1)[-1])
 
     def check_journal(self, request: str) -> None:
         """Check that journald has the line of a request, with its fields, and neither errors nor the key.
 
-        A start before there is a pipeline ends with an error, so the processes that came to serve are judged.
+        A process that started before there was a pipeline may have ended with an error, so only processes
+        that have said which models they serve are judged.
         """
         output = self._host.run(["journalctl", "--no-pager", "--output=json", f"_SYSTEMD_UNIT={UNIT}"]).stdout
         check(self._key not in output, "journald has the API key")
         lines = [json.loads(line) for line in output.splitlines()]
-        served = {line["_PID"] for line in lines if '"event": "started"' in line["MESSAGE"]}
+        served = {line["_PID"] for line in lines if line["MESSAGE"].startswith("models: ")}
         # What the command says while it starts is text.
         events = [line for line in lines if line["_PID"] in served and line["MESSAGE"].startswith("{")]
         entries = journal.parse(self._host.name, "\n".join(map(json.dumps, events)))
