@@ -274,6 +274,7 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
     )
     return {
         "/flowedge.v1.Agent/Describe": [agent.DescribeRequest(), stage],
+        "/flowedge.v1.Agent/Membership": [agent.MembershipRequest(), stage],
         "/flowedge.v1.Agent/BecomeStage": [stage],
         "/flowedge.v1.Agent/BecomeDraftNode": [draft_node],
         "/flowedge.v1.Agent/Release": [agent.ReleaseRequest(pipeline="mutated")],
