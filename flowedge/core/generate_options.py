@@ -25,6 +25,7 @@ from flowedge.core.sampling import (
     MAX_LIKELIEST,
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
+    MIN_REPETITION_PENALTY,
     SamplingParams,
 )
 from flowedge.core.settings_group import types_of
@@ -127,7 +128,7 @@ class GenerateOptions:
     repetition_penalty: float = option(
         1.0,
         "Divides positive logits of tokens of the prompt and answer, multiplies negative ones; 1 is off.",
-        above=0,
+        least=MIN_REPETITION_PENALTY,
         most=MAX_REPETITION_PENALTY,
     )
     min_p: float = option(

@@ -131,7 +131,7 @@ class TokenLikelihood:
 
 
 MAX_PENALTY = 2.0
-MAX_REPETITION_PENALTY = 10.0
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 10.0
 MAX_BIAS = 100.0
 MAX_BIASES = 1024
 MAX_LIKELIEST = 20
@@ -183,10 +183,10 @@ class LogitRules:
             _check_range(f"logit_bias of token {token}", bias, MAX_BIAS)
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LIKELIEST:
             raise BadRequestError(f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LIKELIEST}")
-        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
+        if not MIN_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY:
             raise BadRequestError(
-                f"repetition_penalty is {self.repetition_penalty}; it must be above 0 and at most "
-                f"{MAX_REPETITION_PENALTY:g}"
+                f"repetition_penalty is {self.repetition_penalty:g}; it must be from "
+                f"{MIN_REPETITION_PENALTY:g} to {MAX_REPETITION_PENALTY:g}"
             )
         if not 0 <= self.min_p <= 1:
             raise BadRequestError(f"min_p is {self.min_p}; it must be from 0 to 1")

@@ -115,7 +115,7 @@ def _responses(path: str) -> dict[str, Any]:
         content = {_JSON: {"schema": _object(*ANSWERS.get(path, ()))}}
     if path in _STREAMS:
         kind, item = _STREAMS[path]
-        content[kind] = {"schema": _TEXT, "itemSchema": item}
+        content[kind] = {"itemSchema": item}
     responses = {
         "200": {"description": "The answer.", "content": content},
         "default": {"description": "An error, which the body explains.", "content": _error(path)},

@@ -141,9 +141,9 @@ def _by_grammar(name: str, text: str | None) -> Grammar | None:
     """Return the rule of a grammar in llguidance's dialect of Lark, or in the EBNF of llama.cpp (GBNF)."""
     if text is None:
         return None
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark  # noqa: PLC0415 (few requests have one)
+    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415 (few requests have one)
 
     try:
         return Grammar.lark(any_to_lark(text))
-    except (GbnfToLarkError, ValueError) as error:
+    except Exception as error:
         raise refused_value(name, f"{name} is neither Lark nor EBNF: {error}") from error

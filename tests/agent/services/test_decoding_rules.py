@@ -133,7 +133,8 @@ def check_logprobs(chunks: list[pb.Chunk], likeliest: int | None) -> None:
     ("fields", "complaint"),
     [
         ({"presence_penalty": 3.0}, "presence_penalty is 3.0"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be above 0 and at most 10"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be from 0.01 to 10"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty is 5e-324; it must be from 0.01 to 10"),
         ({"min_p": 1.5}, "min_p is 1.5"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty is nan"),

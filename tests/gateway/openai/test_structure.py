@@ -59,6 +59,7 @@ def test_each_name_holds(served: GatewayHere, given: dict[str, Any], pattern: st
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"guided_json": "{"}, "guided_json"),
         ({"ebnf": "root ::= ("}, "ebnf"),
+        ({"ebnf": ""}, "ebnf"),
         ({"regex": "a", "guided_choice": ["a"]}, "guided_choice"),
     ],
 )
