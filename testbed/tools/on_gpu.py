@@ -120,7 +120,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         yield GpuStep(
             f"exact-{precision}",
             [
-                *("testbed.tools.exact_runs", "--device", device, "--precision", precision),
+                *("testbed.tools.exact.runs", "--device", device, "--precision", precision),
                 *("--tokens", str(tokens), "--results", str(out / EXACT_RESULTS)),
             ],
             limit_s=1800,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,8 @@ def test_frames_that_are_announced_and_never_come_cost_nothing(pipeline: list[Ag
         before = peak_bytes(stage)
         for lengths in ((0, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (10, MIB), (MIB, 10)):
             async with RawLink(stage.address, pipeline=PIPELINE) as link:
-                await link.write(wire.LENGTHS.pack(*lengths), *[b"x"] * 5)
+                with contextlib.suppress(ConnectionError):  # lengths beyond the bounds end the link at once
+                    await link.write(wire.LENGTHS.pack(*lengths), *[b"x"] * 5)
                 assert (peak_bytes(stage) - before) / MIB < GROWTH_MIB
 
     asyncio.run(asyncio.wait_for(attack(), 120))

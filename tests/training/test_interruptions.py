@@ -71,7 +71,8 @@ def test_a_signal_saves_the_last_step_and_more_minutes_go_on(
     assert first == saved_step(out) >= 1
     assert not any(character in line for line in lines for character in "\x1b\r")
     assert any(
-        re.match(r"training: 0 %, step 1, CE [\d.]+, agreed [\d.]+, L1 [\d.]+$", line) for line in lines
+        re.match(r"training: 0 %, step 1, CE [\d.]+, agreed [\d.]+, L1 [\d.]+, \d+ min left$", line)
+        for line in lines
     )
 
     assert run(arguments(data, out, "--minutes", "10", "--evaluate", "0")) == 2

@@ -113,14 +113,14 @@ class Agent:
     def not_ready(self) -> str:
         """Why the pipeline that the device leads, or has to lead by its settings, cannot answer yet.
 
-        "" if it can, or if there is none.
+        "" if it can, or if there is none. While a set-up is tried again, the reason is that of the last one.
         """
         role = self.roles.role
-        if role is not None and role.in_use:
-            return role.not_ready
-        if not self.config.pipeline.model:
+        in_use = role is not None and role.in_use
+        reason = "" if role is None else role.not_ready
+        if not (reason if in_use else self.config.pipeline.model):
             return ""
-        reason = self.obstacle or ("" if role is None else role.not_ready)
+        reason = self.obstacle or ("" if in_use else reason)
         return f"{BEING_SET_UP}: {reason}" if reason else BEING_SET_UP
 
     async def run(self, function: Callable[[], T]) -> T:

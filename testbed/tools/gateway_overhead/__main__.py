@@ -17,7 +17,7 @@ from testbed.tools.gateway_overhead.measuring import (
     measure_memory,
     measure_overhead,
 )
-from testbed.tools.gateway_process import started_gateway
+from testbed.tools.gateway_overhead.gateway_process import started_gateway
 
 
 def main() -> None:

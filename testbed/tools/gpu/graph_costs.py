@@ -14,7 +14,7 @@ from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.models.host.payloads import DTYPES
 from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge_testbed.report.markdown import table
-from testbed.tools.exact_costs import SHAPES, Timed, exact_copy
+from testbed.tools.exact.costs import SHAPES, Timed, exact_copy
 from testbed.tools.gpu.turns import shortest_ms
 
 

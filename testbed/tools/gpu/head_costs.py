@@ -17,7 +17,7 @@ from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.lm_head import LMHead
 from flowedge_testbed.report.markdown import table
-from testbed.tools.exact_costs import SHAPES
+from testbed.tools.exact.costs import SHAPES
 from testbed.tools.gpu.turns import shortest_ms
 
 SESSION = "measure"

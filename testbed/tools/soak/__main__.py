@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flowedge.core.errors import DeadlineError, FlowEdgeError
-from testbed.tools.gateway_process import StartedGateway, started_gateway
+from testbed.tools.gateway_overhead.gateway_process import StartedGateway, started_gateway
 from testbed.tools.soak.operations import OPERATIONS, SoakClient
 from testbed.tools.soak.verdict import judge, verdict_table
 from testbed.tools.soak.watching import Watch, processes_of

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from testbed.tools import exact_runs
-from testbed.tools.exact_runs import ResultKind
+from testbed.tools.exact import runs as exact_runs
+from testbed.tools.exact.runs import ResultKind
 from testbed.tools.on_gpu import steps
 
 OLD = {"precision": "bf16", "exact": True, "prompt": 0, "sampling": "T0", "answer": 8}  # without a device
@@ -61,7 +61,7 @@ def test_exact_steps_run_on_the_device_and_share_their_results(tmp_path: Path) -
     found = [
         step.arguments
         for step in steps("cuda:1", tmp_path, tmp_path / "model", (), 20_000)
-        if step.arguments[0] == "testbed.tools.exact_runs"
+        if step.arguments[0] == "testbed.tools.exact.runs"
     ]
     assert len(found) == 4
     for arguments in found:
