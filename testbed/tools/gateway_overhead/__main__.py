@@ -9,6 +9,7 @@ import resource
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.client.assembly import PipelineSpec, assemble
+from testbed.tools.gateway_overhead.gateway_process import started_gateway
 from testbed.tools.gateway_overhead.measuring import (
     IDLE,
     STREAMS,
@@ -17,7 +18,6 @@ from testbed.tools.gateway_overhead.measuring import (
     measure_memory,
     measure_overhead,
 )
-from testbed.tools.gateway_overhead.gateway_process import started_gateway
 
 
 def main() -> None:
