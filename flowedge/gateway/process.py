@@ -34,6 +34,7 @@ from flowedge.gateway.connections import ConnectionTable
 from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import add_handlers
 from flowedge.gateway.guards import LOCAL_PROGRAMS
+from flowedge.gateway.handshakes import HandshakeProtocol
 from flowedge.gateway.http_protocol import SEND_BUFFER, ConnectionRules, limited_by
 from flowedge.gateway.metrics import GatewayMetrics
 from flowedge.gateway.middleware import REQUEST_ID, RequestMiddleware
@@ -200,7 +201,7 @@ class GatewayServer:
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # clients' mistakes are no news
         config.load()
         config.ssl = tls_context(http)
-        self._server = _UnsignalledServer(config, settings.deadlines.headers_s)
+        self._server = _UnsignalledServer(config, rules)
         gateway.metrics.connections.set_function(lambda: len(self._server.server_state.connections))
         self._serving: asyncio.Task[None] | None = None
 
@@ -231,31 +232,26 @@ class GatewayServer:
 
 
 class _UnsignalledServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, rules: ConnectionRules) -> None:
         super().__init__(config)
-        self._handshake_s = handshake_s
+        self._handshake_s, self._table = rules.deadlines.headers_s, rules.table
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen as uvicorn does, but with a limit for TLS handshakes, for which it has no setting."""
+        """Listen as uvicorn does, but with limits for TLS handshakes, for which it has no settings."""
         await self.lifespan.startup()
         config = self.config
-        protocol = partial(
+        protocol: Callable[[], asyncio.Protocol] = partial(
             config.http_protocol_class,
             config=config,  # type: ignore[call-arg]
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
+        if config.ssl is not None:
+            protocol = partial(HandshakeProtocol, protocol, config.ssl, self._handshake_s, self._table)
         loop = asyncio.get_running_loop()
         self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=each,
-                ssl=config.ssl,
-                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
-                backlog=config.backlog,
-            )
-            for each in sockets or ()
+            await loop.create_server(protocol, sock=each, backlog=config.backlog) for each in sockets or ()
         ]
         self.started = True
         self.has_started.set()

@@ -6,9 +6,11 @@ import datetime
 import ipaddress
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -105,6 +107,24 @@ def test_handshakes_that_do_not_end_are_cut_off(cluster4: str, files: tuple[Path
         context = ssl.create_default_context(cafile=str(chain))
         with httpx.Client(verify=context, trust_env=False) as client:
             assert client.get(f"https://{hasty.address}/health/live").status_code == 200
+
+
+def test_handshakes_take_the_share_of_their_address_and_make_way(
+    cluster4: str, files: tuple[Path, Path]
+) -> None:
+    chain, key = files
+    options = ["--tls-cert", str(chain), "--tls-key", str(key)]
+    settings = {"limits": {"connections": 6, "connections_each": 4}, "deadlines": {"headers_s": 120}}
+    with gateway_before(cluster4, options=options, settings=settings) as few, ExitStack() as held:
+        silent = [held.enter_context(connected(few.host)) for _ in range(12)]
+        context = ssl.create_default_context(cafile=str(chain))
+        with httpx.Client(verify=context, trust_env=False) as client:
+            assert client.get(f"https://{few.address}/v1/models").status_code == 200
+        assert read_all(silent[0]) == b"", "the oldest made way"
+        assert few.pid is not None
+        sockets = [each for each in psutil.Process(few.pid).net_connections("tcp") if each.raddr]
+        at_gateway = [each for each in sockets if each.laddr.port == few.host[1]]
+        assert len(at_gateway) <= 4
 
 
 def test_wrong_files_are_refused(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -262,7 +262,12 @@ class PageFeed:
         sightings = self._watcher.sightings if self._watcher is not None else []
         others = [picture.of_other(each) for each in sightings if each.device.id not in ids]
         models = [
-            {"id": model.name, "ready": bool(model.ready), "context": model.context}
+            {
+                "id": model.name,
+                "ready": bool(model.ready),
+                "context": model.context,
+                "no_chat_template": model.no_chat_template,
+            }
             for model in self._gateway.pipelines.models()
         ]
         opening = self._gateway.pipelines.opening

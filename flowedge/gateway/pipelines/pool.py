@@ -275,6 +275,7 @@ class PipelinePool:
             "" if known is None else known.family,
             () if known is None else known.capabilities,
             "" if known is None else str(known.quant),
+            known is not None and known.no_chat_template,
         )
 
 

@@ -63,6 +63,7 @@ class ServedModel:
         family: the architecture that the model's config names; "" where it is not known yet.
         capabilities: what the model is made for beside texts: "tools", "thinking".
         quant: of its layers; "" where it is not known yet.
+        no_chat_template: whether it is a base model, which goes on with a text as it stands.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ServedModel:
     family: str = ""
     capabilities: tuple[str, ...] = ()
     quant: str = ""
+    no_chat_template: bool = False
 
 
 def name_of(model: str) -> str:

@@ -22,6 +22,7 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
   const answering = running !== null && running.id === conversation?.id;
   const locked = cluster?.key_required && !cluster?.may_chat;
   const model = conversation?.settings?.model || models[0]?.id || "";
+  const isBase = models.some((each) => each.id === model && each.no_chat_template);
   const shown = () => redraw((count) => count + 1);
 
   useEffect(() => {
@@ -150,6 +151,7 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
         <h2>${conversation ? titleOf(conversation) : "Chat"} ${model && html`<span class="hint model">${model}</span>`}</h2>
         <button type="button" onClick=${() => setSettingsOpen(true)} disabled=${answering}>Settings</button>
       </div>
+      ${isBase && html`<p class="hint base-model" role="note">This model has no chat template: it is a base model, which goes on with a text as it stands.</p>`}
       <${Messages} opening=${Boolean(cluster?.opening)} conversation=${conversation} answering=${answering} edit=${edit} regenerate=${regenerate} tryAgain=${tryAgain} busy=${running !== null}
         locked=${locked} askKey=${askKey} model=${model} suggest=${(text) => { setDraft(text); field.current?.focus(); }} />
       <${Composer} field=${field} draft=${draft} setDraft=${setDraft} send=${send} editing=${editing !== null}
