@@ -84,13 +84,12 @@ class BenchOptions:
         """`data`, or the working directory for a shipped scenario, or else the scenario's directory."""
         if self.data is not None:
             return self.data
-        return Path() if self.scenario.parent == SHIPPED else self.scenario.parent
+        return Path() if self._is_shipped else self.scenario.parent
 
     @property
     def command(self) -> str:
         """The `flowedge bench` command with these options."""
-        shipped = self.scenario.parent == SHIPPED
-        words = [self.scenario.stem if shipped else str(self.scenario), "--out", str(self.out)]
+        words = [self.scenario.stem if self._is_shipped else str(self.scenario), "--out", str(self.out)]
         words += ["--quick"] * self.quick + ["--insecure"] * self.insecure
         noise = None if self.noise is None else self.noise[0] if len(self.noise) == 1 else "both"
         given = {
@@ -109,6 +108,10 @@ class BenchOptions:
         words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
         words += [word for name in self.drafter or () for word in ("--drafter", name)]
         return f"flowedge bench {shlex.join(words)}"
+
+    @property
+    def _is_shipped(self) -> bool:
+        return SHIPPED in self.scenario.parents
 
 
 def _joined(values: Sequence[str | float] | None) -> str | None:

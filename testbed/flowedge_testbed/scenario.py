@@ -21,7 +21,7 @@ ClockName = Literal["virtual", "replay", "paced", "real"]
 Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth", "places"]
 Plot = Literal["bars", "bandwidth", "depth", "stages", "places", "gantt"]
 OPTION = "option."  # begins the name of a sweep axis that is a strategy option
-SHIPPED = Path(__file__).parent / "scenarios"
+SHIPPED = Path(__file__).parent / "scenarios"  # in its folder papers, one for each experiment of a paper
 
 
 class ModelSetNames(YamlDocument):
@@ -290,13 +290,18 @@ def read_scenario(path: Path) -> Scenario:
     return scenario
 
 
+def shipped_scenarios() -> dict[str, Path]:
+    """Return the files of the shipped scenarios by name."""
+    return {path.stem: path for path in sorted(SHIPPED.rglob("*.yaml"))}
+
+
 def find_scenario(named: str) -> Path:
     """Return the file of a scenario: that of a shipped scenario's name, or the path itself.
 
     Raises:
         BadRequestError: when `named` is neither; it lists the shipped scenarios.
     """
-    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+    shipped = shipped_scenarios()
     if named in shipped:
         return shipped[named]
     path = Path(named)
