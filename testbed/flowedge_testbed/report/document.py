@@ -10,7 +10,7 @@ from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables
-from flowedge_testbed.report.entries import Entry, variants
+from flowedge_testbed.report.entries import Entry, at_point, unique, variants
 from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.paper import published_bandwidth
 from flowedge_testbed.report.pictures import Picture, of_depths, swept
@@ -36,7 +36,7 @@ def write_report(
     parts = [f"# {scenario.title}", summary.markdown, *(picture.markdown for picture in pictures)]
     for name in scenario.report.tables or ["table1"]:
         parts += _table(name, scenario, entries)
-    parts += ["## Acceptance and latency", tables.detail_table(entries)]
+    parts += ["## Acceptance and latency", *_averaged(entries), tables.detail_table(entries)]
     if any(entry["bound_tokens_per_s"] is not None for entry in entries):
         parts += ["## Share of the bound", _BOUNDS, tables.bounds_table(entries)]
     parts += [
@@ -49,6 +49,11 @@ def write_report(
     path = directory / "report.md"
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
+
+
+def _averaged(entries: Sequence[Entry]) -> list[str]:
+    points = unique(map(at_point, entries))
+    return [f"Means over datasets and over the {len(points)} points of the sweep."] if len(points) > 1 else []
 
 
 def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from flowedge.core.request import Noise
+from flowedge_testbed.scenario import OPTION
 
 Entry: TypeAlias = dict[str, Any]
 
@@ -44,6 +45,16 @@ def variant_of(entry: Entry) -> Variant:
 def variants(entries: Sequence[Entry]) -> list[Variant]:
     """Return all variants, in the order in which they first come."""
     return list(dict.fromkeys(map(variant_of, entries)))
+
+
+def at_point(entry: Entry) -> str:
+    """Return the point of the sweep in words, such as "mbps 125, depth 4"; "" if nothing is swept."""
+    return ", ".join(f"{axis.removeprefix(OPTION)} {value:g}" for axis, value in entry["point"].items())
+
+
+def place_of(entry: Entry) -> str:
+    """Return the name of an entry's pipeline, with the point of the sweep if there is one."""
+    return ", ".join(filter(None, (entry["profile"], at_point(entry))))
 
 
 def unique(values: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from flowedge.core.request import Noise
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.autoregressive import Autoregressive
-from flowedge_testbed.report.entries import Entry, mean_of, unique
+from flowedge_testbed.report.entries import Entry, mean_of, place_of, unique
 from flowedge_testbed.results import rounded
 
 HELD = 0.99  # a smaller share of another method's tokens/s counts as behind it
@@ -122,8 +122,7 @@ def leads_content(entries: Sequence[Entry]) -> dict[str, Any]:
 def _by_place(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     places: dict[str, list[Entry]] = {}
     for entry in entries:
-        at = (entry["profile"], *(f"{axis} {value:g}" for axis, value in entry["point"].items()))
-        places.setdefault(", ".join(at), []).append(entry)
+        places.setdefault(place_of(entry), []).append(entry)
     yield from places.items()
 
 

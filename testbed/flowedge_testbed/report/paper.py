@@ -40,8 +40,13 @@ def lookup(*keys: str) -> Any:
 
 
 def published(entries: Sequence[Entry], *keys: str) -> Any:
-    """Return the paper's figure under these keys; None if there is none, or entries are of real devices."""
-    return lookup(*keys) if all(entry["emulated"] for entry in entries) else None
+    """Return the paper's figure under these keys.
+
+    None if there is none, if entries are of real devices, or if they are a point of a sweep: a paper's figure
+    is of its own setting.
+    """
+    comparable = all(entry["emulated"] and not entry["point"] for entry in entries)
+    return lookup(*keys) if comparable else None
 
 
 def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:

@@ -92,7 +92,8 @@ def fastest(entries: Sequence[Entry]) -> str:
     if len(points) > 1:
         told.append(f"fastest at {_points_won(entries, winner)} of {len(points)} points of the sweep")
     lead = f" ({', '.join(told)})" if told else ""
-    return f"{winner.label} with {speed:.3g} tokens/s{lead}"
+    mean = f" on average over {len(points)} points" if len(points) > 1 else ""
+    return f"{winner.label} with {speed:.3g} tokens/s{mean}{lead}"
 
 
 def _points_won(entries: Sequence[Entry], method: EqualVariants) -> int:

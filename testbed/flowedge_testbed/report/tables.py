@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from flowedge_testbed.report.entries import Entry, Variant, mean_of, unique, variant_of, variants
+from flowedge_testbed.report.entries import Entry, Variant, mean_of, place_of, unique, variant_of, variants
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
 
@@ -20,24 +20,30 @@ def main_table(entries: Sequence[Entry], temperature: float) -> str:
     columns = [f"{name} {unit}" for name in [*datasets, "mean"] for unit in _FIGURES]
     header = ["Model", "Method", *columns, "mean ξ without looping"]
     rows: list[list[str]] = []
-    for profile in unique(entry["profile"] for entry in entries):
-        mine = [e for e in entries if e["profile"] == profile and e["temperature"] == temperature]
+    for place, mine in _by_place(entries, temperature):
         for variant in variants(mine):
             own = {entry["dataset"]: entry for entry in variant.of(mine)}
             every = list(own.values())
             cells = [cell for name in datasets for cell in _figures([own[name]] if name in own else [])]
             varied = number(mean_of(_with_varied(every), "tokens_per_s_without_looping"))
-            rows.append([profile, variant.label, *cells, *_figures(every), varied])
+            rows.append([place, variant.label, *cells, *_figures(every), varied])
             paper = published(
                 mine,
                 "table1_main",
                 temperature_key(temperature),
-                model_key(profile),
+                model_key(place),
                 counterpart(variant),
             )
             if paper is not None:
                 rows.append(["", "*in the paper*", *_published(paper, [*datasets, "mean"]), ""])
     return table(header, rows, left=2)
+
+
+def _by_place(entries: Sequence[Entry], temperature: float) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield the entries of each place at a temperature, with the place's name."""
+    mine = [entry for entry in entries if entry["temperature"] == temperature]
+    for place in unique(map(place_of, mine)):
+        yield place, [entry for entry in mine if place_of(entry) == place]
 
 
 def _figures(entries: Sequence[Entry]) -> list[str]:
@@ -62,11 +68,13 @@ def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
     """Return tokens/s and latency of each step from naive_pp to FlowSpec (the paper's table 2)."""
     datasets = unique(entry["dataset"] for entry in entries)
     units = [f"{name} {unit}" for name in [*datasets, "mean"] for unit in ("ξ", "latency s")]
-    header = ["Method", *units, *_FIGURES[1:]]
+    header = ["Model", "Method", *units, *_FIGURES[1:]]
     rows: list[list[str]] = []
-    mine = [entry for entry in entries if entry["temperature"] == temperature]
-    for variant in variants(mine):
-        own = variant.of(mine)
+    for place, variant, own in (
+        (place, variant, variant.of(mine))
+        for place, mine in _by_place(entries, temperature)
+        for variant in variants(mine)
+    ):
         cells: list[str] = []
         for name in datasets:
             entry = next((e for e in own if e["dataset"] == name), None)
@@ -77,13 +85,13 @@ def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
             )
         latency = mean_of(own, "latency_ms")
         cells += [number(mean_of(own, "tokens_per_s")), number(None if latency is None else latency / 1e3)]
-        rows.append([variant.label, *cells, *_figures(own)[1:]])
+        rows.append([place, variant.label, *cells, *_figures(own)[1:]])
         paper = published(
             own, "table2_ablation_llama2_7b", temperature_key(temperature), counterpart(variant)
         )
         if paper is not None:
-            rows.append(["*in the paper*", *_published_ablation(paper, [*datasets, "mean"]), ""])
-    return table(header, rows)
+            rows.append(["", "*in the paper*", *_published_ablation(paper, [*datasets, "mean"]), ""])
+    return table(header, rows, left=2)
 
 
 def _published_ablation(published: Any, columns: Sequence[str]) -> list[str]:
@@ -115,7 +123,7 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
         known = [value for value in values if value is not None]
         rows.append(
             [
-                entry["profile"],
+                place_of(entry),
                 variant_of(entry).label,
                 entry["dataset"],
                 *(number(value, 3) for value in values),
@@ -130,11 +138,9 @@ def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
 
 def parts_table(entries: Sequence[Entry], temperature: float) -> str:
     """Return tokens/s of each method, and its difference from the first method, which is the whole one."""
-    mine = [entry for entry in entries if entry["temperature"] == temperature]
-    datasets = unique(entry["dataset"] for entry in mine)
+    datasets = unique(entry["dataset"] for entry in entries)
     rows: list[list[str]] = []
-    for profile in unique(entry["profile"] for entry in mine):
-        there = [entry for entry in mine if entry["profile"] == profile]
+    for place, there in _by_place(entries, temperature):
         whole: float | None = None
         for variant in variants(there):
             own = variant.of(there)
@@ -142,7 +148,7 @@ def parts_table(entries: Sequence[Entry], temperature: float) -> str:
             mean = mean_of(own, "tokens_per_s")
             whole = mean if whole is None else whole
             beside = f"{100 * (mean / whole - 1):+.1f} %" if mean and whole else ""
-            rows.append([profile, variant.label, *map(number, cells), number(mean), beside])
+            rows.append([place, variant.label, *map(number, cells), number(mean), beside])
     return table(["Model", "Method", *datasets, "mean", "beside the first"], rows, left=2)
 
 

@@ -58,7 +58,10 @@ def test_the_fastest_is_named_with_its_lead() -> None:
 def test_the_points_of_a_sweep_are_counted() -> None:
     swept = [("auto", 6.0, 100), ("auto", 7.0, 200), ("flowspec", 6.5, 100), ("flowspec", 5.0, 200)]
     told = fastest([entry(method, speed, mbps=mbps) for method, speed, mbps in swept])
-    assert told == "auto with 6.5 tokens/s (1.13 x the next, flowspec, fastest at 1 of 2 points of the sweep)"
+    assert told == (
+        "auto with 6.5 tokens/s on average over 2 points (1.13 x the next, flowspec, fastest at 1 of 2 "
+        "points of the sweep)"
+    )
 
 
 def test_reasons_for_distrust() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge_testbed.load.arrivals import LoadPoint
-from flowedge_testbed.report.entries import Entry, Variant, unique, variant_of
+from flowedge_testbed.report.entries import Entry, Variant, place_of, unique, variant_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def load_places(entries: Sequence[Entry]) -> list[LoadPlace]:
     """Return the groups of all entries, in the order in which they first come."""
     groups: dict[tuple[str, float, str], list[Entry]] = {}
     for entry in entries:
-        place = ", ".join((entry["profile"], *(f"{axis} {at:g}" for axis, at in entry["point"].items())))
-        groups.setdefault((place, entry["temperature"], entry["load"]), []).append(entry)
+        groups.setdefault((place_of(entry), entry["temperature"], entry["load"]), []).append(entry)
     return [LoadPlace(*key, tuple(members)) for key, members in groups.items()]
 
 

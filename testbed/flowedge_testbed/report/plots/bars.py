@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from flowedge_testbed.report.entries import Entry, mean_of, unique
+from flowedge_testbed.report.entries import Entry, at_point, mean_of, unique
 from flowedge_testbed.report.leads import HELD, Lead
 from flowedge_testbed.report.plots.style import (
     MARGIN,
@@ -36,7 +36,7 @@ _ROOM = 1.42  # of the longest bar, for its value
 
 @dataclass(frozen=True)
 class BarRow:
-    """The bars of equal models at one temperature."""
+    """The bars of equal models at one temperature and one point of the sweep."""
 
     models: EqualModels
     temperature: float
@@ -45,7 +45,8 @@ class BarRow:
 
     @property
     def title(self) -> str:
-        return f"{self.models.label}, temperature {self.temperature:g}"
+        points = unique(map(at_point, self.entries))
+        return ", ".join(filter(None, (self.models.label, *points, f"temperature {self.temperature:g}")))
 
     def speed(self, method: EqualVariants, dataset: str | None) -> float | None:
         """Return tokens/s on a dataset, or as a mean over all; None if the method did not run there."""
@@ -57,10 +58,10 @@ def bar_rows(entries: Sequence[Entry]) -> list[BarRow]:
     """Return the rows of panels, with equal models and, within a row, equal methods only once."""
     rows = []
     for models in equal_models(entries):
-        for temperature in unique(entry["temperature"] for entry in entries):
-            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
-            if mine:
-                rows.append(BarRow(models, temperature, mine, equal_variants(mine)))
+        own = models.of(entries)
+        for temperature, point in unique((entry["temperature"], at_point(entry)) for entry in own):
+            mine = [entry for entry in own if (entry["temperature"], at_point(entry)) == (temperature, point)]
+            rows.append(BarRow(models, temperature, mine, equal_variants(mine)))
     return rows
 
 
