@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -257,7 +257,7 @@ class _Planner:
         keys: list[str] = []
         for seed in self._scenario.seeds:
             for index, prompt in enumerate(dataset.prompts):
-                sampling = SamplingParams(temperature=temperature, seed=seed * 1_000_003 + index)
+                sampling = self._scenario.sampling(temperature, seed * 1_000_003 + index)
                 for repeat in range(self._scenario.repeats):
                     run = self._run(case, strategy, options, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
@@ -287,7 +287,7 @@ class _Planner:
             "options": options,
             "emulation": self._setup(case),
             "prompt": prompt,
-            "sampling": [sampling.temperature, sampling.seed],
+            "sampling": asdict(sampling),
             "noise": noise,
             "max_new_tokens": scenario.max_new_tokens,
             "prefill_rows": scenario.prefill_rows,

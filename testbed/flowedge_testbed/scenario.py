@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation, VerificationChoice, drafter_names
 from flowedge.core.request import NOISES, Noise
+from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.choice import drafter_value
 from flowedge.planning.profile.model import StoredDtype, YamlDocument
 from flowedge.planning.profile.profile_files import explain, read_document
@@ -148,6 +149,8 @@ class Scenario(YamlDocument):
         variants: further methods by name.
         datasets: JSON-lines files by name, in the directory of `--data` or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
+        top_p, top_k: filters of the tokens that are drawn, as of a request; 1 and 0 keep all tokens. At
+            temperature 0 they change nothing.
         noise: kinds of drafting. Above temperature 0 every method that drafts is run with each of them.
         samples: prompts of each dataset.
         repeats: runs of each prompt, each with another seed of the links' jitter.
@@ -168,6 +171,8 @@ class Scenario(YamlDocument):
     variants: dict[str, MethodVariant] = Field(default_factory=dict)
     datasets: dict[str, str] = Field(min_length=1)
     temperatures: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
     noise: list[Noise] = Field(default=list(NOISES), min_length=1)
     samples: Count = 20
     max_new_tokens: Count = 128
@@ -244,6 +249,12 @@ class Scenario(YamlDocument):
         """Return the strategy of a method, and its options."""
         variant = self.variants.get(name, MethodVariant(strategy=name))
         return variant.strategy, {**self.strategy_options.get(variant.strategy, {}), **variant.options}
+
+    def sampling(self, temperature: float, seed: int) -> SamplingParams:
+        """Return how the tokens of a request are drawn; at temperature 0 filters change nothing."""
+        if temperature == 0:
+            return SamplingParams(seed=seed)
+        return SamplingParams(temperature, self.top_k, self.top_p, seed)
 
     def noises(self, name: str, temperature: float) -> list[Noise]:
         """Return the kinds of drafting that a method is run with.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Literal, Protocol
 
@@ -37,26 +37,27 @@ class RequestList:
     All prompts are asked once in a shuffled order, then once more in another order, and so on.
 
     Attributes:
+        sampling: of every request, but for its seed, which follows from this seed and the number.
         new_tokens: the least and the most of a request's `max_new_tokens`, which is drawn evenly.
     """
 
     prompts: tuple[tuple[int, ...], ...]
-    temperature: float
-    seed: int
+    sampling: SamplingParams
     new_tokens: tuple[int, int]
 
     def request(self, number: int) -> LoadRequest:
         """Return the request with this number, from 0 on."""
         turn, place = divmod(number, len(self.prompts))
         order = list(range(len(self.prompts)))
-        random.Random(f"{self.seed}/turn/{turn}").shuffle(order)
-        drawn = random.Random(f"{self.seed}/request/{number}")
+        base = self.sampling.seed
+        random.Random(f"{base}/turn/{turn}").shuffle(order)
+        drawn = random.Random(f"{base}/request/{number}")
         # At temperature 0 a seed changes nothing, and requests of one prompt share their true path.
-        seed = self.seed * 1_000_003 + number if self.temperature > 0 else 0
+        seed = 0 if self.sampling.greedy else base * 1_000_003 + number
         return LoadRequest(
             number,
             self.prompts[order[place]],
-            SamplingParams(temperature=self.temperature, seed=seed),
+            replace(self.sampling, seed=seed),
             drawn.randint(*self.new_tokens),
             drawn.expovariate(1.0),
         )

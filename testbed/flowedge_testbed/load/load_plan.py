@@ -137,7 +137,7 @@ def make_load_plan(
     for place, case in enumerate(all_cases):
         sizes = case.setup.sizes()
         for temperature in scenario.temperatures:
-            requests = RequestList(prompts, temperature, scenario.seeds[0], new_tokens)
+            requests = RequestList(prompts, scenario.sampling(temperature, scenario.seeds[0]), new_tokens)
             for method in scenario.strategies:
                 options = choose(case, method)
                 _check_memory(scenario, choice, case, method, options, requests)

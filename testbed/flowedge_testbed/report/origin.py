@@ -163,8 +163,10 @@ def _dataset(name: str) -> str:
 
 def _settings(scenario: Scenario, temperatures: Sequence[float]) -> str:
     degrees = " and ".join(f"{temperature:g}" for temperature in temperatures)
+    filters = f", top-p {scenario.top_p:g}" if scenario.top_p < 1 else ""
+    filters += f", top-k {scenario.top_k}" if scenario.top_k else ""
     return (
-        f"temperature {degrees}, at most {_count(scenario.max_new_tokens, 'new token')}; "
+        f"temperature {degrees}{filters}, at most {_count(scenario.max_new_tokens, 'new token')}; "
         f"{_CLOCKS[scenario.clock]}"
     )
 

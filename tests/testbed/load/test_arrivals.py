@@ -7,11 +7,13 @@ from statistics import fmean
 
 import pytest
 
+from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.load.arrivals import Arrival, ClosedLoop, PoissonArrivals, RequestList, StaticBatches
 
 
 def requests(seed: int = 3, temperature: float = 1.0) -> RequestList:
-    return RequestList(tuple((number,) for number in range(5)), temperature, seed, (10, 20))
+    sampling = SamplingParams(temperature, top_p=0.9, seed=seed)
+    return RequestList(tuple((number,) for number in range(5)), sampling, (10, 20))
 
 
 def test_requests_follow_from_the_seed_alone() -> None:
@@ -22,6 +24,7 @@ def test_requests_follow_from_the_seed_alone() -> None:
     for turn in range(0, 40, 5):
         assert sorted(each.prompt for each in first[turn : turn + 5]) == [(n,) for n in range(5)]
     assert len({each.sampling.seed for each in first}) == 40
+    assert {each.sampling.top_p for each in first} == {0.9}
     assert {requests(temperature=0).request(n).sampling.seed for n in range(40)} == {0}
     lengths = [requests().request(number).max_new_tokens for number in range(400)]
     assert (min(lengths), max(lengths)) == (10, 20)

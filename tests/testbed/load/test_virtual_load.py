@@ -9,6 +9,7 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.request import Request
+from flowedge.core.sampling import SamplingParams
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.planning.virtual_pipeline import VirtualPipeline
@@ -25,7 +26,7 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.run_backends import NoText
 
 CLIENTS = 3
-REQUESTS = RequestList(((5, 6, 7), (9, 8, 7, 6)), 1.0, 1, (3, 9))
+REQUESTS = RequestList(((5, 6, 7), (9, 8, 7, 6)), SamplingParams(1.0, seed=1), (3, 9))
 
 
 @pytest.fixture
