@@ -95,10 +95,11 @@ class DraftNodeOutbox:
     def put(self, message: Message) -> None:
         self.in_band.put(message)
 
-    def prune(self, prune: Prune) -> None:
-        """Send a prune in-band and express."""
+    def prune(self, prune: Prune, *, express: bool = True) -> None:
+        """Send a prune in-band, and express too if `express` says so."""
         self.in_band.prune(prune)
-        self.express.append(prune)
+        if express:
+            self.express.append(prune)
 
     def keep(self, session: str, rows: int) -> None:
         """Send the end of a session, whose first rows stages keep, in-band alone; drop its segments.

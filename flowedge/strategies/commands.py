@@ -62,11 +62,14 @@ class AcceptPath:
         accepted: rows, the former root first.
         root: row of the new root, None when it was not sent.
         ends_round: whether the drawn token has no node, so that a new tree has to be grown.
+        express: whether every stage hears of it at once; otherwise it follows the segments in flight, which
+            are computed whole.
     """
 
     accepted: tuple[int, ...]
     root: int | None
     ends_round: bool
+    express: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ The paper's turns are a lock-step. Here the tree, the segments and the drafting 
   by layer; a node of both trees takes the new score.
 - Score-aware expansion (3.4): when the pipeline has room and no node is unsent, T_base is deepened and its
   best nodes are appended.
+
+The options `context_aware`, `score_aware` and `early_stop` leave a mechanism out when they are 0. Without the
+context-aware expansion, the T_base of a round is the only one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import ClassVar
 
 from flowedge.core.tree import DraftTree
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.commands import Command, Emit, Grow
+from flowedge.strategies.commands import Command, Emit, Grow, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.growth import Growth, best_absent
 from flowedge.strategies.settings import TreeSettings
@@ -39,6 +42,8 @@ class FlowSpec(Strategy):
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
         self._growth_nodes = settings.tree_nodes  # number of T_base's best nodes that are merged into T
         self._deepened = False
+        self._in_flight = 0  # segments
+        self._draining = False  # whether the last round has ended and some of its segments are in flight
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
@@ -49,13 +54,30 @@ class FlowSpec(Strategy):
             case Layer():
                 return self._add_layer(event)
             case Verified():
-                self._tree, emit, accept = advance(self._tree, event)
-                return [emit, accept, self._regrow(fresh=accept.ends_round)]
+                self._in_flight -= 1
+                return self._advance(event)
             case Returned():
-                return []
+                self._in_flight -= 1
+                return self._begin_drained() if self._draining else []
             case CreditGranted():
                 self._credits += 1
                 return self._supply()
+
+    def _advance(self, event: Verified) -> list[Command]:
+        settings = self._settings
+        early_stop = bool(settings.early_stop)
+        self._tree, emit, accept = advance(self._tree, event, early_stop=early_stop)
+        if accept.ends_round and not early_stop:
+            return [emit, accept, Withdraw(), *self._begin_drained()]
+        if accept.ends_round or settings.context_aware:
+            return [emit, accept, self._regrow(fresh=accept.ends_round)]
+        self._growth.follow(emit.tokens)
+        return [emit, accept, *self._supply()]
+
+    def _begin_drained(self) -> list[Command]:
+        """Begin a round once no segment of the round before is in flight."""
+        self._draining = self._in_flight > 0
+        return [] if self._draining else [self._regrow(fresh=True)]
 
     def _regrow(self, fresh: bool) -> Grow:
         """Grow from the root: the tree of a new round, or a tree to merge into the current one."""
@@ -82,18 +104,22 @@ class FlowSpec(Strategy):
     def _supply(self) -> list[Command]:
         """Send the best unsent nodes while there are credits; deepen T_base when no node is unsent."""
         commands: list[Command] = []
-        while self._credits and self._drafted_enough():
+        while self._credits and not self._draining and self._drafted_enough():
             room = self._settings.max_draft_rows - self._tree.num_sent
             nodes = self._tree.best_unsent(min(self._settings.segment_rows, room))
             if not nodes:
-                if room and self._growth.finished and not self._growth.exhausted:
+                if room and self._settings.score_aware and self._may_deepen():
                     self._deepened = True
                     self._growth.deepen(self._settings.deepen_layers)
                     commands.append(self._growth.next_layer())
                 break
             self._credits -= 1
+            self._in_flight += 1
             commands.append(send_nodes(self._tree, nodes))
         return commands
+
+    def _may_deepen(self) -> bool:
+        return self._growth.finished and not self._growth.exhausted
 
     def _drafted_enough(self) -> bool:
         """Return whether the best unsent nodes can be sent while T_base still grows.

@@ -15,6 +15,7 @@ MOST_COUNT = MAX_DRAFT_ROWS  # of a whole number without a bound of its own
 MOST_REAL = 1e9  # of a real number
 MAX_NODES = 1 << 12  # that a drafter proposes for one tree; the event loop adds each to the tree
 _MOST = "most"
+_LEAST = "least"
 
 
 def at_most(most: int, default: _T) -> _T:
@@ -23,9 +24,17 @@ def at_most(most: int, default: _T) -> _T:
     return made  # type: ignore[no-any-return]
 
 
+def switch(default: bool) -> int:
+    """Return the default of an option that is 1 (on) or 0 (off)."""
+    made: Any = field(default=int(default), metadata={_LEAST: 0, _MOST: 1})
+    return made  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Settings:
     """Options by name: whole numbers of 1 or more, and real numbers of 0 or more, as their defaults are.
+
+    A switch is 0 or 1.
 
     Every option has a bound, because requests of clients set it.
 
@@ -37,7 +46,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value, least = getattr(self, option.name), int(_is_count(option.default))
+            value = getattr(self, option.name)
+            least = option.metadata.get(_LEAST, int(_is_count(option.default)))
             most = option.metadata.get(_MOST, MOST_COUNT if least else MOST_REAL)
             if value == 0 and option.name in self.above_zero:
                 raise BadRequestError(f"strategy option {option.name} is 0; it must be above 0")
@@ -84,7 +94,8 @@ class TreeSettings(Settings):
     The paper's appendix A.1 gives five values. Four are defaults here: L, d0, L_max and d_exp. The fifth,
     L_exp = -1, says that the new nodes of an expansion are a single segment, not how many there are. The
     paper gives no value for k, L_se, d_se and the rows in flight: k is EAGLE-2's, the other defaults are
-    ours.
+    ours. The last three options are for ablations: 0 leaves a mechanism out. `naive_pp` has none of the
+    three, and `pruned_pp` has the early stop alone.
     """
 
     tree_nodes: int = 80  # L: nodes of a tree, root included (A.1)
@@ -96,6 +107,9 @@ class TreeSettings(Settings):
     deepen_nodes: int = 16  # L_se: nodes appended by score-aware expansion (ours)
     deepen_layers: int = at_most(256, 2)  # d_se: layers that score-aware expansion adds (ours)
     max_draft_rows: int = 256  # most sent rows that are neither accepted nor pruned (ours)
+    context_aware: int = switch(True)  # whether a moved root is drafted from again (3.4)
+    score_aware: int = switch(True)  # whether T_base is deepened when no node is left to send (3.4)
+    early_stop: int = switch(True)  # whether a round that has ended leaves the pipeline at once (3.3)
 
     @property
     def nodes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flowedge.core.tree import UNSENT, DraftTree
 from flowedge.strategies.commands import AcceptPath, Emit, Send
@@ -15,8 +16,13 @@ def send_nodes(tree: DraftTree, nodes: Sequence[int], more: bool = False) -> Sen
     return Send(tuple(tree.tokens[list(nodes)].tolist()), tuple(parents), more)
 
 
-def advance(tree: DraftTree, event: Verified) -> tuple[DraftTree, Emit, AcceptPath]:
+def advance(
+    tree: DraftTree, event: Verified, *, early_stop: bool = True
+) -> tuple[DraftTree, Emit, AcceptPath]:
     """Move the root to the drawn token.
+
+    Args:
+        early_stop: whether the stages hear at once that the round has ended, when it has.
 
     Returns:
         The tree, or a new tree if the drawn token has no node; then the commands for the move.
@@ -25,7 +31,7 @@ def advance(tree: DraftTree, event: Verified) -> tuple[DraftTree, Emit, AcceptPa
     root = tree.child(path[-1], event.token)
     accept = accept_path(tree, event, root)
     if root is None:
-        return DraftTree(event.token, tree.context + len(path)), emit, accept
+        return DraftTree(event.token, tree.context + len(path)), emit, replace(accept, express=early_stop)
     tree.reroot(root)
     return tree, emit, accept
 

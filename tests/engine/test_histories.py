@@ -96,6 +96,20 @@ def test_these_histories_are_exact_and_meet_every_case(monkeypatch):
     assert any(len(c.accepted_per_round) < c.prunes for c in counters), "rounds that went on"
 
 
+def test_histories_without_one_of_flowspecs_mechanisms_are_exact(monkeypatch):
+    switched: set[tuple[str, str, int]] = set()
+
+    def ablated(rng: np.random.Generator) -> tuple[str, dict[str, float]]:
+        name = str(rng.choice(["flowspec", "flowspec_paper", "flowspec_no_sbd", "pruned_pp"]))
+        switches = {switch: int(rng.integers(2)) for switch in ("context_aware", "score_aware", "early_stop")}
+        switched.update((name, *switch) for switch in switches.items())
+        return name, {**histories.random_options(name, rng), **switches}
+
+    monkeypatch.setattr(histories, "random_strategy", ablated)
+    assert sum(run_history(seed) for seed in range(40)) > 600
+    assert len(switched) == 4 * 3 * 2
+
+
 # ------------------------------------------------------------------------------------------ deliberate bugs
 
 

@@ -7,6 +7,7 @@ import pytest
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned
+from flowedge.strategies.flowspec import FlowSpec
 from flowedge.strategies.in_flight_limit import InFlightLimit
 from flowedge.strategies.published.flowspec_paper import FlowSpecNoSBD, FlowSpecPaper
 from flowedge.strategies.published.pipeinfer import PipeInfer
@@ -137,6 +138,42 @@ def test_what_comes_back_in_the_middle_of_a_turn_waits_for_its_end():
     script.layer([[13, 14], [15, 16]], [[0.9, 0.1], [0.5, 0.5]])
     assert script.sends[-1] == Send((11, 13, 12, 14), (7, 8, 7, 8)), "the draft of the turn"
     assert script.strategy.takes_results, "the next turn begins"
+
+
+def test_each_expansion_can_be_left_out():
+    context_aware = Script(FlowSpecPaper(small(score_aware=0)), granted=4, stages=2)
+    grow_first_tree(context_aware)
+    context_aware.verified([5, 6], 3)
+    context_aware.credit()
+    context_aware.layer([[11, 12]], [[0.9, 0.1]])
+    context_aware.layer([[13, 14], [15, 16]], [[0.9, 0.1], [0.5, 0.5]])
+    context_aware.verified([7], 11)
+    context_aware.layer([[13, 21]], [[0.9, 0.1]])
+    context_aware.layer([[22, 23], [24, 25]], [[0.9, 0.1], [0.5, 0.5]])
+    assert context_aware.returned() == [], "T_base is not deepened"
+
+    score_aware = Script(FlowSpecPaper(small(context_aware=0)), granted=4, stages=2)
+    grow_first_tree(score_aware)
+    *_, grow = score_aware.verified([5, 6], 3)
+    assert grow == Grow(1, (3,), (1,), (3,), 2), "T_base goes on below the living part of its frontier"
+    score_aware.layer([[7, 8]], [[0.9, 0.05]])
+    assert score_aware.sends[-1] == Send((7, 8), (7, 7))
+
+    neither = Script(FlowSpecPaper(small(context_aware=0, score_aware=0)), granted=3, stages=2)
+    grow_first_tree(neither)
+    assert neither.verified([5, 6], 3) == [Emit((1, 3)), AcceptPath((5, 6), 7, ends_round=False)]
+
+
+@pytest.mark.parametrize("strategy", [PrunedPP, FlowSpecPaper, FlowSpec])
+def test_without_an_early_stop_the_next_round_waits_for_dead_segments(strategy):
+    script = Script(strategy(small(early_stop=0, segment_rows=1)), granted=2, stages=2)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    first, ended, *withdrawn = script.verified([5], 9)
+    assert (first, ended) == (Emit((9,)), AcceptPath((5,), None, ends_round=True, express=False))
+    assert not [command for command in withdrawn if isinstance(command, Grow)]
+    assert script.credit() == []
+    assert script.returned() == [Grow(2, (0,), (-1,), (9,), 2)]
 
 
 def test_without_score_based_segments_the_tree_goes_layer_by_layer():

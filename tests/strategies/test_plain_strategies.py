@@ -79,6 +79,20 @@ def test_a_growth_keeps_the_best_children_as_its_frontier():
     assert growth.frontier_score() == pytest.approx(np.log(0.54))
 
 
+def test_a_growth_follows_the_root_and_nodes_keep_their_names():
+    growth = Growth(3, 0, 5, top_k=2, depth=2)
+    growth.add(Layer(3, (0,), np.array([[1, 2]]), np.log(np.array([[0.6, 0.3]]))))
+    growth.follow([2])
+    assert (growth.base.tokens.tolist(), growth.base.context) == ([2], 6)
+    layer = np.array([[3, 4], [5, 6]]), np.log(np.array([[0.9, 0.05], [0.5, 0.4]]))
+    growth.add(Layer(3, (1, 2), *layer))
+    assert growth.base.tokens.tolist() == [2, 5, 6], "node 1 was pruned while its children were drafted"
+    assert growth.base.scores[1:] == pytest.approx(np.log([0.5, 0.4]))
+    assert growth.next_layer() == Grow(3, (3, 4), (2, 2), (5, 6), 2)
+    with pytest.raises(KeyError):
+        growth.follow([9])
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_made_by_name(name):
     assert make_strategy(name, {}).name == name
@@ -92,6 +106,8 @@ def test_every_strategy_is_made_by_name(name):
         ("flowspec", {"tree_nodes": 2.5}, "whole number"),
         ("flowspec", {"tree_nodes": 0}, "1 or more"),
         ("naive_pp", {"depth": -1}, "1 or more"),
+        ("flowspec", {"score_aware": 2}, "0 or more, 1 at most"),
+        ("flowspec_paper", {"early_stop": 0.5}, "whole number"),
         ("flowspec", {"depth": float("nan")}, "whole number"),
         ("flowspec", {"depth": float("inf")}, "whole number"),
         ("autoregressive", {"depth": 3}, "no options"),

@@ -216,6 +216,7 @@ def test_flowspec_on_random_scripts(data, seed):
         "deepen_nodes": data.draw(st.integers(1, 5)),
         "deepen_layers": data.draw(st.integers(1, 2)),
         "max_draft_rows": data.draw(st.integers(1, 25)),
+        **{name: data.draw(st.integers(0, 1)) for name in ("context_aware", "score_aware", "early_stop")},
     }
     rng = np.random.default_rng(seed)
     vocab = data.draw(st.integers(1, 6))
@@ -234,7 +235,7 @@ def test_flowspec_on_random_scripts(data, seed):
         elif script.in_flight:
             rows = script.in_flight[0]
             if not rows:
-                script.in_flight.pop(0)
+                script.returned()
                 continue
             assert rows[0] == script.sequence.context, "a row that has come back is still draft"
             accepted, token = follow(script, rows, rng, vocab)
@@ -244,7 +245,8 @@ def test_flowspec_on_random_scripts(data, seed):
     assert script.emitted == drawn
     # Whatever has happened: with credits and layers, the root always gets out, so that decoding goes on.
     while not script.in_flight or not any(script.in_flight):
-        script.in_flight.clear()
+        while script.in_flight:
+            script.returned()
         if script.grow is not None:
             width = min(script.grow.width, vocab)
             tokens = [list(range(width)) for _ in script.grow.nodes]

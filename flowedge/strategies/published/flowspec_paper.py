@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,10 @@ class FlowSpecPaper(PrunedPP):
     - Score-aware expansion follows a turn that did not move the root. T_base is deepened by d_se layers, and
       its best L_se nodes that T lacks are a segment. The paper expands so when a segment came back empty.
       Here T_base is also deepened when a merge brought no new node, because a segment is missing then too.
+
+    The options `context_aware` and `score_aware` leave an expansion out when they are 0. Without the
+    context-aware expansion T_base stays that of the round, and the score-aware expansion follows every turn
+    that leaves no node to send. Without both, this is Pruned PP.
     """
 
     name: ClassVar[str] = "flowspec_paper"
@@ -53,8 +58,11 @@ class FlowSpecPaper(PrunedPP):
             self.tree.merge(base, base.best(settings.expand_nodes))
             self.tree.drop_unsent_beyond(settings.max_draft_rows)
 
-    def moved(self) -> None:
-        self._moved = True
+    def moved(self, tokens: Sequence[int]) -> None:
+        if self.settings.context_aware:
+            self._moved = True
+        else:
+            self.growth.follow(tokens)
 
     def proceed(self) -> list[Command]:
         commands = self.enter()
@@ -62,9 +70,16 @@ class FlowSpecPaper(PrunedPP):
             return commands
         if self._moved:
             commands.append(self._context_aware())
-        elif self.gate.open and self.all_sent and self.rows_left and not self.growth.exhausted:
+        elif self._lacks_nodes and not self.growth.exhausted:
             commands.append(self._score_aware())
         return commands
+
+    @property
+    def _lacks_nodes(self) -> bool:
+        """Whether the score-aware expansion is on, and a turn is free for nodes that the tree has not."""
+        if not self.settings.score_aware:
+            return False
+        return self.gate.open and self.all_sent and self.rows_left > 0
 
     def _context_aware(self) -> Grow:
         self.growth = self.growth.successor(self.tree, self.settings.expand_depth)

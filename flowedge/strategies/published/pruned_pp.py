@@ -11,7 +11,8 @@ expansion of 3.4. Where the paper leaves a choice:
 - Draft initialization (3.2). The whole tree is drafted before its first segment is sent, and cut into N + 1
   equal segments of at most L_max rows. With few stages nodes are left over; they go in the following turns.
 - Early exit (3.3). When the drawn token is not in the tree, the round ends at once and the next tree is
-  drafted. The segments that died on the way return as headers and hold no turn of the next round.
+  drafted. The segments that died on the way return as headers and hold no turn of the next round. With
+  `early_stop=0` they are computed whole, and the next tree is drafted when the last of them has returned.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class PrunedPP(Strategy):
         self.gate = InFlightLimit(1, 0)
         self.tree = DraftTree(0, 0)
         self.growth = Growth(0, 0, 0, settings.top_k, settings.depth)
-        self.segment_rows = 0  # most rows of a segment; 0 while the round's tree is drafted
+        self.segment_rows = 0  # most rows of a segment; 0 from the end of a round until its next tree
+        self._draining = False  # whether the last round has ended and some of its segments are in flight
         self._segments = 1  # number of segments that a round's tree is cut into: N + 1
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
@@ -62,7 +64,7 @@ class PrunedPP(Strategy):
                 self.gate.take_back()
                 return self._advance(event)
             case Returned():
-                return self.proceed() if self.gate.take_back() else []
+                return self._returned()
             case CreditGranted():
                 self.gate.grant()
                 return self.enter()
@@ -73,8 +75,8 @@ class PrunedPP(Strategy):
         equal = -(-len(self.tree) // self._segments)
         self.segment_rows = min(self.settings.segment_rows, equal)
 
-    def moved(self) -> None:
-        """Take note that the root has moved within the tree."""
+    def moved(self, tokens: Sequence[int]) -> None:
+        """Take note that the root has moved along these tokens within the tree."""
 
     def choose(self, count: int) -> list[int]:
         """Return at most `count` unsent nodes, in the order of their verification."""
@@ -110,11 +112,26 @@ class PrunedPP(Strategy):
         self.segment_rows = 0
         return [self.growth.next_layer()]
 
+    def _returned(self) -> list[Command]:
+        current = self.gate.take_back()
+        if self._draining:
+            return self._begin_drained()
+        return self.proceed() if current else []
+
+    def _begin_drained(self) -> list[Command]:
+        """Begin a round once no segment of the round before is in flight."""
+        self._draining = not self.gate.idle
+        return [] if self._draining else self.begin()
+
     def _advance(self, event: Verified) -> list[Command]:
-        self.tree, emit, accept = advance(self.tree, event)
+        early_stop = bool(self.settings.early_stop)
+        self.tree, emit, accept = advance(self.tree, event, early_stop=early_stop)
+        if accept.ends_round and not early_stop:
+            self.segment_rows = 0
+            return [emit, accept, *self._begin_drained()]
         if accept.root is None:
             self.gate.flush()
         if accept.ends_round:  # the continuous condition does not hold
             return [emit, accept, *self.begin()]
-        self.moved()
+        self.moved(emit.tokens)
         return [emit, accept, *self.proceed()]
