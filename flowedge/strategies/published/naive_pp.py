@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar
 
 from flowedge.core.tree import DraftTree
@@ -17,11 +18,11 @@ from flowedge.strategies.tree_commands import accept_path, send_nodes, verified_
 class NaivePP(Strategy):
     """An EAGLE-2 tree of L nodes, root included, goes through the pipeline and is verified as a whole.
 
-    The tree goes in segments of L_max rows, one behind the other: appendix A.1 sets L_max = 16 "for Gardener
-    and all baseline methods", and section 4.1 has the input "processed in a pipelined fashion". The influence
-    of the links' rate in the paper's figures agrees with this reading (testbed/docs/costs.md). Nothing is
-    pruned before the last segment has returned; the gain of acting on each segment is what Pruned PP shows.
-    With `segment_rows` = L the tree goes in one segment.
+    The tree goes in N + 1 segments, one behind the other, as the authors' code cuts it, equal but for a row
+    (the shorter ones first): five of 16 rows over four stages. Section 4.1 has the input "processed in a
+    pipelined fashion". No segment has more than L_max rows, which appendix A.1 sets to 16 "for Gardener and
+    all baseline methods", so fewer than four stages get more segments. Nothing is pruned before the last
+    segment has returned; the gain of acting on each segment is what Pruned PP shows.
     """
 
     name: ClassVar[str] = "naive_pp"
@@ -32,18 +33,20 @@ class NaivePP(Strategy):
         self._settings = settings
         self._credits = 0
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
-        self._unsent: list[int] = []  # nodes of the tree that is being verified
+        self._segments = 1  # number of segments that a tree is cut into
+        self._unsent: list[list[int]] = []  # segments of the tree that is being verified
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._credits = event.credits
+                self._credits, self._segments = event.credits, self.segments(event.stages)
                 return [Emit((event.token,)), self._grow(event.token, event.context)]
             case Layer():
                 self._growth.add(event)
                 if not self._growth.finished:
                     return [self._growth.next_layer()]
-                self._unsent = self._growth.base.best(self._settings.tree_nodes)
+                nodes = self._growth.base.best(self._settings.tree_nodes)
+                self._unsent = cut(nodes, self._segments, self._settings.segment_rows)
                 return self._send()
             case Verified():
                 base = self._growth.base
@@ -56,15 +59,32 @@ class NaivePP(Strategy):
                 self._credits += 1
                 return self._send()
 
+    def segments(self, stages: int) -> int:
+        """Return the number of segments that a tree is cut into."""
+        return stages + 1
+
     def _grow(self, token: int, context: int) -> Grow:
         self._growth = self._growth.successor(DraftTree(token, context), self._settings.depth)
         return self._growth.next_layer()
 
     def _send(self) -> list[Command]:
         commands: list[Command] = []
-        rows = self._settings.segment_rows
         while self._unsent and self._credits:
             self._credits -= 1
-            nodes, self._unsent = self._unsent[:rows], self._unsent[rows:]
+            nodes = self._unsent.pop(0)
             commands.append(send_nodes(self._growth.base, nodes, more=bool(self._unsent)))
         return commands
+
+
+def cut(nodes: Sequence[int], parts: int, most: int) -> list[list[int]]:
+    """Return the nodes in segments that differ by a row at most, the shorter ones first.
+
+    Args:
+        parts: number of segments; there are more if a segment would have more than `most` rows, and fewer if
+            there are fewer nodes.
+    """
+    count = min(max(parts, -(-len(nodes) // most)), len(nodes))
+    rows, longer = divmod(len(nodes), count)
+    sizes = [rows] * (count - longer) + [rows + 1] * longer
+    left = iter(nodes)
+    return [list(islice(left, size)) for size in sizes]

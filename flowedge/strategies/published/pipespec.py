@@ -206,3 +206,6 @@ class PipeSpecSync(NaivePP):
     def __init__(self, settings: LookaheadSettings) -> None:
         rows = settings.lookahead + 1  # with the root
         super().__init__(TreeSettings(tree_nodes=rows, depth=settings.lookahead, top_k=1, segment_rows=rows))
+
+    def segments(self, stages: int) -> int:  # noqa: ARG002
+        return 1
