@@ -90,19 +90,31 @@ def read_prompt_lines(file: Path) -> list[str]:
     Raises:
         BadRequestError: when there is no prompt, or a line is wrong; it names the line.
     """
-    prompts = [_usable(_prompt_of(entry, where), where) for where, entry in read_json_lines(file)]
-    if not prompts:
+    return [turns[0] for turns in read_turn_lines(file, 1)]
+
+
+def read_turn_lines(file: Path, most: int) -> list[tuple[str, ...]]:
+    """Return the first `most` turns of each conversation of a file of JSON lines; a "prompt" is one turn.
+
+    Raises:
+        BadRequestError: when there is no prompt, or a line is wrong; it names the line.
+    """
+    lines = [
+        tuple(_usable(turn, where) for turn in _turns_of(entry, where)[:most])
+        for where, entry in read_json_lines(file)
+    ]
+    if not lines:
         raise BadRequestError(f"{file}: the file has no prompt")
-    return prompts
+    return lines
 
 
-def _prompt_of(entry: dict[str, Any], where: str) -> Any:
-    """Return "prompt" of an object, or the first of its "turns"."""
+def _turns_of(entry: dict[str, Any], where: str) -> list[Any]:
+    """Return "prompt" of an object as its only turn, or its "turns"."""
     if "prompt" in entry:
-        return entry["prompt"]
+        return [entry["prompt"]]
     turns = entry.get("turns")
     if isinstance(turns, list) and turns:
-        return turns[0]
+        return turns
     raise BadRequestError(f'{where}: the object has neither "prompt" nor "turns"')
 
 

@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from flowedge_testbed.plan import Case, Plan, Run, Task, by_setup, cases, make_p
 from flowedge_testbed.profiles import library
 from flowedge_testbed.prompts import OWN, Dataset, dataset_files, read_dataset
 from flowedge_testbed.provenance import code_digest, git_revision, versions
+from flowedge_testbed.replay.conversations import Conversations
 from flowedge_testbed.replay.path_coverage import CoverageStore, TreeCoverage
 from flowedge_testbed.replay.run_bounds import all_bounds
 from flowedge_testbed.report.document import write_report
@@ -206,8 +207,12 @@ class Benchmark:
         loaded = _load_models(scenario) if models is None else models
         datasets = _datasets(scenario, options.data_directory, loaded, say)
         hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
-        make = make_plan if scenario.load is None else make_load_plan
-        plan = make(scenario, all_cases, datasets, _base(scenario, loaded), hit_rates)
+        base = _base(scenario, loaded)
+        if scenario.load is not None:
+            load_plan = make_load_plan(scenario, all_cases, datasets, base, hit_rates)
+            return cls(options, scenario, all_cases, loaded, datasets, load_plan)
+        asked = Conversations(loaded, options.out, scenario.max_new_tokens).prompts
+        plan = make_plan(scenario, all_cases, datasets, base, hit_rates, asked)
         return cls(options, scenario, all_cases, loaded, datasets, plan)
 
     def run(self, progress: BenchProgress) -> dict[str, Any]:
@@ -347,7 +352,10 @@ def _datasets(
     elif missing:
         say(f"not in {directory}, and left out: {', '.join(missing)}")
     room = models.max_positions - scenario.max_new_tokens
-    return [read_dataset(name, file, scenario.samples, room, models.encode) for name, file in files.items()]
+    choice = scenario.prompt_choice
+    if OWN in files:
+        choice = replace(choice, skip=0)  # which is of the datasets' files
+    return [read_dataset(name, file, choice, room, models.encode) for name, file in files.items()]
 
 
 def _base(scenario: Scenario, models: ModelSet) -> dict[str, Any]:

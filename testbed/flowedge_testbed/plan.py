@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from flowedge.core.errors import BadRequestError
+from flowedge.core.pipeline_config import VerificationChoice
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.planning.choices import with_retained_taps, with_verification
@@ -22,6 +23,7 @@ from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Place
+from flowedge_testbed.emulation.published_places import AUTO
 from flowedge_testbed.emulation.specpipe_width import level_width
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
@@ -33,6 +35,15 @@ Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
 Setup: TypeAlias = PipelineProfile | RealPipeline
 
 
+Prompt: TypeAlias = tuple[int, ...]
+Asked: TypeAlias = Callable[[Dataset, int, SamplingParams], Sequence[Prompt]]  # int: index of the first turn
+
+
+def first_turn(dataset: Dataset, index: int, sampling: SamplingParams) -> Sequence[Prompt]:  # noqa: ARG001
+    """Return the prompt of a conversation's first turn."""
+    return (dataset.prompts[index],)
+
+
 def _emulation(setup: Setup) -> PipelineProfile:
     if not isinstance(setup, PipelineProfile):
         raise BadRequestError(f"{setup.name} is on real hosts, which cannot be emulated; use --clock real")
@@ -41,12 +52,36 @@ def _emulation(setup: Setup) -> PipelineProfile:
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline at one point of the sweep; `options` are the strategy options that the point sets."""
+    """A pipeline at one point of the sweep.
+
+    Attributes:
+        options: the strategy options that the point sets.
+        drawing: the pipeline by where it draws tokens, for each place that a method has, and for auto.
+        places: where each method of the scenario draws.
+    """
 
     profile: str
     point: Point
-    setup: Setup
     options: Options
+    drawing: Mapping[VerificationChoice, Setup]
+    places: Mapping[str, VerificationChoice]
+
+    @property
+    def setup(self) -> Setup:
+        """The pipeline that draws where the product does."""
+        return self.drawing[AUTO]
+
+    def setup_of(self, method: str) -> Setup:
+        """Return the pipeline that a method runs on."""
+        return self.drawing[self.places[method]]
+
+    def emulation_of(self, method: str) -> PipelineProfile:
+        """Return the emulated pipeline that a method runs on.
+
+        Raises:
+            BadRequestError: when the pipeline is on real hosts.
+        """
+        return _emulation(self.setup_of(method))
 
     @property
     def emulation(self) -> PipelineProfile:
@@ -146,7 +181,7 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
         )
     if scenario.clock == "real":
         real = real_pipeline(scenario, beside)
-        return [Case(real.name, point, real, _point_options(point)) for point in points]
+        return [case_of(scenario, real.name, point, real.drawing) for point in points]
     places = scenario.emulated_places()
     if not places:
         raise BadRequestError(
@@ -159,21 +194,29 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
 def _case(scenario: Scenario, name: str | None, place: Place, point: Point, beside: Path) -> Case:
     names, axes = scenario.pair, {axis: value for axis, value in point if not axis.startswith(OPTION)}
     even = place.emulated.split is None or "stages" in axes
-    emulation = with_verification(
-        emulate(place, names.drafter, len(names.middles), axes, beside),
-        place.emulated.verification,
-        even=even,
-    )
+    emulation = emulate(place, names.drafter, len(names.middles), axes, beside)
     kept_taps = place.emulated.kept_taps
-    if scenario.clock == "replay":
-        emulation = with_retained_taps(emulation, kept_taps)
-    elif kept_taps:
+    if kept_taps and scenario.clock != "replay":
         raise BadRequestError(
             f"kept_taps is for --clock replay: on the {scenario.clock} clock other layers are tapped than in "
             "the emulated model"
         )
+
+    def drawing(choice: VerificationChoice) -> PipelineProfile:
+        placed = with_verification(emulation, choice, even=even)
+        return with_retained_taps(placed, kept_taps) if scenario.clock == "replay" else placed
+
     profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.drafter_format_name}"
-    return Case(profile, point, emulation, _point_options(point))
+    return case_of(scenario, profile, point, drawing)
+
+
+def case_of(
+    scenario: Scenario, profile: str, point: Point, drawing: Callable[[VerificationChoice], Setup]
+) -> Case:
+    """Return the case whose pipeline `drawing` gives for each place of the draw."""
+    places = {method: scenario.verification_of(method) for method in scenario.strategies}
+    setups = {choice: drawing(choice) for choice in dict.fromkeys((*places.values(), AUTO))}
+    return Case(profile, point, _point_options(point), setups, places)
 
 
 def _point_options(point: Point) -> Options:
@@ -186,20 +229,21 @@ def make_plan(
     datasets: Sequence[Dataset],
     base: dict[str, Any],
     hit_rates: HitRates | None,
+    asked: Asked = first_turn,
 ) -> Plan:
     """Plan all runs of a scenario.
 
     Args:
         base: everything else that results depend on: clock, models, code and versions.
         hit_rates: of the models; without them SpecPipe has its default width.
+        asked: gives the prompts of a conversation.
 
     Raises:
         CapacityError: when a pipeline does not fit its devices.
         BadRequestError: when a strategy option is wrong.
     """
     choose = partial(options_of, scenario, hit_rates)
-    _check_memory(scenario, all_cases, datasets, choose)
-    planner = _Planner(scenario, base, choose)
+    planner = _Planner(scenario, base, choose, asked)
     cells = [
         planner.cell(case, method, dataset, temperature, noise)
         for case in all_cases
@@ -208,7 +252,10 @@ def make_plan(
         for method in scenario.strategies
         for noise in scenario.noises(method, temperature)
     ]
-    return Plan(tuple(planner.tasks()), tuple(cells))
+    plan = Plan(tuple(planner.tasks()), tuple(cells))
+    longest = max(len(task.prompt) for task in plan.tasks)
+    _check_memory(scenario, all_cases, longest + scenario.max_new_tokens, choose)
+    return plan
 
 
 def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
@@ -224,8 +271,9 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
             continue
         fixed[name] = value
     fitted = strategy in (SpecPipe.name, SpecPipeDB.name)
-    if fitted and hit_rates is not None and isinstance(case.setup, PipelineProfile):
-        fixed.setdefault("width", level_width(case.setup, hit_rates))
+    setup = case.setup_of(method)
+    if fitted and hit_rates is not None and isinstance(setup, PipelineProfile):
+        fixed.setdefault("width", level_width(setup, hit_rates))
     return tuple(sorted(fixed.items()))
 
 
@@ -244,22 +292,25 @@ def by_setup(tasks: Sequence[Task]) -> list[Task]:
 
 class _Planner:
     def __init__(
-        self, scenario: Scenario, base: dict[str, Any], choose: Callable[[Case, str], Options]
+        self, scenario: Scenario, base: dict[str, Any], choose: Callable[[Case, str], Options], asked: Asked
     ) -> None:
         self._scenario = scenario
         self._base = base
         self._choose = choose
+        self._asked = asked
         self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
         self._sizes: dict[int, dict[str, Any]] = {}
 
     def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
         (strategy, _), options = self._scenario.method(method), self._choose(case, method)
+        setup = case.setup_of(method)
         keys: list[str] = []
         for seed in self._scenario.seeds:
-            for index, prompt in enumerate(dataset.prompts):
+            for index in range(len(dataset.prompts)):
                 sampling = self._scenario.sampling(temperature, seed * 1_000_003 + index)
-                for repeat in range(self._scenario.repeats):
-                    run = self._run(case, strategy, options, prompt, sampling, noise, repeat)
+                prompts = self._asked(dataset, index, sampling)
+                for prompt, repeat in itertools.product(prompts, range(self._scenario.repeats)):
+                    run = self._run(setup, strategy, options, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
         return Cell(
@@ -272,7 +323,7 @@ class _Planner:
 
     def _run(
         self,
-        case: Case,
+        setup: Setup,
         strategy: str,
         options: Options,
         prompt: tuple[int, ...],
@@ -285,7 +336,7 @@ class _Planner:
             **self._base,
             "strategy": strategy,
             "options": options,
-            "emulation": self._setup(case),
+            "emulation": self._sizes_of(setup),
             "prompt": prompt,
             "sampling": asdict(sampling),
             "noise": noise,
@@ -294,26 +345,28 @@ class _Planner:
             "repeat": repeat,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return Run(digest[:24], strategy, options, case.setup, repeat * 7919, scenario.prefill_rows, noise)
+        return Run(digest[:24], strategy, options, setup, repeat * 7919, scenario.prefill_rows, noise)
 
-    def _setup(self, case: Case) -> dict[str, Any]:
-        if id(case) not in self._sizes:
-            self._sizes[id(case)] = case.setup.sizes()
-        return self._sizes[id(case)]
+    def _sizes_of(self, setup: Setup) -> dict[str, Any]:
+        if id(setup) not in self._sizes:
+            self._sizes[id(setup)] = setup.sizes()
+        return self._sizes[id(setup)]
 
 
 def _check_memory(
     scenario: Scenario,
     all_cases: Sequence[Case],
-    datasets: Sequence[Dataset],
+    positions: int,
     choose: Callable[[Case, str], Options],
 ) -> None:
-    longest = max(len(prompt) for dataset in datasets for prompt in dataset.prompts)
+    """Check that a request of so many positions fits, with the draft rows of each method."""
     for case in all_cases:
-        if not isinstance(case.setup, PipelineProfile):
-            continue  # agents check their own memory
-        rows = [
-            make_strategy(scenario.method(method)[0], dict(choose(case, method))).max_draft_rows
-            for method in scenario.strategies
-        ]
-        require_fit(case.setup, longest + scenario.max_new_tokens + max(rows))
+        rows: dict[VerificationChoice, int] = {}
+        for method in scenario.strategies:
+            strategy = make_strategy(scenario.method(method)[0], dict(choose(case, method)))
+            place = case.places[method]
+            rows[place] = max(rows.get(place, 0), strategy.max_draft_rows)
+        for place, most in rows.items():
+            setup = case.drawing[place]
+            if isinstance(setup, PipelineProfile):  # agents check their own memory
+                require_fit(setup, positions + most)

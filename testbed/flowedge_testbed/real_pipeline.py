@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import BadRequestError
-from flowedge.core.pipeline_config import Quantisation, drafter_label
+from flowedge.core.pipeline_config import Quantisation, VerificationChoice, drafter_label
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.device import Watts
 from flowedge.planning.profile.pipeline import SHORT_DTYPES
@@ -47,9 +47,18 @@ class RealPipeline:
         return len(self.spec.stages)
 
     @property
+    def verification(self) -> VerificationChoice:
+        """Where the target's tokens are drawn; auto where the hosts measure that it takes less time."""
+        return self.spec.verification
+
+    @property
     def mbps(self) -> float | None:
         """The rate of the slowest link: unknown."""
         return None
+
+    def drawing(self, choice: VerificationChoice) -> RealPipeline:
+        """Return the pipeline whose tokens are drawn at a place."""
+        return replace(self, spec=self.spec.changed(verification=choice))
 
     def sizes(self) -> dict[str, Any]:
         """Return everything known here that a run on the pipeline depends on."""
@@ -60,6 +69,7 @@ class RealPipeline:
             "quant": self.quant,
             "dtype": self.spec.dtype,
             "split": list(self.spec.split),
+            "verification": self.spec.verification,
             "watts": [None if watts is None else watts.model_dump() for watts in self.watts],
         }
 
@@ -103,7 +113,6 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
         quant=hosts.quant,
         dtype=hosts.dtype,
         split=tuple(hosts.split or ()),
-        verification=hosts.verification,
     )
     titles, watts = _profiled(scenario.devices, spec, beside)
     return RealPipeline(spec, hosts.quant, titles, watts)

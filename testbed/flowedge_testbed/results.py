@@ -178,7 +178,7 @@ def _mean(values: Sequence[int]) -> float | None:
 
 def method_and_place(method: str, options: Options, case: Case) -> dict[str, Any]:
     """Return the fields of an entry that say which method ran where."""
-    setup = case.setup
+    setup = case.setup_of(method)
     return {
         "method": method,
         "options": dict(options),
@@ -187,6 +187,7 @@ def method_and_place(method: str, options: Options, case: Case) -> dict[str, Any
         "model": setup.title,
         "quant": setup.quant,
         "stages": setup.num_stages,
+        "verification": setup.verification,
         "mbps": setup.mbps,
         "point": dict(case.point),
     }

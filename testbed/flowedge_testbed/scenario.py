@@ -17,6 +17,8 @@ from flowedge.planning.profile.profile_files import explain, read_document
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
+from flowedge_testbed.emulation.published_places import published_place
+from flowedge_testbed.prompts import PromptChoice
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
 Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth", "places"]
@@ -59,13 +61,11 @@ class Hosts(YamlDocument):
         quant: quantisation of the stages' layers.
         dtype: of weights, KV cache and hidden states; auto is the best that all hosts compute fast.
         split: layers of each stage; as even as possible if not given.
-        verification: where the target's tokens are drawn; auto by what the hosts measure.
     """
 
     draft_node: str
     stages: list[str] = Field(min_length=1)
     quant: Quantisation = "none"
-    verification: VerificationChoice = "auto"
     dtype: StoredDtype | Literal["auto"] = "auto"
     split: list[Count] | None = None
 
@@ -147,12 +147,17 @@ class Scenario(YamlDocument):
         strategies: the methods to run, by name: strategies, and methods of `variants`.
         strategy_options: options by strategy. They hold for its variants too.
         variants: further methods by name.
+        verification: where the target's tokens are drawn, by method; or one place for all methods. A variant
+            follows its strategy. Methods that are not named draw where their papers do, and methods of no
+            paper where it costs less (auto).
         datasets: JSON-lines files by name, in the directory of `--data` or beside the scenario.
         sweep: values by axis (mbps, latency_ms, stages, option.NAME); all combinations are run.
         top_p, top_k: filters of the tokens that are drawn, as of a request; 1 and 0 keep all tokens. At
             temperature 0 they change nothing.
         noise: kinds of drafting. Above temperature 0 every method that drafts is run with each of them.
         samples: prompts of each dataset.
+        skip: prompts at the beginning of each file that are not used.
+        turns: most turns of a conversation that are asked. Each prompt holds the turns and answers before it.
         repeats: runs of each prompt, each with another seed of the links' jitter.
         load: many requests at a time, in place of each prompt by itself.
     """
@@ -169,12 +174,15 @@ class Scenario(YamlDocument):
     strategies: list[str] = Field(min_length=1)
     strategy_options: dict[str, dict[str, float]] = Field(default_factory=dict)
     variants: dict[str, MethodVariant] = Field(default_factory=dict)
+    verification: VerificationChoice | dict[str, VerificationChoice] = Field(default_factory=dict)
     datasets: dict[str, str] = Field(min_length=1)
     temperatures: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     noise: list[Noise] = Field(default=list(NOISES), min_length=1)
     samples: Count = 20
+    skip: Annotated[int, Field(ge=0)] = 0
+    turns: Count = 1
     max_new_tokens: Count = 128
     prefill_rows: Count = 128
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
@@ -190,7 +198,8 @@ class Scenario(YamlDocument):
             if name in STRATEGIES:
                 raise ValueError(f"variant {name!r} has the name of a strategy; give it another")
         of_variants = [variant.strategy for variant in self.variants.values()]
-        methods = [name for name in self.strategies if name not in self.variants]
+        drawing = () if isinstance(self.verification, str) else self.verification
+        methods = [name for name in [*self.strategies, *drawing] if name not in self.variants]
         for strategy in [*methods, *of_variants, *self.strategy_options]:
             if strategy not in STRATEGIES:
                 known = ", ".join((*STRATEGIES, *self.variants))
@@ -218,8 +227,8 @@ class Scenario(YamlDocument):
         longest = self.max_new_tokens if self.load.new_tokens is None else self.load.new_tokens[1]
         if longest > self.max_new_tokens:
             raise ValueError(f"load.new_tokens goes up to {longest}, max_new_tokens is {self.max_new_tokens}")
-        if len(self.seeds) > 1 or self.repeats > 1 or self.pair.middles:
-            raise ValueError("a load takes one seed, one repeat and no middle models")
+        if len(self.seeds) > 1 or self.repeats > 1 or self.turns > 1 or self.pair.middles:
+            raise ValueError("a load takes one seed, one repeat, one turn and no middle models")
         return self
 
     @classmethod
@@ -255,6 +264,18 @@ class Scenario(YamlDocument):
         if temperature == 0:
             return SamplingParams(seed=seed)
         return SamplingParams(temperature, self.top_k, self.top_p, seed)
+
+    @property
+    def prompt_choice(self) -> PromptChoice:
+        return PromptChoice(self.samples, self.skip, self.turns)
+
+    def verification_of(self, name: str) -> VerificationChoice:
+        """Return where the target's tokens are drawn for a method."""
+        if isinstance(self.verification, str):
+            return self.verification
+        strategy, _ = self.method(name)
+        named = (self.verification[key] for key in (name, strategy) if key in self.verification)
+        return next(named, published_place(strategy))
 
     def noises(self, name: str, temperature: float) -> list[Noise]:
         """Return the kinds of drafting that a method is run with.

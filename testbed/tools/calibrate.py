@@ -3,7 +3,7 @@
 LLaMA2-7B in fp16 gives memory_efficiency; LLaMA2-13B in fp4 then gives dequantise_gweights_s. The paper gives
 tokens/s, but what a device takes shows in the seconds of a draft-verify cycle. They follow from the paper's
 tokens/s and the acceptance length of its drafter (EAGLE-2, not our head). The constant is found with which
-our naive_pp, under replay, takes as long for a cycle.
+our naive_pp, which draws on D0 as the paper's does, takes as long for a cycle under replay.
 
 Run: python -m testbed.tools.calibrate --data DIR [--samples N] [--mbps RATE] [--out DIR]
 """
@@ -116,7 +116,7 @@ def calibrate(runs: SampleRuns, mbps: float | None) -> DeviceProfile:
         ("llama2-7b", "fp16", "memory_efficiency"),
         ("llama2-13b", "fp4", "dequantise_gweights_s"),
     ):
-        emulation = runs.emulation(f"{model}-{quant}")
+        emulation = runs.emulation(f"{model}-{quant}", METHOD)
         if mbps is not None:
             emulation = with_links(emulation, mbps=mbps)
         speed, target = target_cycle(model)
@@ -135,7 +135,7 @@ def calibrate(runs: SampleRuns, mbps: float | None) -> DeviceProfile:
 def check_bandwidth(runs: SampleRuns, device: DeviceProfile) -> None:
     """Print the effect of faster links on a cycle, here and in the published sweep, which is not fitted."""
     rates, speeds = (lookup("bandwidth_sweep_tokens_per_s", name) for name in ("mbps", METHOD))
-    emulation = on_device(runs.emulation("llama2-7b-fp16"), device)
+    emulation = on_device(runs.emulation("llama2-7b-fp16", METHOD), device)
     ours = [cycle_of(runs, with_links(emulation, mbps=rates[i])).seconds for i in (0, -1)]
     theirs = [EAGLE2_ACCEPTANCE / speeds[i] for i in (0, -1)]
     print(f"check, {rates[0]} to {rates[-1]} Mbit/s: our cycle is shorter by {ours[0] - ours[1]:.4f} s,")

@@ -40,7 +40,7 @@ def hit_rate(records: Sequence[RunRecord]) -> float:
 def measure(models: ModelSet, names: str, directory: Path) -> HitRates:
     """Measure and print the rates of the models; `names` is their title in the profile."""
     runs = SampleRuns(models, OWN, directory, SAMPLES, directory)
-    emulation = runs.emulation(PIPELINE)
+    emulation = runs.emulation(PIPELINE, SpecPipe.name)
     rates: dict[int, float] = {}
     for width in WIDTHS:
         rates[width] = round(hit_rate(runs.records(emulation, SpecPipe.name, (("width", width),))), 4)

@@ -12,7 +12,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Options, Run, Task, cases
-from flowedge_testbed.prompts import dataset_files, read_dataset
+from flowedge_testbed.prompts import PromptChoice, dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.run_backends import make_run_backend
 from flowedge_testbed.scenario import ModelSetNames, read_scenario
@@ -40,11 +40,11 @@ class SampleRuns:
         self.dataset = next(iter(files))
         room = models.max_positions - self._scenario.max_new_tokens
         self._prompts: Sequence[tuple[int, ...]] = read_dataset(
-            self.dataset, files[self.dataset], samples, room, models.encode
+            self.dataset, files[self.dataset], PromptChoice(samples), room, models.encode
         ).prompts
 
-    def emulation(self, profile: str) -> PipelineProfile:
-        """Return the pipeline of this name.
+    def emulation(self, profile: str, method: str) -> PipelineProfile:
+        """Return the pipeline of this name, which draws tokens where the method does.
 
         Raises:
             BadRequestError: when the scenario has no such pipeline.
@@ -52,7 +52,7 @@ class SampleRuns:
         found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
         if not found:
             raise BadRequestError(f"{SCENARIO}: no profile {profile}")
-        return found[0].emulation
+        return found[0].emulation_of(method)
 
     def records(self, emulation: PipelineProfile, strategy: str, options: Options = ()) -> list[RunRecord]:
         """Run a method on each prompt at temperature 0, and return the records."""

@@ -12,18 +12,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.planning.choices import with_verification
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.bench import Benchmark, BenchOptions, overridden
 from flowedge_testbed.bench_progress import bench_progress
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Case
+from flowedge_testbed.plan import Case, case_of
 from flowedge_testbed.profiles import library
 from flowedge_testbed.report.entries import Entry, mean_of
 from flowedge_testbed.report.markdown import number, table, times
@@ -79,8 +81,13 @@ def assumptions(emulation: PipelineProfile, device: DeviceProfile) -> Iterator[A
     yield Assumptions(f"links of {FAST_MBPS:g} Mbit/s", EAGLE2_ACCEPTANCE, device, faster)
 
 
-def calibrated(runs: SampleRuns, every: Sequence[Assumptions], say: Callable[[str], None]) -> list[Case]:
-    """Return a pipeline for each set of assumptions, calibrated anew; one that cannot be is left out."""
+def calibrated(
+    runs: SampleRuns, scenario: Scenario, every: Sequence[Assumptions], say: Callable[[str], None]
+) -> list[Case]:
+    """Return a case for each set of assumptions, calibrated anew; one that cannot be is left out.
+
+    every: with pipelines that draw on D0, as naive_pp does, and whose layers may be split anew.
+    """
     found = []
     for assumed in every:
         _, cycle_s = target_cycle(MODEL, assumed.acceptance)
@@ -90,7 +97,9 @@ def calibrated(runs: SampleRuns, every: Sequence[Assumptions], say: Callable[[st
             say(f"{assumed.name}: {error}")
             continue
         say(f"{assumed.name}: memory_efficiency {device.memory_efficiency:.3g}")
-        found.append(Case(assumed.name, (), on_device(assumed.emulation, device), ()))
+        emulation = on_device(assumed.emulation, device)
+        drawing = partial(with_verification, emulation, even=True)
+        found.append(case_of(scenario, assumed.name, (), drawing))
     return found
 
 
@@ -162,10 +171,11 @@ def main() -> None:
     )
     models = ModelSet.load("bundled", ("bundled",))
     runs = SampleRuns(models, DATASET, arguments.data, arguments.calibration_samples, arguments.out)
-    every = list(assumptions(runs.emulation(PIPELINE), library.device(DEVICE)))
+    every = list(assumptions(runs.emulation(PIPELINE, "naive_pp"), library.device(DEVICE)))
     with bench_progress() as progress:
-        cases = calibrated(runs, every, progress.say)
-        benchmark = Benchmark.prepare(options, scenario_of(options), cases, progress.say, models)
+        scenario = scenario_of(options)
+        cases = calibrated(runs, scenario, every, progress.say)
+        benchmark = Benchmark.prepare(options, scenario, cases, progress.say, models)
         results = benchmark.run(progress)
     print(ratio_table(cases, results["runs"]))
 

@@ -125,7 +125,7 @@ class Prompts:
         logs: list[list[float]] = [[] for _ in many]
         choices = [tuple(sorted(values.items())) for values in many]
         for runs in self._runs:
-            emulation = runs.emulation(profile)
+            emulation = runs.emulation(profile, Auto.name)
             for temperature in TEMPERATURES:
                 for index in prompts:
                     records = runs.compared(emulation, Auto.name, choices, index, temperature)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowedge.core.pipeline_config import Quantisation, VerificationChoice
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.model import PricedQuant, YamlDocument
 
 Count = Annotated[int, Field(ge=1)]
@@ -67,7 +67,6 @@ class Emulated(YamlDocument):
         drafter: the drafter of the model's profile that is priced; the profile's first if not given.
         middles: the small language models of the profile that the middle models are priced as, by name.
         split: layers of each stage; if not given, as even as possible, with fewer beside the LM head.
-        verification: where the target's tokens are drawn; auto takes the place where it costs less.
         kept_taps: whether stages keep what they tap of draft rows for an EAGLE-3 head until the rows are
             accepted; if not given, where that saves time. On the replay clock only.
         draft_vocabulary: the part of the model's vocabulary that the drafter proposes: a share of its tokens,
@@ -77,7 +76,6 @@ class Emulated(YamlDocument):
 
     model: str
     quant: Quantisation = "none"
-    verification: VerificationChoice = "auto"
     kept_taps: bool | None = None
     drafter: str | None = None
     draft_vocabulary: VocabularyPart | None = None

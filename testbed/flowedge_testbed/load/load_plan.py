@@ -135,14 +135,15 @@ def make_load_plan(
     tasks: dict[tuple[Any, ...], tuple[RequestList, dict[str, LoadRun]]] = {}
     cells: list[LoadCell] = []
     for place, case in enumerate(all_cases):
-        sizes = case.setup.sizes()
+        sizes = {choice: setup.sizes() for choice, setup in case.drawing.items()}
         for temperature in scenario.temperatures:
             requests = RequestList(prompts, scenario.sampling(temperature, scenario.seeds[0]), new_tokens)
             for method in scenario.strategies:
                 options = choose(case, method)
                 _check_memory(scenario, choice, case, method, options, requests)
                 for noise in scenario.noises(method, temperature):
-                    content = {**base, "emulation": sizes, "requests": asdict(requests)}
+                    own = sizes[case.places[method]]
+                    content = {**base, "emulation": own, "requests": asdict(requests)}
                     # Variants of a strategy share its draft layers.
                     group = place, temperature, scenario.method(method)[0], noise
                     _, runs = tasks.setdefault(group, (requests, {}))
@@ -181,7 +182,7 @@ def _run(
         "static_batches": static,
     }
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
-    run = Run(key, strategy, options, case.setup, 0, scenario.prefill_rows, noise)
+    run = Run(key, strategy, options, case.setup_of(method), 0, scenario.prefill_rows, noise)
     return LoadRun(run, point, counted, choice.think_s, static)
 
 
@@ -194,8 +195,9 @@ def _check_memory(
     requests: RequestList,
 ) -> None:
     """Check that the caches of as many sessions as there are clients fit; arrivals have no such number."""
-    if not isinstance(case.setup, PipelineProfile):
+    setup = case.setup_of(method)
+    if not isinstance(setup, PipelineProfile):
         return  # agents check their own memory
     strategy = make_strategy(scenario.method(method)[0], dict(options))
     each = max(map(len, requests.prompts)) + requests.new_tokens[1] + strategy.max_draft_rows
-    require_fit(case.setup, each * max((1, *choice.clients)))
+    require_fit(setup, each * max((1, *choice.clients)))

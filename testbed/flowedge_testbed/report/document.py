@@ -10,6 +10,7 @@ from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables
+from flowedge_testbed.report.draw_places import drawn_line
 from flowedge_testbed.report.entries import Entry, at_point, unique, variants
 from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.paper import published_bandwidth
@@ -70,6 +71,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
         f"seeds {', '.join(map(str, scenario.seeds))}",
         f"- Tokens from: {scenario.pair.model} with drafter {drafter_label(scenario.pair.drafter)}",
         *_origin_of_times(plan),
+        drawn_line(results["runs"]),
     ]
     if "bundled" in results["datasets"]:
         lines.append("- The scenario's datasets were not found: these are the project's own prompts.")

@@ -154,7 +154,10 @@ def _prompts(datasets: Mapping[str, Mapping[str, Any]], scenario: Scenario) -> s
         shown = f"{total} ({next(iter(counts.values()))} each of {names})"
     else:
         shown = f"{total} ({', '.join(f'{_dataset(name)} {count}' for name, count in counts.items())})"
-    return shown if len(scenario.seeds) == 1 else f"{shown}, {len(scenario.seeds)} seeds"
+    which = [f"after the first {scenario.skip}"] if scenario.skip else []
+    which += [f"up to {scenario.turns} turns each"] if scenario.turns > 1 else []
+    which += [f"{len(scenario.seeds)} seeds"] if len(scenario.seeds) > 1 else []
+    return ", ".join([shown, *which])
 
 
 def _dataset(name: str) -> str:

@@ -154,7 +154,7 @@ def _draw_gantts(source: PictureSource) -> Iterator[Picture]:
 
 def _setups_like(plan: Plan, run: Run) -> list[Setup]:
     """Return the pipelines that share this run: its own, and those of the same numbers."""
-    return [run.setup, *(cell.case.setup for cell in plan.cells if run.key in cell.keys)]
+    return [run.setup, *(cell.case.setup_of(cell.method) for cell in plan.cells if run.key in cell.keys)]
 
 
 def _traced(source: PictureSource, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:

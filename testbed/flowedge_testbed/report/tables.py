@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from flowedge_testbed.report.draw_places import drawn_on
 from flowedge_testbed.report.entries import Entry, Variant, mean_of, place_of, unique, variant_of, variants
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
@@ -208,7 +209,7 @@ def detail_table(entries: Sequence[Entry]) -> str:
         "Model", "Method", "T", "tokens/s", "vs naive_pp", "vs autoregressive", "looping",
         "tokens/s (not looping)", "vs naive_pp (not looping)", "vs autoregressive (not looping)",
         "tokens a round", "a segment", "flushes", "TTFT ms", "ITL p50 ms", "ITL p99 ms", "rows for nothing",
-        "J/token",
+        "J/token", "drawn on",
     ]  # fmt: skip
     rows: list[list[str]] = []
     for profile, temperature, variant, own in _groups(entries):
@@ -235,6 +236,7 @@ def detail_table(entries: Sequence[Entry]) -> str:
                 number(mean_of(own, "itl_p99_ms"), 0),
                 f"{100 * nothing:.0f} %",
                 number(mean_of(own, "energy_j_per_token"), 1),
+                drawn_on(own),
             ]
         )
     return table(header, rows, left=2)

@@ -74,7 +74,7 @@ def test_a_plan_chooses_the_width_unless_it_is_given(
 
 def test_the_hit_rate_is_that_of_levels(pair: ModelSet, tmp_path: Path) -> None:
     runs = SampleRuns(pair, "none", tmp_path, 1, tmp_path)
-    records = runs.records(runs.emulation("llama2-7b-fp16"), "specpipe", (("width", 8),))
+    records = runs.records(runs.emulation("llama2-7b-fp16", "specpipe"), "specpipe", (("width", 8),))
     assert len(records) == 1
     misses = len(records[0].accepted_per_round) - 1
     assert hit_rate(records) == pytest.approx(1 - misses / (records[0].new_tokens - 1))

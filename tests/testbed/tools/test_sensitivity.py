@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge_testbed.plan import Case, cases
+from flowedge_testbed.plan import case_of, cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
 from testbed.tools.calibrate import DEVICE, EAGLE2_ACCEPTANCE
@@ -35,7 +35,7 @@ def test_one_assumption_is_changed_at_a_time(every: dict[str, Assumptions]) -> N
 
 
 def test_ratios_are_of_mean_tokens_per_second(every: dict[str, Assumptions]) -> None:
-    case = Case("as assumed", (), every["as assumed"].emulation, ())
+    case = case_of(read_scenario(SCENARIO), "as assumed", (), lambda _: every["as assumed"].emulation)
     speeds = {"auto": 12.0, "autoregressive": 3.0, "naive_pp": 6.0, "flowspec_paper": 8.0, "pipedec": 9.0}
     entries: list[dict[str, Any]] = [
         {

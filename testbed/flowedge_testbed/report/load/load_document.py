@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.pipeline_config import drafter_label
+from flowedge_testbed.report.draw_places import drawn_line
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_groups import load_places
 from flowedge_testbed.report.load.load_summary import draft_node_lines
@@ -69,6 +70,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any]) -> str:
         f"- Requests: {_load(choice, scenario)}",
         f"- Prompts: {sets}, mixed by seed {scenario.seeds[0]}",
         f"- Tokens from: {scenario.pair.model} with drafter {drafter_label(scenario.pair.drafter)}",
+        drawn_line(results["load"]),
     ]
     if choice.static_batches:
         lines.append(
