@@ -59,6 +59,7 @@ class BenchOptions:
     Attributes:
         data: directory of the datasets' files; see data_directory for None.
         processes: number of processes that carry out runs.
+        run_directory: of runs and true paths, which several benchmarks may share; `out` for None.
         cluster_dir, insecure: how agents are called, as `choose_credentials` was told; for the report.
     """
 
@@ -77,6 +78,7 @@ class BenchOptions:
     middles: tuple[str, ...] | None = None
     data: Path | None = None
     processes: int = 2
+    run_directory: Path | None = None
     cluster_dir: Path | None = None
     insecure: bool = False
 
@@ -86,6 +88,11 @@ class BenchOptions:
         if self.data is not None:
             return self.data
         return Path() if self._is_shipped else self.scenario.parent
+
+    @property
+    def stored(self) -> Path:
+        """The directory of runs and true paths."""
+        return self.out if self.run_directory is None else self.run_directory
 
     @property
     def command(self) -> str:
@@ -204,7 +211,7 @@ class Benchmark:
         models: ModelSet | None = None,
     ) -> Benchmark:
         """Load the models and the prompts, and plan the runs on the pipelines of `all_cases`."""
-        loaded = _load_models(scenario) if models is None else models
+        loaded = load_models(scenario) if models is None else models
         datasets = _datasets(scenario, options.data_directory, loaded, say)
         hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
         base = _base(scenario, loaded)
@@ -246,11 +253,15 @@ class Benchmark:
         origin = origin_of(scenario, self.cases, results["datasets"], self.models)
         if isinstance(self.plan, LoadPlan):
             of_load = summarise_load(scenario, results, origin, self.options.command)
-            pictures = draw_load_pictures(scenario, self.plan, results["load"], origin, out)
+            pictures = draw_load_pictures(
+                scenario, self.plan, results["load"], origin, out, self.options.stored
+            )
             return write_load_report(scenario, results, of_load, pictures, out), of_load
         summary = summarise(scenario, results, origin, self.options.command)
-        source = PictureSource(scenario, results["runs"], origin, self.plan, self.models, out)
-        return write_report(scenario, results, self.plan, summary, draw_pictures(source), out), summary
+        pictures = draw_pictures(
+            PictureSource(scenario, results["runs"], origin, self.plan, self.models, self.options.stored, out)
+        )
+        return write_report(scenario, results, self.plan, summary, pictures, out), summary
 
     def _left(self, settings: WorkerSettings) -> Sequence[Task] | Sequence[LoadTask]:
         """Return the tasks with the runs that are left."""
@@ -273,7 +284,7 @@ class Benchmark:
             traced = frozenset(run.key for run in stored)
         names = scenario.pair
         return WorkerSettings(
-            names.model, names.drafter, scenario.clock, self.options.out, traced, tuple(names.middles)
+            names.model, names.drafter, scenario.clock, self.options.stored, traced, tuple(names.middles)
         )
 
     def _results(self) -> dict[str, Any]:
@@ -302,7 +313,7 @@ class Benchmark:
 
     def _entries(self, plan: Plan) -> dict[str, Any]:
         """Return the results of the runs, which are all stored."""
-        out = self.options.out
+        out = self.options.stored
         records = {run.key: _stored(read_record, out, run.key) for task in plan.tasks for run in task.runs}
         store = CoverageStore(self.models, out)
 
@@ -320,7 +331,7 @@ class Benchmark:
     def _load_entries(self, plan: LoadPlan) -> dict[str, Any]:
         """Return the results of the load points, which are all stored."""
         keys = [cell.load.key for cell in plan.cells]
-        records = {key: _stored(read_load_record, self.options.out, key) for key in keys}
+        records = {key: _stored(read_load_record, self.options.stored, key) for key in keys}
         return {
             "outputs_differ": differing_answers(plan.cells, records),
             "runs": [],
@@ -335,7 +346,8 @@ def _stored(read: Callable[[Path, str], Stored | None], out: Path, key: str) -> 
     return record
 
 
-def _load_models(scenario: Scenario) -> ModelSet:
+def load_models(scenario: Scenario) -> ModelSet:
+    """Load the pair of a scenario, and its middle models."""
     names = scenario.pair
     return ModelSet.load(names.model, names.drafter, names.middles)
 

@@ -12,6 +12,8 @@ from flowedge.cli.options import ClusterDir, Insecure
 from flowedge.cli.trust import choose_credentials
 
 REAL = "real"  # the clock of agents on the network
+PAPERS = "papers"  # in the place of a scenario: all experiments of a paper
+RUNS = Path("runs")  # of the results, if --out is not given
 
 
 class DraftNoise(str, Enum):
@@ -24,11 +26,28 @@ class DraftNoise(str, Enum):
 
 def bench(
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="Name of a shipped scenario, or a .yaml file.")
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="Name of a shipped scenario, or a .yaml file; `papers` for the experiments of --paper.",
+        ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory for the results; finished runs in it are kept.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory for the results; finished runs in it are kept. Default: runs/SCENARIO, "
+            "or runs/NAME of --paper.",
+        ),
+    ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With `papers`: flowspec, pipedec, specpipe, pipespec or pipeinfer; or a single experiment, "
+            "such as flowspec/table1.",
+        ),
+    ] = None,
     clock: Annotated[
         str | None,
         typer.Option(help="Source of time: virtual, replay, paced or real (testbed/docs/benchmarks.md)."),
@@ -77,6 +96,7 @@ def bench(
     """Run a scenario; write results.json, run.json, report.md and plots.
 
     Options replace the scenario's values. The same command continues a benchmark that was interrupted.
+    `papers` runs all experiments of a paper, and prints their figures beside the paper's.
     """
     from flowedge.core.errors import BadRequestError  # noqa: PLC0415
     from flowedge.core.pipeline_config import drafter_names  # noqa: PLC0415
@@ -84,13 +104,17 @@ def bench(
     from flowedge.models.host.libraries import import_libraries  # noqa: PLC0415
     from flowedge_testbed.scenario import find_scenario  # noqa: PLC0415
 
-    file = find_scenario(scenario)  # before the libraries, whose import takes seconds
+    # before the libraries, whose import takes seconds
+    file = _experiments_of(paper) if scenario == PAPERS else find_scenario(scenario)
+    if paper is not None and scenario != PAPERS:
+        raise BadRequestError(f"--paper {paper} goes with `papers`; {scenario} is a single scenario")
 
     if clock == REAL or cluster_dir is not None or insecure:
         choose_credentials(cluster_dir, insecure)
     import_libraries()
     from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
     from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
+    from flowedge_testbed.papers.paper_bench import PaperBench  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:
         return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
@@ -101,7 +125,7 @@ def bench(
         raise BadRequestError(f"--temperatures {temperatures}: not numbers separated by commas") from error
     options = BenchOptions(
         scenario=file,
-        out=out,
+        out=RUNS / file.stem if out is None else out,
         clock=clock,
         quick=quick,
         strategies=words(strategies),
@@ -119,5 +143,26 @@ def bench(
         insecure=insecure,
     )
     with bench_progress() as progress:
-        report = run_bench(options, progress)
+        if paper is None:
+            report = run_bench(options, progress)
+        else:
+            report, text = PaperBench(options, progress).run(paper)
+            print(text)
     print(f"{report}")
+
+
+def _experiments_of(paper: str | None) -> Path:
+    """Return the file of a paper's experiments.
+
+    Raises:
+        BadRequestError: when no paper is named, or one that has no file.
+    """
+    from flowedge.core.errors import BadRequestError  # noqa: PLC0415
+    from flowedge_testbed.papers.declaration import PAPERS as KNOWN  # noqa: PLC0415
+    from flowedge_testbed.papers.declaration import paper_file, read_paper  # noqa: PLC0415
+
+    if paper is None:
+        raise BadRequestError(f"papers needs --paper: {', '.join(KNOWN)}")
+    name, _, experiment = paper.partition("/")
+    read_paper(name).chosen(experiment)
+    return paper_file(name)

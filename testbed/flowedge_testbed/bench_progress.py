@@ -28,7 +28,7 @@ class _Lines(BenchProgress):
     def begin(self, total: int, finished: int) -> None:
         if finished:
             self.say(f"{finished} of {total} runs were finished before")
-        self._total = total - finished
+        self._total, self._ended, self._told = total - finished, 0, 0
         if self._total:
             self.say(f"{self._total} runs begin")
 

@@ -57,13 +57,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class PictureSource:
-    """What the pictures of a benchmark are drawn from; `directory` holds stored runs and the pictures."""
+    """What the pictures of a benchmark are drawn from.
+
+    Attributes:
+        stored: directory of the runs and true paths; directory: of the pictures.
+    """
 
     scenario: Scenario
     entries: Sequence[Entry]
     origin: Origin
     plan: Plan
     models: ModelSet
+    stored: Path
     directory: Path
 
 
@@ -160,10 +165,10 @@ def _setups_like(plan: Plan, run: Run) -> list[Setup]:
 def _traced(source: PictureSource, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
     """Yield the runs of a task with their traces: stored ones of live runs, others by running them again."""
     if source.scenario.clock not in LIVE:
-        with closing(make_run_backend(source.scenario.clock, source.models, source.directory)) as backend:
+        with closing(make_run_backend(source.scenario.clock, source.models, source.stored)) as backend:
             yield from backend.measure(task)
         return
     for run in task.runs:
-        record, trace = read_record(source.directory, run.key), read_trace(source.directory, run.key)
+        record, trace = read_record(source.stored, run.key), read_trace(source.stored, run.key)
         if record is not None and trace is not None:
             yield run, record, trace

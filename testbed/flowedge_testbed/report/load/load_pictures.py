@@ -97,10 +97,22 @@ def _is_better(cell: LoadCell, before: LoadCell) -> bool:
 
 
 def draw_load_pictures(
-    scenario: Scenario, plan: LoadPlan, entries: Sequence[Entry], origin: Origin, directory: Path
+    scenario: Scenario,
+    plan: LoadPlan,
+    entries: Sequence[Entry],
+    origin: Origin,
+    directory: Path,
+    stored: Path,
 ) -> list[Picture]:
-    """Draw the lines of each place, and the charts; return them in their order."""
-    return [*_lines(scenario, entries, origin, directory), *_charts(scenario, plan, origin, directory)]
+    """Draw the lines of each place, and the charts; return them in their order.
+
+    Args:
+        directory: of the pictures; stored: of the runs.
+    """
+    return [
+        *_lines(scenario, entries, origin, directory),
+        *_charts(scenario, plan, origin, directory, stored),
+    ]
 
 
 def _lines(
@@ -116,13 +128,15 @@ def _lines(
         yield Picture(save(figure, path), f"tokens/s and times of the answers by load: {place.label}")
 
 
-def _charts(scenario: Scenario, plan: LoadPlan, origin: Origin, directory: Path) -> Iterator[Picture]:
+def _charts(
+    scenario: Scenario, plan: LoadPlan, origin: Origin, directory: Path, stored: Path
+) -> Iterator[Picture]:
     from flowedge_testbed.report.load.load_gantt import draw_load_gantt  # noqa: PLC0415
     from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
 
     for cell in charted_load(scenario, plan):
         key = cell.load.key
-        record, trace = read_load_record(directory, key), read_trace(directory, key)
+        record, trace = read_load_record(stored, key), read_trace(stored, key)
         if record is None or trace is None:
             continue
         label = f"{Variant(cell.method, cell.noise).label}, {cell.load.point.label}"

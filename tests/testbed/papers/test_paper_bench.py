@@ -1,0 +1,81 @@
+"""The command that runs a paper's experiments prints the figures of the run above the paper's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowedge.cli.main import run as flowedge
+from flowedge_testbed.bench import BenchOptions
+from flowedge_testbed.papers.declaration import PAPERS, read_paper
+from flowedge_testbed.papers.paper_bench import PaperBench
+from flowedge_testbed.scenario import ModelSetNames
+from tests.testbed.conftest import PROMPTS, results
+from tests.testbed.said import Said
+
+if TYPE_CHECKING:
+    from flowedge_testbed.model_set import ModelSet
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_experiment_is_printed_above_the_papers_figures(pair: ModelSet, tmp_path: Path) -> None:
+    options = BenchOptions(Path(), tmp_path, quick=True, data=tmp_path, processes=1)
+    said = Said()
+    report, text = PaperBench(options, said, {ModelSetNames().model_dump_json(): pair}).run(
+        "specpipe/figure13"
+    )
+    assert report == tmp_path / "report.md"
+    assert report.read_text(encoding="utf-8") == text
+    assert re.search(r"^\| over PP \| \d\.\d\d \|\n\| \*in the paper\* \| \*3.89 to 5.23\* \|$", text, re.M)
+    assert "| over TP/PP-vLLM, *in the paper* | *2.55 to 3.44* |" in text
+    measured = {run["method"] for run in results(tmp_path / "figure13")["runs"]}
+    assert measured == {"autoregressive", "naive_pp", "specpipe"}, "a quick run has what is compared alone"
+    assert (tmp_path / "figure13" / "comparison.png").is_file()
+    assert not (tmp_path / "figure13" / "runs").exists(), "experiments share their runs"
+    PaperBench(options, said, {ModelSetNames().model_dump_json(): pair}).run("specpipe/figure11")
+    assert said.begun == [(3, 0), (3, 3)], "figure 11 has the runs of figure 13"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["papers"], "papers needs --paper: flowspec, pipedec, specpipe, pipespec, pipeinfer"),
+        (["papers", "--paper", "eagle"], "there is no paper 'eagle'"),
+        (["papers", "--paper", "flowspec/table9"], "there is no experiment 'table9'"),
+        (["ablation", "--paper", "flowspec"], "--paper flowspec goes with `papers`"),
+    ],
+)
+def test_a_wrong_paper_is_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flowedge(["bench", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_experiment_of_a_paper_has_figures(
+    paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two prompts stand in for each dataset, since the datasets are not part of the tree."""
+    experiments = read_paper(paper).experiments
+    for experiment in experiments.values():
+        for file in experiment.read_scenario().datasets.values() if experiment.scenario else ():
+            (tmp_path / file).write_text(PROMPTS, encoding="utf-8")
+    out = tmp_path / "out"
+    command = ["bench", "papers", "--paper", paper, "--quick", "--out", str(out), "--data", str(tmp_path)]
+    assert flowedge(command) == 0
+    parts = capsys.readouterr().out.split("\n## ")[1:]
+    assert [part.partition(":")[0] for part in parts] == list(experiments)
+    for part, (name, experiment) in zip(parts, experiments.items(), strict=True):
+        if experiment.scenario is None:
+            assert f"Not run. {experiment.reason}" in part
+            continue
+        rows = re.findall(r"^\| (?!\*)(.+?) \| (.*) \|$", part, re.M)
+        measured = [label for label, cells in rows[2:] if re.search(r"\d", cells)]
+        assert measured, f"{name} has no figure"
+        assert (out / name / "comparison.png").is_file()
