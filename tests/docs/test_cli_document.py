@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testbed.tools.cli_document import DOCUMENT, cli_document
+from testbed.tools.documents.cli import DOCUMENT, cli_document
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_document_of_the_command_line_is_current() -> None:
     written = (ROOT / DOCUMENT).read_text(encoding="utf-8")
-    assert written == cli_document(), "run: python -m testbed.tools.cli_document"
+    assert written == cli_document(), "run: python -m testbed.tools.documents.cli"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testbed.tools.papers_document import DOCUMENT, papers_document
+from testbed.tools.documents.papers import DOCUMENT, papers_document
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_experiments_of_the_document_are_current() -> None:
     written = (ROOT / DOCUMENT).read_text(encoding="utf-8")
-    assert written == papers_document(written), "run: python -m testbed.tools.papers_document"
+    assert written == papers_document(written), "run: python -m testbed.tools.documents.papers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowedge_testbed.model_set import ModelSet
-from testbed.tools.expect import BEGIN, BOARDS, DOCUMENT, END, MODELS, row
+from testbed.tools.documents.expect import BEGIN, BOARDS, DOCUMENT, END, MODELS, row
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Writes docs/cli.md from the declarations of the commands.
 
-python -m testbed.tools.cli_document          # at the root of a checkout
+python -m testbed.tools.documents.cli          # at the root of a checkout
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUPS = {
 _HEADER = """\
 # The command line
 
-Made by `python -m testbed.tools.cli_document` from the declarations of the commands; edit those.
+Made by `python -m testbed.tools.documents.cli` from the declarations of the commands; edit those.
 Commands are on PATH after `source .venv/bin/activate`, and on a board after `install.sh`.
 `flowedge COMMAND --help` shows the same on a terminal.
 

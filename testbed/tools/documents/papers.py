@@ -1,6 +1,6 @@
 """Writes the tables of experiments in docs/papers.md from their declarations (reference/PAPER.yaml).
 
-python -m testbed.tools.papers_document          # at the root of a checkout
+python -m testbed.tools.documents.papers          # at the root of a checkout
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flowedge_testbed.report.markdown import table
 
 DOCUMENT = Path("docs") / "papers.md"
 BEGIN = (
-    "<!-- Made by python -m testbed.tools.papers_document from the declarations in reference/PAPER.yaml -->"
+    "<!-- Made by python -m testbed.tools.documents.papers from the declarations in reference/PAPER.yaml -->"
 )
 END = "<!-- End of the part that is made. -->"
 

@@ -4,7 +4,7 @@ Each place is priced by the profiles of its boards, which have published bandwid
 The bundled model and its EAGLE head supply the tokens, so the column with drafts is that of a head as good as
 this one.
 
-Run: python -m testbed.tools.expect    # writes the table of docs/expect.md
+Run: python -m testbed.tools.documents.expect    # writes the table of docs/expect.md
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Link
 from flowedge_testbed.model_set import ModelSet
 from testbed.tools.random_places import SESSION_ROWS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "expect.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "expect.md"
 BEGIN, END = "<!-- predicted -->\n", "<!-- end -->\n"
 PROMPT = "Write a Python function that counts the vowels in a text."
 TOKENS = 96

@@ -1,0 +1,1 @@
+"""Pages and tables of the documents that are made from the code."""
