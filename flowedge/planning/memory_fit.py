@@ -34,11 +34,14 @@ def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int) -> dict[st
     return parts
 
 
-def draft_node_parts(pipeline: PipelineProfile, capacity: int) -> dict[str, float]:
-    """Return the bytes that the draft node holds, by part. What joined drafters share is counted once."""
+def draft_node_parts(pipeline: PipelineProfile, capacity: int, *, drafts: bool = True) -> dict[str, float]:
+    """Return the bytes that the draft node holds, by part. What joined drafters share is counted once.
+
+    drafts: whether there is a drafter; decoding without drafts needs none.
+    """
     model, stored = pipeline.model, pipeline.model.stored_bytes
     parts = {"LM head": float(model.vocab * model.hidden * stored)}
-    for number, size in enumerate(pipeline.drafters, start=1):
+    for number, size in enumerate(pipeline.drafters if drafts else (), start=1):
         if isinstance(size, NGramSize):
             parts[f"n-grams of {capacity} tokens"] = float(NGramDrafter().session_bytes(capacity))
             continue

@@ -141,7 +141,10 @@ class Cell:
     """The runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting.
 
     Attributes:
-        keys: of the runs, seed by seed; seeds: the number of seeds.
+        keys: of the runs, seed by seed and within a seed prompt by prompt; seeds: the number of seeds.
+        prompts: the place in the dataset of each run's prompt.
+        capacity: rows of the KV cache that the longest of the requests takes.
+        drafts: whether the method drafts.
     """
 
     case: Case
@@ -152,6 +155,9 @@ class Cell:
     noise: Noise
     keys: tuple[str, ...]
     seeds: int
+    prompts: tuple[int, ...]
+    capacity: int
+    drafts: bool
 
 
 @dataclass(frozen=True)
@@ -305,6 +311,8 @@ class _Planner:
         (strategy, _), options = self._scenario.method(method), self._choose(case, method)
         setup = case.setup_of(method)
         keys: list[str] = []
+        places: list[int] = []
+        longest = 0
         for seed in self._scenario.seeds:
             for index in range(len(dataset.prompts)):
                 sampling = self._scenario.sampling(temperature, seed * 1_000_003 + index)
@@ -313,8 +321,21 @@ class _Planner:
                     run = self._run(setup, strategy, options, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
+                    places.append(index)
+                    longest = max(longest, len(prompt))
+        made = make_strategy(strategy, dict(options))
         return Cell(
-            case, method, options, dataset.name, temperature, noise, tuple(keys), len(self._scenario.seeds)
+            case,
+            method,
+            options,
+            dataset.name,
+            temperature,
+            noise,
+            tuple(keys),
+            len(self._scenario.seeds),
+            tuple(places),
+            longest + self._scenario.max_new_tokens + made.max_draft_rows,
+            made.needs_drafter,
         )
 
     def tasks(self) -> Iterator[Task]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge_testbed.emulation.held_memory import held_gib
 from flowedge_testbed.plan import Case, Cell, Options
 from flowedge_testbed.record import DeviceUsage, RunRecord
 from flowedge_testbed.replay.run_bounds import RunBounds, bound_together
@@ -79,6 +81,9 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     varied = [run for run in runs if not run.loops]
     devices = [run.devices for run in runs]
     each = len(runs) // max(cell.seeds, 1)
+    by_seed = [runs[start : start + each] for start in range(0, len(runs), each)]
+    flushes = max(len(per_round) - len(runs), 0) if drafts else 0
+    firsts = [run.itl_s[0] for run in runs if run.itl_s]
     entry: dict[str, Any] = {
         **method_and_place(cell.method, cell.options, cell.case),
         "dataset": cell.dataset,
@@ -89,12 +94,17 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "tokens_per_s": _speed(runs),
         "looping_requests": len(runs) - len(varied),
         f"tokens_per_s{WITHOUT_LOOPING}": _speed(varied) if varied else None,
-        "tokens_per_s_by_seed": [_speed(runs[start : start + each]) for start in range(0, len(runs), each)],
+        "tokens_per_s_by_seed": [_speed(own) for own in by_seed],
+        "latency_ms_by_seed": [fmean(run.latency_s for run in own) * 1e3 for own in by_seed],
+        "by_prompt": _by_prompt(runs, cell.prompts),
         "acceptance_length": fmean(per_round) if per_round else _mean(per_segment),
         "acceptance_per_segment": _mean(per_segment),
         "rounds": len(per_round),
-        "flushes": max(len(per_round) - len(runs), 0) if drafts else 0,
+        "flushes": flushes,
+        "hit_rate": 1 - flushes / (tokens - len(runs)) if drafts and tokens > len(runs) else None,
+        "segments_by_tokens": _counted(per_segment),
         "ttft_ms": fmean(run.ttft_s for run in runs) * 1e3,
+        "first_gap_ms": fmean(firsts) * 1e3 if firsts else None,
         "latency_ms": fmean(run.latency_s for run in runs) * 1e3,
         "itl_p50_ms": _milliseconds(gaps, 0.5),
         "itl_p99_ms": _milliseconds(gaps, 0.99),
@@ -115,6 +125,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
             },
             "express": sum(run.express_bytes for run in runs),
         },
+        "memory_gib": _memory(cell, [used[0].device for used in zip(*devices, strict=True)]),
         "use": {used[0].device: _use(used) for used in zip(*devices, strict=True)},
         "energy_j_per_token": _energy(devices, tokens),
         "rows_in_flight": _over_time(runs, [run.rows_in_flight for run in runs]),
@@ -128,6 +139,34 @@ def _speed(runs: Sequence[RunRecord]) -> float | None:
     """Return the tokens after the first of each run over the time that they took; None if there are none."""
     decode_s = sum(run.decode_s for run in runs)
     return sum(run.new_tokens - 1 for run in runs) / decode_s if decode_s > 0 else None
+
+
+def _by_prompt(runs: Sequence[RunRecord], prompts: Sequence[int]) -> dict[str, list[float]]:
+    """Return the tokens after the first of each prompt's runs, and the seconds that they took.
+
+    prompts: the number of each run's prompt.
+    """
+    count = max(prompts) + 1
+    tokens, seconds = [0.0] * count, [0.0] * count
+    for run, prompt in zip(runs, prompts, strict=True):
+        tokens[prompt] += run.new_tokens - 1
+        seconds[prompt] += run.decode_s
+    return {"tokens": tokens, "seconds": seconds}
+
+
+def _counted(values: Sequence[int]) -> list[int]:
+    """Return how often each number from 0 on comes."""
+    counts = Counter(values)
+    return [counts[number] for number in range(max(values, default=-1) + 1)]
+
+
+def _memory(cell: Cell, devices: Sequence[str]) -> dict[str, float] | None:
+    """Return the GiB that each of the devices holds; None where nothing is emulated."""
+    setup = cell.case.setup_of(cell.method)
+    if not isinstance(setup, PipelineProfile):
+        return None
+    held = held_gib(setup, cell.capacity, drafts=cell.drafts)
+    return {device: held[device] for device in devices}
 
 
 def _milliseconds(gaps: Sequence[float], share: float) -> float | None:

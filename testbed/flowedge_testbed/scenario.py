@@ -21,8 +21,19 @@ from flowedge_testbed.emulation.published_places import published_place
 from flowedge_testbed.prompts import PromptChoice
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
-Table = Literal["table1", "table2", "table3", "parts", "bandwidth", "stages", "depth", "places"]
-Plot = Literal["bars", "bandwidth", "depth", "stages", "places", "gantt"]
+Table = Literal[
+    "table1", "table2", "table3", "parts", "sweep", "places", "columns", "accepted", "memory", "links"
+]  # fmt: skip
+Plot = Literal["bars", "sweep", "places", "accepted", "gantt"]
+ColumnName = Literal[
+    "tokens_per_s", "speedup_vs_naive_pp", "speedup_vs_autoregressive", "looping",
+    "tokens_per_s_without_looping", "speedup_vs_naive_pp_without_looping",
+    "speedup_vs_autoregressive_without_looping", "tokens_a_round", "tokens_a_segment", "hit_rate", "flushes",
+    "ttft_ms", "first_gap_ms", "per_token_ms", "itl_p50_ms", "itl_p99_ms", "latency_s", "rows_for_nothing",
+    "energy_j_per_token", "drawn_on", "memory_gib", "fullest_gib", "tokens_per_s_per_gib",
+    "link_kb_per_token", "crossing_ms", "rows_in_flight", "rows_alive_in_flight", "bound_sent_tokens_per_s",
+    "share_of_bound_sent", "bound_tokens_per_s", "share_of_bound",
+]  # fmt: skip
 OPTION = "option."  # begins the name of a sweep axis that is a strategy option
 SHIPPED = Path(__file__).parent / "scenarios"  # in its folder papers, one for each experiment of a paper
 
@@ -130,10 +141,22 @@ class Quick(YamlDocument):
 
 
 class ReportChoice(YamlDocument):
-    """The tables and plots of the report."""
+    """The tables and plots of the report.
+
+    Attributes:
+        columns: the figures in the table `columns`, and those that `sweep` has a table and a plot of;
+            testbed/docs/reports.md explains them.
+    """
 
     tables: list[Table] = Field(default_factory=list)
     plots: list[Plot] = Field(default_factory=list)
+    columns: list[ColumnName] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> ReportChoice:
+        if "columns" in self.tables and not self.columns:
+            raise ValueError("the table `columns` has no columns; name some under report.columns")
+        return self
 
 
 class Scenario(YamlDocument):
@@ -209,6 +232,15 @@ class Scenario(YamlDocument):
                 raise ValueError(
                     f"unknown sweep axis {axis!r}; known are mbps, latency_ms, stages and option.NAME"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _can_show_the_sweep(self) -> Scenario:
+        if "sweep" in (*self.report.tables, *self.report.plots) and len(self.sweep) > 2:
+            raise ValueError(
+                f"report: a sweep is shown along one axis or two, and this has {len(self.sweep)}; leave "
+                "`sweep` out of tables and plots, or sweep fewer axes"
+            )
         return self
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "temperatures": [0],
     "samples": 1,
     "max_new_tokens": 12,
-    "report": {"plots": ["depth"]},  # no picture without a sweep; to name none asks for bars and charts
+    "report": {"plots": ["sweep"]},  # no picture without a sweep; to name none asks for bars and charts
 }
 
 ScenarioFile = Callable[..., Path]

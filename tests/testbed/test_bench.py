@@ -287,7 +287,7 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
     assert "autoregressive, shared noise" not in report
     assert "*in the paper*" in report
     assert "*6.14*" in report  # naive_pp's mean over datasets in the paper's table 1
-    assert "| run 1 | run 2 | mean | SD |" in report
+    assert "| run 1 ξ | run 1 s | run 2 ξ | run 2 s | mean ξ | mean s | SD ξ | SD s |" in report
     assert "| mean ξ | mean SR | mean ×AR | mean ξ without looping |" in report
     assert "| J/token |" in report
     assert "| rows alive | bound (alive) | share (alive) |" in report
@@ -307,22 +307,25 @@ def test_the_report_has_tables_and_plots(scenario_file: ScenarioFile, bench: Ben
 
 
 def test_sweeps_are_drawn(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
-    report = {"tables": ["bandwidth", "stages"], "plots": ["bandwidth", "stages"]}
-    sweep = {"mbps": [125, 1000], "stages": [2, 16]}
     out = tmp_path / "out"
-    emulated = [{"model": "llama2-7b", "quant": "nf4"}]
-    bench(scenario_file(sweep=sweep, report=report, emulated=emulated, max_new_tokens=6), out)
-    assert len(results(out)["runs"]) == 4 * 3
-    for name in ("bandwidth.png", "stages.png"):
-        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    changes: dict[str, Any] = {"emulated": [{"model": "llama2-7b", "quant": "nf4"}], "max_new_tokens": 6}
+    report: dict[str, Any] = {"tables": ["sweep"], "plots": ["sweep"]}
+    bench(scenario_file(sweep={"stages": [2, 16]}, report=report, **changes), out)
+    assert len(results(out)["runs"]) == 2 * 3
+    assert (out / "sweep.png").read_bytes().startswith(b"\x89PNG")
     text = (out / "report.md").read_text()
-    assert "| Model | Method | 2 | 16 |" in text
-    assert text.count("Speedup over autoregressive decoding") == 2
-    depth = {"option.depth": [3, 4], "option.expand_depth": [3]}
-    report = {"tables": ["depth"], "plots": ["depth"]}
-    bench(scenario_file(sweep=depth, report=report, strategies=["flowspec"], max_new_tokens=6), out)
-    assert (out / "depth-flowspec.png").is_file()
-    assert "| d0 3 |" in (out / "report.md").read_text()
+    assert "| Model | Method | T | 2 | 16 |" in text
+    assert "vs autoregressive by verification stages" in text
+    report["columns"] = ["hit_rate"]
+    report["tables"] += ["columns", "accepted", "memory", "links"]
+    report["plots"] += ["accepted"]
+    depth = {"option.depth": [3, 4], "mbps": [125]}
+    bench(scenario_file(sweep=depth, report=report, strategies=["flowspec"], **changes), out)
+    assert {"sweep-hit_rate-flowspec.png", "accepted.png"} <= {file.name for file in out.glob("*.png")}
+    text = (out / "report.md").read_text()
+    assert "hit rate of flowspec, llama2-7b-nf4, temperature 0" in text
+    assert "| depth 3 |" in text
+    assert "| Model | Method | T | d0 | v1 | v2 | v3 | v4 | express | kB a token |" in text
 
 
 def test_answers_of_one_token_have_no_speed(

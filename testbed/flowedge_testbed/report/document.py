@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
-from flowedge_testbed.report import tables
+from flowedge_testbed.report import device_tables, tables
+from flowedge_testbed.report.columns import ACCEPTANCE, BOUNDS
 from flowedge_testbed.report.draw_places import drawn_line
-from flowedge_testbed.report.entries import Entry, at_point, unique, variants
+from flowedge_testbed.report.entries import Entry, at_point, unique
 from flowedge_testbed.report.lead_table import lead_tables
-from flowedge_testbed.report.paper import published_bandwidth
-from flowedge_testbed.report.pictures import Picture, of_depths, swept
+from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.summary import BenchSummary
+from flowedge_testbed.report.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.scenario import Scenario, Table
 
 _BOUNDS = (
     "The most tokens/s that the rows in flight allow: (1 + C(M)) / T_lat. M is first the rows as sent, then "
     "the rows that are not pruned yet. testbed/docs/reports.md explains how it is computed."
 )
+
+_ACCEPTED = (
+    "Percent of the returned segments with which so many tokens came out. Segments that came back empty are "
+    "not among them."
+)
+_MEMORY = (
+    "Weights, the KV cache of the longest request with its draft rows, and activations, as the check of a "
+    "pipeline's fit adds them up. Devices that are not emulated are left out."
+)
+_LINKS = "What each device sends for a token of the answers, the prompt's rows included; express: prunes."
 
 
 def write_report(
@@ -37,13 +49,13 @@ def write_report(
     parts = [f"# {scenario.title}", summary.markdown, *(picture.markdown for picture in pictures)]
     for name in scenario.report.tables or ["table1"]:
         parts += _table(name, scenario, entries)
-    parts += ["## Acceptance and latency", *_averaged(entries), tables.detail_table(entries)]
+    parts += ["## Acceptance and latency", *_averaged(entries), tables.columns_table(entries, ACCEPTANCE)]
     if any(entry["bound_tokens_per_s"] is not None for entry in entries):
-        parts += ["## Share of the bound", _BOUNDS, tables.bounds_table(entries)]
+        parts += ["## Share of the bound", _BOUNDS, tables.columns_table(entries, BOUNDS)]
     parts += [
         "## Devices",
         "Computing / sending / waiting, percent of the decode time.",
-        tables.use_table(entries),
+        device_tables.use_table(entries),
         "## Settings",
         _settings(scenario, results, plan),
     ]
@@ -104,33 +116,34 @@ def _origin_of_times(plan: Plan) -> list[str]:
     ]
 
 
+_BY_TEMPERATURE: dict[Table, tuple[str, Callable[[Sequence[Entry], float], str]]] = {
+    "table1": ("Tokens/s and speedup", tables.main_table),
+    "table2": ("Ablation", tables.ablation_table),
+    "table3": ("Repeated runs", tables.repeat_table),
+    "parts": ("Without each part", tables.parts_table),
+}
+
+
 def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[str]:
+    if name in _BY_TEMPERATURE:
+        title, make = _BY_TEMPERATURE[name]
+        if name != "parts":
+            title += f" (the paper's table {name[-1]})" if scenario.clock != "real" else ", measured"
+        each = [(f"Temperature {degrees:g}", make(entries, degrees)) for degrees in scenario.temperatures]
+        return [f"## {title}", *chain.from_iterable(each)]
+    chosen = scenario.report.columns
     match name:
-        case "table1" | "table2" | "table3":
-            title, make = {
-                "table1": ("Tokens/s and speedup", tables.main_table),
-                "table2": ("Ablation", tables.ablation_table),
-                "table3": ("Repeated runs", tables.repeat_table),
-            }[name]
-            like = f" (the paper's table {name[-1]})" if scenario.clock != "real" else ", measured"
-            parts = [f"## {title}{like}"]
-            for temperature in scenario.temperatures:
-                parts += [f"Temperature {temperature:g}", make(entries, temperature)]
-            return parts
-        case "parts":
-            parts = ["## Without each part"]
-            for temperature in scenario.temperatures:
-                parts += [f"Temperature {temperature:g}", tables.parts_table(entries, temperature)]
-            return parts
-        case "bandwidth":
-            found = tables.sweep_tables(swept(entries, "mbps"), "mbps", published_bandwidth(entries))
-            return ["## Tokens/s by bandwidth in Mbit/s", *found]
-        case "stages":
-            found = tables.sweep_tables(swept(entries, "stages"), "stages", {})
-            return ["## Tokens/s by number of stages", *found]
-        case "depth":
-            mine = of_depths(entries)
-            parts = ["## Tokens/s by depth of the trees"]
-            return [*parts, *(tables.depth_table(mine, variant) for variant in variants(mine))]
+        case "sweep":
+            title = "Along the sweep"
+            found = sweep_tables(entries, swept_columns(chosen, entries))
         case "places":
-            return ["## auto beside the best other method, by place", *lead_tables(entries)]
+            title, found = "auto beside the best other method, by place", lead_tables(entries)
+        case "columns":
+            title, found = "Figures", [tables.columns_table(entries, chosen)]
+        case "accepted":
+            title, found = "Tokens a segment", [_ACCEPTED, tables.accepted_table(entries)]
+        case "memory":
+            title, found = "Memory in GiB", [_MEMORY, device_tables.memory_table(entries)]
+        case _:
+            title, found = "kB sent a token", [_LINKS, device_tables.link_table(entries)]
+    return [f"## {title}", *found]

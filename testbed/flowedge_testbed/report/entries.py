@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -66,3 +66,11 @@ def mean_of(entries: Sequence[Entry], name: str) -> float | None:
     """Return the mean of a figure over entries; None if an entry lacks it."""
     values = [entry[name] for entry in entries]
     return fmean(values) if values and all(value is not None for value in values) else None
+
+
+def groups(entries: Sequence[Entry]) -> Iterator[tuple[str, float, Variant, list[Entry]]]:
+    """Yield the entries of each model, temperature and variant."""
+    keys = unique((e["profile"], e["temperature"], variant_of(e)) for e in entries)
+    for profile, temperature, variant in keys:
+        own = [e for e in variant.of(entries) if (e["profile"], e["temperature"]) == (profile, temperature)]
+        yield profile, temperature, variant, own

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowedge_testbed.report.entries import Entry, Variant, unique
 
+DEPTHS = ("option.depth", "option.expand_depth")
 REFERENCE = Path(__file__).parents[1] / "reference" / "paper_results.json"
 
 # The paper's FlowSpec is our flowspec_paper. Our flowspec is asynchronous and has no counterpart there.
@@ -49,13 +50,28 @@ def published(entries: Sequence[Entry], *keys: str) -> Any:
     return lookup(*keys) if comparable else None
 
 
-def published_bandwidth(entries: Sequence[Entry]) -> dict[str, list[float]]:
-    """Return the published bandwidth sweep by method, if its rates are those of the entries."""
-    rates = unique(entry["point"].get("mbps") for entry in entries)
-    sweep = lookup("bandwidth_sweep_tokens_per_s")
-    if sweep is None or sweep["mbps"] != rates:
+def published_sweep(entries: Sequence[Entry], axis: str) -> dict[str, list[float]]:
+    """Return tokens/s of a published sweep along an axis by method, if its values are the entries'."""
+    values = unique(entry["point"].get(axis) for entry in entries)
+    sweep = lookup("bandwidth_sweep_tokens_per_s") if axis == "mbps" else None
+    if sweep is None or sweep["mbps"] != values:
         return {}
     return {name: figures for name, figures in sweep.items() if name != "mbps"}
+
+
+def published_map(
+    entries: Sequence[Entry], axes: tuple[str, str], variant: Variant
+) -> dict[tuple[float, float], float]:
+    """Return published tokens/s of a method by its points on two axes; none for most axes and models."""
+    sweep = lookup("depth_sweep_tokens_per_s")
+    figures = sweep.get(model_key(entries[0]["profile"]).replace("-", "_"))
+    if axes != DEPTHS or counterpart(variant) != "flowspec" or figures is None:
+        return {}
+    return {
+        (down, right): figure
+        for down, row in zip(sweep["rows_d0"], figures, strict=True)
+        for right, figure in zip(sweep["cols_d_exp"], row, strict=True)
+    }
 
 
 def counterpart(variant: Variant) -> str:

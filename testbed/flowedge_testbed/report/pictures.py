@@ -10,11 +10,11 @@ from pathlib import Path
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
+from flowedge_testbed.report.columns import COLUMNS
 from flowedge_testbed.report.entries import Entry, Variant
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
-from flowedge_testbed.report.paper import published_bandwidth
-from flowedge_testbed.report.same_results import equal_variants
+from flowedge_testbed.report.sweep_tables import SPEED, axes_of, axis_title
 from flowedge_testbed.run_backends import LIVE, make_run_backend
 from flowedge_testbed.scenario import Plot, Scenario
 from flowedge_testbed.trace import Trace
@@ -38,9 +38,6 @@ def charted(scenario: Scenario, plan: Plan) -> Task:
         if run.strategy in methods and "gantt" in plots_of(scenario):
             runs.setdefault(run.strategy, run)
     return replace(task, runs=tuple(runs.values()))
-
-
-DEPTHS = ("option.depth", "option.expand_depth")
 
 
 @dataclass(frozen=True)
@@ -77,21 +74,11 @@ def draw_pictures(source: PictureSource) -> list[Picture]:
     return [picture for name in plots_of(source.scenario) for picture in _draw(name, source)]
 
 
-def swept(entries: Sequence[Entry], axis: str) -> list[Entry]:
-    """Return the entries of a sweep along an axis."""
-    return [entry for entry in entries if axis in entry["point"]]
-
-
-def of_depths(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of a sweep along both depths of draft trees."""
-    return [entry for entry in entries if all(axis in entry["point"] for axis in DEPTHS)]
-
-
 def _draw(name: Plot, source: PictureSource) -> Iterator[Picture]:
     # matplotlib takes a second to import.
     from flowedge_testbed.report.plots.bars import draw_bars  # noqa: PLC0415
+    from flowedge_testbed.report.plots.histograms import draw_accepted  # noqa: PLC0415
     from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
-    from flowedge_testbed.report.plots.sweeps import draw_depth, draw_lines  # noqa: PLC0415
 
     title, notes = source.scenario.title, source.origin.lines
     path = source.directory / f"{name}.png"
@@ -101,24 +88,38 @@ def _draw(name: Plot, source: PictureSource) -> Iterator[Picture]:
                 save(draw_bars(source.entries, Heading(title, notes)), path),
                 "tokens/s of each method, by model, temperature and dataset",
             )
-        case "bandwidth":
-            mine, heading = swept(source.entries, "mbps"), Heading(f"{title}: tokens/s by bandwidth", notes)
-            figure = draw_lines(mine, "mbps", "Mbit/s", heading, published_bandwidth(mine))
-            yield Picture(save(figure, path), "tokens/s by bandwidth")
-        case "stages":
-            heading = Heading(f"{title}: tokens/s by number of stages", notes)
-            figure = draw_lines(swept(source.entries, "stages"), "stages", "verification stages", heading)
-            yield Picture(save(figure, path), "tokens/s by number of stages")
-        case "depth":
-            for method in equal_variants(of_depths(source.entries)):
-                heading = Heading(f"{title}: tokens/s of {method.label}", notes)
-                figure = draw_depth(of_depths(source.entries), method.first, heading)
-                file = source.directory / f"depth-{method.first.file_name}.png"
-                yield Picture(save(figure, file), f"tokens/s of {method.label} by depth of the trees")
+        case "sweep":
+            yield from _draw_sweep(source)
+        case "accepted":
+            heading = Heading(f"{title}: tokens that come out with a returned segment", notes)
+            yield Picture(
+                save(draw_accepted(source.entries, heading), path), "tokens with a returned segment"
+            )
         case "places":
             yield from _draw_leads(source, path)
         case "gantt":
             yield from _draw_gantts(source)
+
+
+def _draw_sweep(source: PictureSource) -> Iterator[Picture]:
+    """Draw each figure of a sweep: lines along one axis, or a map of two for each method."""
+    from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
+    from flowedge_testbed.report.plots.sweeps import draw_lines, draw_map, sweep_maps  # noqa: PLC0415
+
+    axes = axes_of(source.entries)
+    by = " and ".join(map(axis_title, axes))
+    for name in source.scenario.report.columns or [SPEED]:
+        file, shown = "sweep" if name == SPEED else f"sweep-{name}", COLUMNS[name].title
+        title = f"{source.scenario.title}: {shown} by {by}"
+        if len(axes) == 1:
+            figure = draw_lines(source.entries, axes[0], name, Heading(title, source.origin.lines))
+            yield Picture(save(figure, source.directory / f"{file}.png"), f"{shown} by {by}")
+        elif len(axes) == 2:
+            for each in sweep_maps(source.entries):
+                heading = Heading(f"{title}: {each.title}", source.origin.lines)
+                figure = draw_map(each, (axes[0], axes[1]), name, heading)
+                path = source.directory / f"{file}-{each.file_name}.png"
+                yield Picture(save(figure, path), f"{shown} of {each.title} by {by}")
 
 
 def _draw_leads(source: PictureSource, path: Path) -> Iterator[Picture]:

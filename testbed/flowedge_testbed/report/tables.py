@@ -1,18 +1,22 @@
-"""The tables of a report: in the form of the FlowSpec paper's, along sweeps, and of what explains a speed."""
+"""The tables of a report: in the form of the FlowSpec paper's, and of what explains a speed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any
 
-from flowedge_testbed.report.draw_places import drawn_on
-from flowedge_testbed.report.entries import Entry, Variant, mean_of, place_of, unique, variant_of, variants
+from flowedge_testbed.report.columns import COLUMNS
+from flowedge_testbed.report.entries import Entry, groups, mean_of, place_of, unique, variant_of, variants
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
+from flowedge_testbed.report.spread import ratio_half_width
+from flowedge_testbed.scenario import ColumnName
 
 _FIGURES = ("ξ", "SR", "×AR")  # tokens/s, and speedup over naive_pp and over autoregressive decoding
-_SPEEDUPS = ("speedup_vs_naive_pp", "speedup_vs_autoregressive")
+_SPEED_AND_LATENCY: tuple[ColumnName, ...] = ("tokens_per_s", "latency_s")
+_SPEEDUPS: tuple[ColumnName, ...] = ("speedup_vs_naive_pp", "speedup_vs_autoregressive")
 
 
 def main_table(entries: Sequence[Entry], temperature: float) -> str:
@@ -25,9 +29,9 @@ def main_table(entries: Sequence[Entry], temperature: float) -> str:
         for variant in variants(mine):
             own = {entry["dataset"]: entry for entry in variant.of(mine)}
             every = list(own.values())
-            cells = [cell for name in datasets for cell in _figures([own[name]] if name in own else [])]
+            cells = [cell for name in datasets for cell in _figures([own[name]] if name in own else [], mine)]
             varied = number(mean_of(_with_varied(every), "tokens_per_s_without_looping"))
-            rows.append([place, variant.label, *cells, *_figures(every), varied])
+            rows.append([place, variant.label, *cells, *_figures(every, mine), varied])
             paper = published(
                 mine,
                 "table1_main",
@@ -47,9 +51,9 @@ def _by_place(entries: Sequence[Entry], temperature: float) -> Iterator[tuple[st
         yield place, [entry for entry in mine if place_of(entry) == place]
 
 
-def _figures(entries: Sequence[Entry]) -> list[str]:
-    """Return the cells of a dataset's entry, or of the mean of several."""
-    return [number(mean_of(entries, "tokens_per_s")), *(times(mean_of(entries, name)) for name in _SPEEDUPS)]
+def _figures(entries: Sequence[Entry], among: Sequence[Entry]) -> list[str]:
+    """Return the cells of a dataset's entry, or of the mean of several, with the baselines in `among`."""
+    return [COLUMNS[name].cell(entries, among) for name in ("tokens_per_s", *_SPEEDUPS)]
 
 
 def _with_varied(entries: Sequence[Entry]) -> list[Entry]:
@@ -71,22 +75,15 @@ def ablation_table(entries: Sequence[Entry], temperature: float) -> str:
     units = [f"{name} {unit}" for name in [*datasets, "mean"] for unit in ("ξ", "latency s")]
     header = ["Model", "Method", *units, *_FIGURES[1:]]
     rows: list[list[str]] = []
-    for place, variant, own in (
-        (place, variant, variant.of(mine))
+    for place, there, variant, own in (
+        (place, mine, variant, variant.of(mine))
         for place, mine in _by_place(entries, temperature)
         for variant in variants(mine)
     ):
         cells: list[str] = []
-        for name in datasets:
-            entry = next((e for e in own if e["dataset"] == name), None)
-            cells += (
-                ["", ""]
-                if entry is None
-                else [number(entry["tokens_per_s"]), number(entry["latency_ms"] / 1e3)]
-            )
-        latency = mean_of(own, "latency_ms")
-        cells += [number(mean_of(own, "tokens_per_s")), number(None if latency is None else latency / 1e3)]
-        rows.append([place, variant.label, *cells, *_figures(own)[1:]])
+        for part in [*([e for e in own if e["dataset"] == name] for name in datasets), own]:
+            cells += [COLUMNS[name].cell(part, there) for name in _SPEED_AND_LATENCY]
+        rows.append([place, variant.label, *cells, *_figures(own, there)[1:]])
         paper = published(
             own, "table2_ablation_llama2_7b", temperature_key(temperature), counterpart(variant)
         )
@@ -104,37 +101,48 @@ def _published_ablation(published: Any, columns: Sequence[str]) -> list[str]:
 
 
 def repeat_table(entries: Sequence[Entry], temperature: float) -> str:
-    """Return tokens/s of each seed, their mean and standard deviation (the paper's table 3)."""
+    """Return tokens/s and latency of each seed, their means and standard deviations (the paper's table 3)."""
     mine = [entry for entry in entries if entry["temperature"] == temperature]
     count = max((len(entry["tokens_per_s_by_seed"]) for entry in mine), default=0)
-    compared = ["paper"] if all(entry["emulated"] for entry in mine) else []
-    runs = [f"run {i + 1}" for i in range(count)]
-    header = ["Model", "Method", "dataset", *runs, "mean", "SD", *compared, *_FIGURES[1:]]
+    each = [*(f"run {i + 1}" for i in range(count)), "mean", "SD"]
+    units = [f"{name} {unit}" for name in each for unit in ("ξ", "s")]
     rows: list[list[str]] = []
     for entry in mine:
-        values = entry["tokens_per_s_by_seed"]
-        paper = published(
-            mine,
-            "table3_mt_bench_three_runs_mean",
-            temperature_key(temperature),
-            model_key(entry["profile"]),
-            counterpart(variant_of(entry)),
-        )
-        shown = paper if entry["dataset"] == "mt_bench" else None
-        known = [value for value in values if value is not None]
+        figures = _repeated(entry, count)
         rows.append(
             [
                 place_of(entry),
                 variant_of(entry).label,
                 entry["dataset"],
-                *(number(value, 3) for value in values),
-                number(fmean(known) if known else None, 3),
-                number(stdev(known) if len(known) > 1 else None, 3),
-                *("" if shown is None else f"*{number(shown, 3)}*" for _ in compared),
+                *(number(value, 3) for value in figures),
                 *(times(entry[name]) for name in _SPEEDUPS),
             ]
         )
-    return table(header, rows, left=3)
+        paper = published(
+            mine,
+            "table3_mt_bench_three_runs",
+            temperature_key(temperature),
+            model_key(entry["profile"]),
+            counterpart(variant_of(entry)),
+        )
+        if paper is not None and entry["dataset"] == "mt_bench" and count == len(paper["tokens_per_s"]):
+            theirs = _with_spread(paper["tokens_per_s"], paper["latency_s"])
+            rows.append(["", "*in the paper*", "", *(f"*{number(value, 3)}*" for value in theirs), "", ""])
+    return table(["Model", "Method", "dataset", *units, *_FIGURES[1:]], rows, left=3)
+
+
+def _repeated(entry: Entry, count: int) -> list[float | None]:
+    """Return tokens/s and seconds of latency of each seed, then their means, then their deviations."""
+    speeds = [*entry["tokens_per_s_by_seed"], *[None] * count][:count]
+    latencies = [value / 1e3 for value in entry["latency_ms_by_seed"]]
+    return _with_spread(speeds, [*latencies, *[None] * count][:count])
+
+
+def _with_spread(speeds: Sequence[float | None], latencies: Sequence[float | None]) -> list[float | None]:
+    found: list[float | None] = [value for pair in zip(speeds, latencies, strict=True) for value in pair]
+    known = [[value for value in values if value is not None] for values in (speeds, latencies)]
+    found += [fmean(values) if values else None for values in known]
+    return found + [stdev(values) if len(values) > 1 else None for values in known]
 
 
 def parts_table(entries: Sequence[Entry], temperature: float) -> str:
@@ -142,153 +150,47 @@ def parts_table(entries: Sequence[Entry], temperature: float) -> str:
     datasets = unique(entry["dataset"] for entry in entries)
     rows: list[list[str]] = []
     for place, there in _by_place(entries, temperature):
-        whole: float | None = None
-        for variant in variants(there):
+        every = variants(there)
+        first = every[0].of(there)
+        for variant in every:
             own = variant.of(there)
-            cells = [mean_of([e for e in own if e["dataset"] == name], "tokens_per_s") for name in datasets]
-            mean = mean_of(own, "tokens_per_s")
-            whole = mean if whole is None else whole
-            beside = f"{100 * (mean / whole - 1):+.1f} %" if mean and whole else ""
-            rows.append([place, variant.label, *map(number, cells), number(mean), beside])
+            parts = [*([e for e in own if e["dataset"] == name] for name in datasets), own]
+            cells = [COLUMNS["tokens_per_s"].cell(part, there) for part in parts]
+            rows.append([place, variant.label, *cells, _beside(own, first)])
     return table(["Model", "Method", *datasets, "mean", "beside the first"], rows, left=2)
 
 
-def sweep_tables(entries: Sequence[Entry], axis: str, published: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the tables of an axis: tokens/s, and the speedup over autoregressive decoding if that was run.
-
-    Args:
-        published: the paper's tokens/s by method, in the order of the axis.
-    """
-    tables = [sweep_table(entries, axis, "tokens_per_s", published)]
-    if any(entry["speedup_vs_autoregressive"] is not None for entry in entries):
-        speedups = sweep_table(entries, axis, "speedup_vs_autoregressive", {})
-        tables += ["Speedup over autoregressive decoding", speedups]
-    return tables
+def _beside(own: Sequence[Entry], first: Sequence[Entry]) -> str:
+    """Return how much faster a method is than the first, in percent."""
+    mean, whole = mean_of(own, "tokens_per_s"), mean_of(first, "tokens_per_s")
+    if not mean or not whole:
+        return ""
+    width = None if own == first else ratio_half_width(own, first)
+    return f"{100 * (mean / whole - 1):+.1f}" + ("" if width is None else f" ±{100 * width:.1f}") + " %"
 
 
-def sweep_table(
-    entries: Sequence[Entry], axis: str, figure: str, published: Mapping[str, Sequence[float]]
-) -> str:
-    """Return a figure of each method at each value of an axis, as a mean over datasets."""
-    values = unique(entry["point"][axis] for entry in entries)
-    shown = times if figure.startswith("speedup") else number
-    rows: list[list[str]] = []
-    for profile in unique(entry["profile"] for entry in entries):
-        for variant in variants(entries):
-            own = [e for e in variant.of(entries) if e["profile"] == profile]
-            cells = [shown(mean_of([e for e in own if e["point"][axis] == v], figure)) for v in values]
-            rows.append([profile, variant.label, *cells])
-            theirs = published.get(counterpart(variant))
-            if theirs is not None and len(theirs) == len(values):
-                rows.append(["", "*published*", *(f"*{shown(value)}*" for value in theirs)])
-    return table(["Model", "Method", *(f"{value:g}" for value in values)], rows, left=2)
-
-
-def depth_table(entries: Sequence[Entry], variant: Variant) -> str:
-    """Return tokens/s of a method by the depth of the first tree (rows) and of merged trees (columns)."""
-    mine = variant.of(entries)
-    first = unique(entry["point"]["option.depth"] for entry in mine)
-    merged = unique(entry["point"]["option.expand_depth"] for entry in mine)
-    rows = []
-    for depth in first:
-        cells = [
-            number(mean_of([e for e in mine if _depths(e) == (depth, expand_depth)], "tokens_per_s"))
-            for expand_depth in merged
-        ]
-        rows.append([f"d0 {depth:g}", *cells])
-    return table([variant.label, *(f"d_exp {value:g}" for value in merged)], rows)
-
-
-def _depths(entry: Entry) -> tuple[float, float]:
-    return entry["point"]["option.depth"], entry["point"]["option.expand_depth"]
-
-
-def detail_table(entries: Sequence[Entry]) -> str:
-    """Return acceptance, latency and energy of each method, as means over datasets and points."""
-    header = [
-        "Model", "Method", "T", "tokens/s", "vs naive_pp", "vs autoregressive", "looping",
-        "tokens/s (not looping)", "vs naive_pp (not looping)", "vs autoregressive (not looping)",
-        "tokens a round", "a segment", "flushes", "TTFT ms", "ITL p50 ms", "ITL p99 ms", "rows for nothing",
-        "J/token", "drawn on",
-    ]  # fmt: skip
-    rows: list[list[str]] = []
-    for profile, temperature, variant, own in _groups(entries):
-        computed = sum(e["rows_computed"] for e in own)
-        nothing = sum(e["rows_for_nothing"] for e in own) / computed if computed else 0.0
-        varied = [e for e in own if e["looping_requests"] < e["requests"]]
-        rows.append(
-            [
-                profile,
-                variant.label,
-                f"{temperature:g}",
-                number(mean_of(own, "tokens_per_s")),
-                times(mean_of(own, "speedup_vs_naive_pp")),
-                times(mean_of(own, "speedup_vs_autoregressive")),
-                f"{sum(e['looping_requests'] for e in own)} of {sum(e['requests'] for e in own)}",
-                number(mean_of(varied, "tokens_per_s_without_looping")),
-                times(mean_of(varied, "speedup_vs_naive_pp_without_looping")),
-                times(mean_of(varied, "speedup_vs_autoregressive_without_looping")),
-                number(mean_of(own, "acceptance_length")),
-                number(mean_of(own, "acceptance_per_segment")),
-                str(sum(e["flushes"] for e in own)),
-                number(mean_of(own, "ttft_ms"), 0),
-                number(mean_of(own, "itl_p50_ms"), 0),
-                number(mean_of(own, "itl_p99_ms"), 0),
-                f"{100 * nothing:.0f} %",
-                number(mean_of(own, "energy_j_per_token"), 1),
-                drawn_on(own),
-            ]
-        )
-    return table(header, rows, left=2)
-
-
-def bounds_table(entries: Sequence[Entry]) -> str:
-    """Return the bounds of each method and the shares that it reached, as means over datasets and points."""
-    header = [
-        "Model", "Method", "T", "tokens/s", "crossing ms", "rows in flight", "bound", "share",
-        "rows alive", "bound (alive)", "share (alive)",
-    ]  # fmt: skip
+def columns_table(entries: Sequence[Entry], names: Sequence[ColumnName]) -> str:
+    """Return the named figures of each method, as means over datasets and points."""
+    columns = [COLUMNS[name] for name in names]
     rows = [
-        [
-            profile,
-            variant.label,
-            f"{temperature:g}",
-            number(mean_of(own, "tokens_per_s")),
-            number(mean_of(own, "crossing_ms"), 0),
-            number(mean_of(own, "rows_in_flight"), 1),
-            number(mean_of(own, "bound_sent_tokens_per_s")),
-            _percent(mean_of(own, "share_of_bound_sent")),
-            number(mean_of(own, "rows_alive_in_flight"), 1),
-            number(mean_of(own, "bound_tokens_per_s")),
-            _percent(mean_of(own, "share_of_bound")),
-        ]
-        for profile, temperature, variant, own in _groups(entries)
+        [profile, variant.label, f"{temperature:g}", *(column.cell(own, entries) for column in columns)]
+        for profile, temperature, variant, own in groups(entries)
     ]
-    return table(header, rows, left=2)
+    return table(["Model", "Method", "T", *(column.title for column in columns)], rows, left=2)
 
 
-def use_table(entries: Sequence[Entry]) -> str:
-    """Return how devices spent the decode time: computing / sending / waiting, in percent."""
-    devices = unique(device for entry in entries for device in entry["use"])
-    rows: list[list[str]] = []
-    for profile, variant in unique((e["profile"], variant_of(e)) for e in entries):
-        own = [e for e in variant.of(entries) if e["profile"] == profile]
-        cells: list[str] = []
-        for device in devices:
-            used = [e["use"][device] for e in own if device in e["use"]]
-            shares = [fmean(u[kind] for u in used) for kind in ("busy", "transferring", "waiting") if used]
-            cells.append(" / ".join(f"{100 * share:.0f}" for share in shares))
-        rows.append([profile, variant.label, *cells])
-    return table(["Model", "Method", *devices], rows, left=2)
+def accepted_table(entries: Sequence[Entry]) -> str:
+    """Return the share of the returned segments by the tokens that came out with each, in percent."""
+    most = max((len(entry["segments_by_tokens"]) for entry in entries), default=0)
+    rows = []
+    for profile, temperature, variant, own in groups(entries):
+        shares = accepted_shares(own)
+        cells = [f"{100 * share:.1f}" for share in shares] + [""] * (most - len(shares))
+        rows.append([profile, variant.label, f"{temperature:g}", *cells])
+    return table(["Model", "Method", "T", *map(str, range(most))], rows, left=2)
 
 
-def _groups(entries: Sequence[Entry]) -> Iterator[tuple[str, float, Variant, list[Entry]]]:
-    """Yield the entries of each model, temperature and variant."""
-    keys = unique((e["profile"], e["temperature"], variant_of(e)) for e in entries)
-    for profile, temperature, variant in keys:
-        own = [e for e in variant.of(entries) if (e["profile"], e["temperature"]) == (profile, temperature)]
-        yield profile, temperature, variant, own
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.0f} %"
+def accepted_shares(entries: Sequence[Entry]) -> list[float]:
+    """Return the share of the returned segments with which 0, 1, 2, ... tokens came out."""
+    counts = [sum(places) for places in zip_longest(*(e["segments_by_tokens"] for e in entries), fillvalue=0)]
+    return [count / sum(counts) for count in counts]

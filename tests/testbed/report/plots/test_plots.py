@@ -13,11 +13,11 @@ from matplotlib.patches import Rectangle
 from flowedge.core.request import Noise
 from flowedge.strategies.registry import STRATEGIES
 from flowedge_testbed.record import DeviceUsage, RunRecord
-from flowedge_testbed.report.entries import Entry, Variant
+from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.plots.bars import draw_bars
 from flowedge_testbed.report.plots.gantt import LOOKS, draw_gantt
 from flowedge_testbed.report.plots.style import Heading, line_style, spread, text_width, three_digits, wrapped
-from flowedge_testbed.report.plots.sweeps import draw_depth, draw_lines
+from flowedge_testbed.report.plots.sweeps import draw_lines, draw_map, sweep_maps
 from flowedge_testbed.trace import Interval, PruneMark, Trace
 from tests.testbed.report.plots.figure_texts import cut_texts, overlapping, texts
 
@@ -47,6 +47,7 @@ def entry(
         "noise": noise,
         "dataset": dataset,
         "temperature": temperature,
+        "emulated": True,
         "tokens_per_s": speed,
         "point": {name.replace("option_", "option."): value for name, value in point.items()},
     }
@@ -108,8 +109,7 @@ def test_long_labels_fit_on_bars_and_lines(profiles: int) -> None:
         for row, method in enumerate(methods)
         for mbps in (125, 250, 500, 1000)
     ]
-    published = {"naive_pp": [1.0, 2.0, 3.0, 4.0]}
-    for figure in (draw_bars(entries, HEADING), draw_lines(entries, "mbps", "Mbit/s", HEADING, published)):
+    for figure in (draw_bars(entries, HEADING), draw_lines(entries, "mbps", "tokens_per_s", HEADING)):
         assert cut_texts(figure) == []
         assert all(note in on_itself(figure) for note in NOTES)
         for panel in figure.axes:
@@ -124,7 +124,7 @@ def test_lines_end_in_their_names_and_values() -> None:
         for method, pair in speeds.items()
         for mbps, speed in zip((125, 1000), pair, strict=True)
     ]
-    figure = draw_lines(entries, "mbps", "Mbit/s", HEADING)
+    figure = draw_lines(entries, "mbps", "tokens_per_s", HEADING)
     (panel,) = figure.axes
     assert {"auto 9.00", "flowspec 8.95", "pipedec = specpipe 3.50"} <= set(texts(figure))
     assert "llama2-7b-fp16 = vicuna-7b-fp16" in texts(figure)
@@ -132,13 +132,17 @@ def test_lines_end_in_their_names_and_values() -> None:
     assert len(set(styles)) == 3, "lines are told apart without their colours"
 
 
-def test_a_map_of_depths_says_what_it_rests_on() -> None:
+def test_a_map_of_two_axes_says_what_it_rests_on() -> None:
     entries = [
-        entry("m", "flowspec", depth + expand / 10, option_depth=depth, option_expand_depth=expand)
+        entry("m", method, depth + expand / 10, option_depth=depth, option_expand_depth=expand)
+        for method in ("flowspec", "flowspec_paper")
         for depth in (3, 4)
         for expand in (3, 4)
     ]
-    figure = draw_depth(entries, Variant("flowspec", "plain"), HEADING)
+    (shown,) = sweep_maps(entries)
+    assert (shown.title, shown.file_name) == ("flowspec = flowspec_paper", "flowspec")
+    figure = draw_map(shown, ("option.depth", "option.expand_depth"), "tokens_per_s", HEADING)
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("expand_depth", "depth")
     assert all(note in on_itself(figure) for note in NOTES)
     assert {"3.30", "3.40", "4.30", "4.40"} <= set(texts(figure))
     assert cut_texts(figure) == []

@@ -1,0 +1,24 @@
+"""The memory that an emulated pipeline takes on each of its devices."""
+
+from __future__ import annotations
+
+from flowedge.planning.memory_fit import draft_node_parts, middle_parts, stage_parts
+from flowedge.planning.profile.pipeline import PipelineProfile
+
+GIB = 2**30
+
+
+def held_gib(pipeline: PipelineProfile, capacity: int, *, drafts: bool) -> dict[str, float]:
+    """Return the GiB that each device holds with one session, by its name (d0, v1, ..., m1, ...).
+
+    Args:
+        capacity: rows of the session's KV cache.
+        drafts: whether there is a drafter on the draft node.
+    """
+    middles = enumerate(pipeline.middles, start=1)
+    parts = {
+        "d0": draft_node_parts(pipeline, capacity, drafts=drafts),
+        **{f"v{stage + 1}": stage_parts(pipeline, stage, capacity) for stage in range(pipeline.num_stages)},
+        **{f"m{each}": middle_parts(size, pipeline.model.stored_bytes, capacity) for each, size in middles},
+    }
+    return {place: sum(held.values()) / GIB for place, held in parts.items()}
