@@ -33,7 +33,7 @@ from flowedge_testbed.report.load.load_document import write_load_report
 from flowedge_testbed.report.load.load_pictures import charted_load, draw_load_pictures
 from flowedge_testbed.report.load.load_summary import summarise_load
 from flowedge_testbed.report.origin import origin_of
-from flowedge_testbed.report.pictures import PictureSource, charted, draw_pictures
+from flowedge_testbed.report.pictures import ChartedRuns, PictureSource, draw_pictures
 from flowedge_testbed.report.summary import BenchSummary, summarise
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
@@ -280,8 +280,7 @@ class Benchmark:
         if isinstance(self.plan, LoadPlan):
             traced = frozenset(cell.load.key for cell in charted_load(scenario, self.plan))
         else:
-            stored = charted(scenario, self.plan).runs if scenario.clock in LIVE else ()
-            traced = frozenset(run.key for run in stored)
+            traced = frozenset(ChartedRuns.of(scenario, self.plan).methods if scenario.clock in LIVE else ())
         names = scenario.pair
         return WorkerSettings(
             names.model, names.drafter, scenario.clock, self.options.stored, traced, tuple(names.middles)

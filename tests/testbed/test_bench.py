@@ -235,7 +235,9 @@ def test_a_method_is_run_less_each_of_its_parts(
     report = (tmp_path / "out" / "report.md").read_text()
     beside = 100 * (small["tokens_per_s"] / whole["tokens_per_s"] - 1)
     assert f"| {beside:+.1f} % |" in report
-    assert "gantt-auto.png" in report
+    assert {"gantt-auto.png", "gantt-small-segments.png"} == {
+        f.name for f in (tmp_path / "out").glob("*.png")
+    }
 
 
 def test_an_interrupted_bench_goes_on(

@@ -13,6 +13,11 @@ from flowedge_testbed.scenario import OPTION
 Entry: TypeAlias = dict[str, Any]
 
 
+def safe_name(name: str) -> str:
+    """Return a name that a file can have."""
+    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in name)
+
+
 @dataclass(frozen=True)
 class Variant:
     """A method with a kind of drafting."""
@@ -31,7 +36,7 @@ class Variant:
 
     @property
     def file_name(self) -> str:
-        return self.method if self.plain else f"{self.method}-{self.noise}"
+        return safe_name(self.method if self.plain else f"{self.method}-{self.noise}")
 
     def of(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries of this variant."""

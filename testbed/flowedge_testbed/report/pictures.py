@@ -11,7 +11,7 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report.columns import COLUMNS
-from flowedge_testbed.report.entries import Entry, Variant
+from flowedge_testbed.report.entries import Entry, Variant, safe_name
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
 from flowedge_testbed.report.sweep_tables import SPEED, axes_of, axis_title
@@ -21,7 +21,6 @@ from flowedge_testbed.trace import Trace
 from flowedge_testbed.workers import read_record, read_trace
 
 DEFAULT_PLOTS: tuple[Plot, ...] = ("bars", "gantt")
-GANTT_METHODS = ("naive_pp", "flowspec_paper", "flowspec", "auto")
 
 
 def plots_of(scenario: Scenario) -> tuple[Plot, ...]:
@@ -29,15 +28,31 @@ def plots_of(scenario: Scenario) -> tuple[Plot, ...]:
     return tuple(scenario.report.plots) or DEFAULT_PLOTS
 
 
-def charted(scenario: Scenario, plan: Plan) -> Task:
-    """Return the first task with its first run by each method that has a chart, maybe none."""
-    methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
-    task = plan.tasks[0]
-    runs: dict[str, Run] = {}
-    for run in task.runs:
-        if run.strategy in methods and "gantt" in plots_of(scenario):
-            runs.setdefault(run.strategy, run)
-    return replace(task, runs=tuple(runs.values()))
+@dataclass(frozen=True)
+class ChartedRuns:
+    """The runs that have a Gantt chart: of the first prompt on the first pipeline, one by each method.
+
+    Attributes:
+        task: with these runs alone; methods: by the key of a run.
+    """
+
+    task: Task
+    methods: dict[str, Variant]
+
+    @classmethod
+    def of(cls, scenario: Scenario, plan: Plan) -> ChartedRuns:
+        """Return the charted runs, maybe none. Methods that have the same run have one chart."""
+        task, first = plan.tasks[0], plan.cells[0]
+        found: dict[str, Variant] = {}
+        for cell in plan.cells if "gantt" in plots_of(scenario) else ():
+            same = (cell.case, cell.dataset, cell.temperature) == (
+                first.case,
+                first.dataset,
+                first.temperature,
+            )
+            if same and cell.method not in [variant.method for variant in found.values()]:
+                found.setdefault(cell.keys[0], Variant(cell.method, cell.noise))
+        return cls(replace(task, runs=tuple(run for run in task.runs if run.key in found)), found)
 
 
 @dataclass(frozen=True)
@@ -139,14 +154,15 @@ def _draw_gantts(source: PictureSource) -> Iterator[Picture]:
     from flowedge_testbed.report.plots.gantt import draw_gantt  # noqa: PLC0415
     from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
 
-    scenario, task = source.scenario, charted(source.scenario, source.plan)
-    for run, record, trace in _traced(source, task):
-        label = Variant(run.strategy, run.noise).label
+    scenario, charted = source.scenario, ChartedRuns.of(source.scenario, source.plan)
+    for run, record, trace in _traced(source, charted.task):
+        variant = charted.methods[run.key]
+        label = variant.label
         origin = origin_of_request(
             scenario,
             _setups_like(source.plan, run),
             source.plan.cells[0].dataset,
-            task.sampling.temperature,
+            charted.task.sampling.temperature,
             source.models,
         )
         title, caption = f"{label}: what each device did", f"what each device did: {label}"
@@ -154,7 +170,7 @@ def _draw_gantts(source: PictureSource) -> Iterator[Picture]:
         if scenario.clock in LIVE:
             matched = f"clocks of the devices matched to within {1e3 * trace.uncertainty_s:.2f} ms"
             notes, caption = (*notes, f"measured; {matched}"), f"{caption}; measured, {matched}"
-        path = source.directory / f"gantt-{run.strategy}.png"
+        path = source.directory / f"gantt-{safe_name(variant.method)}.png"
         yield Picture(save(draw_gantt(record, trace, Heading(title, notes)), path), caption)
 
 

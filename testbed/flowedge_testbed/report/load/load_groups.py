@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowedge_testbed.load.arrivals import LoadPoint
-from flowedge_testbed.report.entries import Entry, Variant, place_of, unique, variant_of
+from flowedge_testbed.report.entries import Entry, Variant, place_of, safe_name, unique, variant_of
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class LoadPlace:
     @property
     def file_name(self) -> str:
         """The name for a picture, without its suffix."""
-        name = f"load-{self.place}-{self.temperature:g}{'-arrivals' if self.kind != 'clients' else ''}"
-        return "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in name)
+        return safe_name(
+            f"load-{self.place}-{self.temperature:g}{'-arrivals' if self.kind != 'clients' else ''}"
+        )
 
     @property
     def values(self) -> list[float]:

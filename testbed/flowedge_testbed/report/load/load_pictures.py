@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flowedge_testbed.load.load_plan import LoadCell, LoadPlan
-from flowedge_testbed.report.entries import Entry, Variant
+from flowedge_testbed.report.entries import Entry, Variant, safe_name
 from flowedge_testbed.report.load.load_groups import LoadPlace, load_places
 from flowedge_testbed.report.origin import Origin
-from flowedge_testbed.report.pictures import GANTT_METHODS, Picture, plots_of
+from flowedge_testbed.report.pictures import Picture, plots_of
 from flowedge_testbed.report.plots.style import (
     NOTE_SIZE,
     Heading,
@@ -75,14 +75,13 @@ MOST_CHARTED = 8  # clients whose sessions a chart can tell apart well
 
 
 def charted_load(scenario: Scenario, plan: LoadPlan) -> list[LoadCell]:
-    """Return the load points that have a chart: of some methods, on the first pipeline, 8 clients at most."""
+    """Return the load points that have a chart: of each method on the first pipeline, 8 clients at most."""
     if "gantt" not in plots_of(scenario):
         return []
-    methods = [name for name in GANTT_METHODS if name in scenario.strategies] or scenario.strategies[-1:]
     found: dict[str, LoadCell] = {}
     for cell in plan.cells:
         same = (cell.case, cell.temperature) == (plan.cells[0].case, plan.cells[0].temperature)
-        if not same or cell.method not in methods:
+        if not same:
             continue
         before = found.get(cell.method)
         if before is None or (cell.noise == before.noise and _is_better(cell, before)):
@@ -145,5 +144,5 @@ def _charts(
         if scenario.clock in LIVE:
             matched = f"clocks of the devices matched to within {1e3 * trace.uncertainty_s:.2f} ms"
             notes, caption = (*notes, f"measured; {matched}"), f"{caption}; measured, {matched}"
-        path = directory / f"gantt-{cell.method.replace(' ', '-')}.png"
+        path = directory / f"gantt-{safe_name(cell.method)}.png"
         yield Picture(save(draw_load_gantt(record, trace, Heading(title, notes)), path), caption)

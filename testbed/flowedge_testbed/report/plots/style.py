@@ -140,11 +140,6 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def safe_name(name: str) -> str:
-    """Return a name with which a file can be called."""
-    return "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in name)
-
-
 def spread(places: Sequence[float], sizes: Sequence[float], top: float) -> list[float]:
     """Return the centres of things on a line from 0 to `top`, moved so that none covers another.
 

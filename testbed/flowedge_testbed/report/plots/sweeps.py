@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from flowedge_testbed.report.columns import COLUMNS
-from flowedge_testbed.report.entries import Entry, unique
+from flowedge_testbed.report.entries import Entry, safe_name, unique
 from flowedge_testbed.report.paper import counterpart, published_sweep
 from flowedge_testbed.report.plots.style import (
     MARGIN,
@@ -21,7 +21,6 @@ from flowedge_testbed.report.plots.style import (
     empty_figure,
     line_style,
     new_figure,
-    safe_name,
     spread,
     text_width,
     three_digits,
