@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from flowedge_testbed.report.entries import Entry, unique
 from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, leads
-from flowedge_testbed.report.markdown import number, table
+from flowedge_testbed.report.markdown import give_or_take, number, table
+from flowedge_testbed.report.spread import DIFFERENCE
 
 _HEADER = ("Place", "best other", "tokens/s", "auto", "auto / best other", "plain", "auto / plain")
 
@@ -35,9 +36,23 @@ def lead_lines(found: Sequence[Lead]) -> Iterator[str]:
     yield f"auto / best other: geometric mean {whole.mean:.3f} of {len(found)}"
     yield f"least auto / best other: {least.ratio:.3f}, {_at(least)}, beside {least.rival}"
     yield f"below {HELD:g} of the best other: {_counted(whole.behind, found)}"
+    yield from _chance(found)
     if plain is not None:
         yield f"least auto / plain decoding: {plain.plain_ratio:.3f}, {_at(plain)}"
         yield f"below {HELD:g} of plain decoding: {_counted(whole.behind_plain, found)}"
+
+
+def _chance(found: Sequence[Lead]) -> Iterator[str]:
+    """Yield which leads may be chance, and how many prompts would tell a small one from it."""
+    known = sorted(lead.prompts_needed for lead in found if lead.prompts_needed is not None)
+    if not known:
+        yield "intervals over the prompts: none, for a dataset has one prompt"
+        return
+    yield f"may be chance (the interval holds 1): {_counted([e for e in found if e.by_chance], found)}"
+    yield (
+        f"prompts of a dataset that tell {100 * DIFFERENCE:g} % from chance: {known[len(known) // 2]} at the "
+        f"median place, {known[-1]} at the most varied; there were {min(lead.prompts for lead in found)}"
+    )
 
 
 def _list(lines: Iterator[str]) -> str:
@@ -65,7 +80,7 @@ def _table(found: Sequence[Lead]) -> str:
             lead.rival,
             _speed(lead.rival_speed),
             _speed(lead.speed),
-            _share(lead.ratio),
+            give_or_take(_share(lead.ratio), lead.half_width),
             _speed(lead.plain_speed),
             _share(lead.plain_ratio),
         ]

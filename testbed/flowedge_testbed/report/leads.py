@@ -11,6 +11,7 @@ from flowedge.core.request import Noise
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge_testbed.report.entries import Entry, mean_of, place_of, unique
+from flowedge_testbed.report.spread import prompts_needed, ratio_half_width
 from flowedge_testbed.results import rounded
 
 HELD = 0.99  # a smaller share of another method's tokens/s counts as behind it
@@ -24,6 +25,8 @@ class Lead:
         place: the name of the pipeline, with the point of the sweep if there is one.
         rival: the best other method, plain decoding included; rival_speed: its tokens/s.
         plain_speed: of plain autoregressive decoding; None if it was not run.
+        half_width: of `ratio` over the prompts (see spread.py); None if a dataset has one prompt.
+        prompts: of the dataset that has the fewest.
     """
 
     place: str
@@ -33,6 +36,20 @@ class Lead:
     rival: str
     rival_speed: float
     plain_speed: float | None
+    half_width: float | None = None
+    prompts: int = 1
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the interval over the prompts holds 1, or there is none."""
+        return self.half_width is None or abs(self.ratio - 1) <= self.half_width
+
+    @property
+    def prompts_needed(self) -> int | None:
+        """The prompts of a dataset that tell a difference of DIFFERENCE from chance."""
+        if self.half_width is None:
+            return None
+        return prompts_needed(self.half_width / self.ratio, self.prompts)
 
     @property
     def ratio(self) -> float:
@@ -56,6 +73,8 @@ class Lead:
             "plain_tokens_per_s": self.plain_speed,
             "ratio_to_best_other": self.ratio,
             "ratio_to_plain": self.plain_ratio,
+            "half_width": self.half_width,
+            "prompts_needed": self.prompts_needed,
         }
         return {name: rounded(value) for name, value in content.items()}
 
@@ -128,16 +147,25 @@ def _by_place(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
 
 def _lead(place: str, temperature: float, noise: Noise, entries: Sequence[Entry]) -> Lead | None:
     speeds: dict[str, float] = {}
+    found: dict[str, list[Entry]] = {}
     for method in unique(entry["method"] for entry in entries):
         kind = "plain" if method == Autoregressive.name else noise
         own = [entry for entry in entries if (entry["method"], entry["noise"]) == (method, kind)]
         speed = mean_of(own, "tokens_per_s")
         if speed:
-            speeds[method] = speed
+            speeds[method], found[method] = speed, own
     others = {method: speed for method, speed in speeds.items() if method != Auto.name}
     if Auto.name not in speeds or not others:
         return None
     rival = max(others, key=lambda method: others[method])
     return Lead(
-        place, temperature, noise, speeds[Auto.name], rival, others[rival], others.get(Autoregressive.name)
+        place,
+        temperature,
+        noise,
+        speeds[Auto.name],
+        rival,
+        others[rival],
+        others.get(Autoregressive.name),
+        ratio_half_width(found[Auto.name], found[rival]),
+        min(len(entry["by_prompt"]["tokens"]) for entry in found[Auto.name]),
     )

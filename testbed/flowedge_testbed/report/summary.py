@@ -14,8 +14,10 @@ from flowedge_testbed.prompts import OWN
 from flowedge_testbed.report.entries import Entry, mean_of, unique, variants
 from flowedge_testbed.report.lead_table import lead_lines
 from flowedge_testbed.report.leads import leads
+from flowedge_testbed.report.markdown import give_or_take
 from flowedge_testbed.report.origin import Origin
 from flowedge_testbed.report.same_results import EqualVariants, equal_models, equal_variants
+from flowedge_testbed.report.spread import DIFFERENCE, prompts_needed, ratio_half_width
 from flowedge_testbed.results import BASELINES
 from flowedge_testbed.scenario import Scenario
 
@@ -72,12 +74,7 @@ def fastest(entries: Sequence[Entry]) -> str:
 
     The figures are means over datasets and points of a sweep. Methods that lack a figure are left out.
     """
-    speeds = [
-        (mean_of(method.first.of(entries), "tokens_per_s"), method) for method in equal_variants(entries)
-    ]
-    ranked = sorted(
-        ((speed, method) for speed, method in speeds if speed), key=lambda pair: pair[0], reverse=True
-    )
+    ranked = _ranked(entries)
     if not ranked:
         return "no speed was measured, since no answer has more than one token,"
     speed, winner = ranked[0]
@@ -87,13 +84,47 @@ def fastest(entries: Sequence[Entry]) -> str:
         for member in method.members:
             if member.plain and member.method in BASELINES and member not in shown:
                 others[member.method] = other
-    told = [f"{speed / other:.2f} x {name}" for name, other in others.items()]
+    width = _lead_half_width(entries, ranked)
+    told = []
+    for place, (name, other) in enumerate(others.items()):
+        ratio = f"{speed / other:.2f}"
+        told.append(f"{give_or_take(ratio, width if place == 0 else None)} x {name}")
     points = unique(tuple(entry["point"].items()) for entry in entries)
     if len(points) > 1:
         told.append(f"fastest at {_points_won(entries, winner)} of {len(points)} points of the sweep")
     lead = f" ({', '.join(told)})" if told else ""
     mean = f" on average over {len(points)} points" if len(points) > 1 else ""
     return f"{winner.label} with {speed:.3g} tokens/s{mean}{lead}"
+
+
+def _ranked(entries: Sequence[Entry]) -> list[tuple[float, EqualVariants]]:
+    """Return the methods with their tokens/s, the fastest first. Methods that lack a figure are left out."""
+    speeds = [
+        (mean_of(method.first.of(entries), "tokens_per_s"), method) for method in equal_variants(entries)
+    ]
+    known = [(speed, method) for speed, method in speeds if speed]
+    return sorted(known, key=lambda pair: pair[0], reverse=True)
+
+
+def _lead_half_width(entries: Sequence[Entry], ranked: Sequence[tuple[float, EqualVariants]]) -> float | None:
+    """Return the half width over prompts of the fastest method's tokens/s over the next one's."""
+    if len(ranked) < 2:
+        return None
+    best, following = (method.first.of(entries) for _, method in ranked[:2])
+    return ratio_half_width(best, following)
+
+
+def _chance(entries: Sequence[Entry]) -> float | None:
+    """Return the largest share that the two fastest methods of a model may differ by chance."""
+    found = []
+    for models in equal_models(entries):
+        for temperature in unique(entry["temperature"] for entry in entries):
+            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
+            ranked = _ranked(mine)
+            width = _lead_half_width(mine, ranked)
+            if width is not None:
+                found.append(width * ranked[1][0] / ranked[0][0])
+    return max(found, default=None)
 
 
 def _points_won(entries: Sequence[Entry], method: EqualVariants) -> int:
@@ -121,7 +152,13 @@ def doubts(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
     if scenario.clock == "paced":
         found.append("a busy machine overruns the emulated times (schedule in run.json)")
     fewest = min(found_set["prompts"] for found_set in results["datasets"].values())
-    if fewest < FEW_PROMPTS:
+    chance = None if "places" in scenario.report.tables else _chance(entries)
+    if chance is not None and chance > DIFFERENCE:
+        found.append(
+            f"with {fewest} prompts of a dataset the two fastest may differ by {100 * chance:.1f} % by "
+            f"chance; {100 * DIFFERENCE:g} % takes {prompts_needed(chance, fewest)}"
+        )
+    elif chance is None and fewest < FEW_PROMPTS:
         counted = "1 prompt" if fewest == 1 else f"{fewest} prompts"
         found.append(f"only {counted} of a dataset: a lead of some percent may be chance")
     if OWN in results["datasets"]:

@@ -33,6 +33,7 @@ def entry(
         "noise": noise,
         "dataset": dataset,
         "point": point,
+        "by_prompt": {"tokens": [60.0], "seconds": [60 / (speed or 1)]},
     }
 
 
@@ -119,6 +120,8 @@ def test_many_leads_have_a_geometric_mean_and_a_worst() -> None:
         "plain_tokens_per_s": 2.0,
         "ratio_to_best_other": 1.2,
         "ratio_to_plain": 3.0,
+        "half_width": None,
+        "prompts_needed": None,
     }
 
 
@@ -142,6 +145,7 @@ def test_the_table_marks_where_auto_is_behind_and_sums_up() -> None:
         "- auto / best other: geometric mean 0.949 of 2",
         "- least auto / best other: 0.750, friend at temperature 0, beside autoregressive",
         "- below 0.99 of the best other: 1 of 2: friend",
+        "- intervals over the prompts: none, for a dataset has one prompt",
         "- least auto / plain decoding: 0.750, friend at temperature 0",
         "- below 0.99 of plain decoding: 1 of 2: friend",
     ]
@@ -158,3 +162,27 @@ def test_the_picture_has_a_bar_for_each_place_and_temperature() -> None:
     assert [text.get_text() for text in sampled.texts] == ["3.00 specpipe"]
     assert {"temperature 0", "temperature 1, shared noise", "a note"} <= set(texts(figure))
     assert cut_texts(figure) == []
+
+
+def test_leads_have_intervals_over_the_prompts() -> None:
+    """At home every prompt gains alike. At a friend's a lead of 2 % comes from two prompts of four."""
+    seconds = {
+        ("home", "auto"): [1.0, 2.0, 3.0, 4.0],
+        ("home", "pipedec"): [1.2, 2.4, 3.6, 4.8],
+        ("friend", "auto"): [1.0, 1.0, 1.0, 1.0],
+        ("friend", "pipedec"): [1.2, 1.15, 0.9, 0.83],
+    }
+    entries = [
+        entry(place, method, 40 / sum(spent)) | {"by_prompt": {"tokens": [10.0] * 4, "seconds": spent}}
+        for (place, method), spent in seconds.items()
+    ]
+    home, friend = leads(entries)
+    assert home.half_width == pytest.approx(0, abs=1e-9)
+    assert not home.by_chance
+    assert friend.ratio == pytest.approx(1.02)
+    assert friend.half_width == pytest.approx(0.155, abs=0.02)
+    assert friend.by_chance
+    _, table, told = lead_tables(entries)
+    assert f"| 1.02 ±{friend.half_width:.2f} |" in table
+    assert "- may be chance (the interval holds 1): 1 of 2: friend" in told
+    assert f"{friend.prompts_needed} at the most varied; there were 4" in told

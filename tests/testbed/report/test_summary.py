@@ -31,6 +31,7 @@ def entry(method: str, speed: float | None, noise: Noise = "plain", mbps: float 
         "point": {"mbps": mbps},
         "looping_requests": 1 if method == "auto" else 0,
         "requests": 2,
+        "by_prompt": {"tokens": [20.0], "seconds": [20 / (speed or 1)]},
     }
 
 
@@ -53,6 +54,16 @@ def test_the_fastest_is_named_with_its_lead() -> None:
     assert fastest(entries[:2]) == "naive_pp with 4 tokens/s (2.00 x the next, autoregressive)"
     assert fastest(entries[:1]) == "autoregressive with 2 tokens/s"
     assert fastest([entry("auto", None)]).startswith("no speed was measured")
+
+
+def test_a_lead_has_its_interval_and_the_prompts_that_it_takes() -> None:
+    auto, next_best = entry("auto", 8.0), entry("pipedec", 7.9)
+    auto["by_prompt"] = {"tokens": [20.0, 20.0], "seconds": [2.0, 3.0]}
+    next_best["by_prompt"] = {"tokens": [20.0, 20.0], "seconds": [3.0, 2.06]}
+    assert "(1.01 ±0.41 x the next, pipedec)" in fastest([auto, next_best])
+    chance = next(line for line in doubts(scenario(), results(auto, next_best)) if "by chance" in line)
+    assert chance.startswith("with 2 prompts of a dataset the two fastest may differ by 40.")
+    assert chance.endswith("% by chance; 3 % takes 359")
 
 
 def test_the_points_of_a_sweep_are_counted() -> None:
