@@ -10,14 +10,15 @@ from typing import Any
 from flowedge.core.pipeline_config import drafter_label
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
-from flowedge_testbed.report import device_tables, tables
-from flowedge_testbed.report.columns import ACCEPTANCE, BOUNDS
+from flowedge_testbed.report import tables
 from flowedge_testbed.report.draw_places import drawn_line
 from flowedge_testbed.report.entries import Entry, at_point, unique
+from flowedge_testbed.report.figures import device_tables
+from flowedge_testbed.report.figures.columns import ACCEPTANCE, BOUNDS
+from flowedge_testbed.report.figures.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.summary import BenchSummary
-from flowedge_testbed.report.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.scenario import Scenario, Table
 
 _BOUNDS = (

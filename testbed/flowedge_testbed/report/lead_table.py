@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from flowedge_testbed.report.entries import Entry, unique
+from flowedge_testbed.report.figures.spread import DIFFERENCE
 from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, leads
 from flowedge_testbed.report.markdown import give_or_take, number, table
-from flowedge_testbed.report.spread import DIFFERENCE
 
 _HEADER = ("Place", "best other", "tokens/s", "auto", "auto / best other", "plain", "auto / plain")
 

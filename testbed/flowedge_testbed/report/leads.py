@@ -11,7 +11,7 @@ from flowedge.core.request import Noise
 from flowedge.strategies.auto.auto import Auto
 from flowedge.strategies.autoregressive import Autoregressive
 from flowedge_testbed.report.entries import Entry, mean_of, place_of, unique
-from flowedge_testbed.report.spread import prompts_needed, ratio_half_width
+from flowedge_testbed.report.figures.spread import prompts_needed, ratio_half_width
 from flowedge_testbed.results import rounded
 
 HELD = 0.99  # a smaller share of another method's tokens/s counts as behind it

@@ -10,11 +10,11 @@ from pathlib import Path
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.report.columns import COLUMNS
 from flowedge_testbed.report.entries import Entry, Variant, safe_name
+from flowedge_testbed.report.figures.columns import COLUMNS
+from flowedge_testbed.report.figures.sweep_tables import SPEED, axes_of, axis_title
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
-from flowedge_testbed.report.sweep_tables import SPEED, axes_of, axis_title
 from flowedge_testbed.run_backends import LIVE, make_run_backend
 from flowedge_testbed.scenario import Plot, Scenario
 from flowedge_testbed.trace import Trace

@@ -12,12 +12,12 @@ from typing import Any
 from flowedge.drafting.choice import BUNDLED
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.report.entries import Entry, mean_of, unique, variants
+from flowedge_testbed.report.figures.spread import DIFFERENCE, prompts_needed, ratio_half_width
 from flowedge_testbed.report.lead_table import lead_lines
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.markdown import give_or_take
 from flowedge_testbed.report.origin import Origin
 from flowedge_testbed.report.same_results import EqualVariants, equal_models, equal_variants
-from flowedge_testbed.report.spread import DIFFERENCE, prompts_needed, ratio_half_width
 from flowedge_testbed.results import BASELINES
 from flowedge_testbed.scenario import Scenario
 

@@ -7,11 +7,11 @@ from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any
 
-from flowedge_testbed.report.columns import COLUMNS
 from flowedge_testbed.report.entries import Entry, groups, mean_of, place_of, unique, variant_of, variants
+from flowedge_testbed.report.figures.columns import COLUMNS
+from flowedge_testbed.report.figures.spread import ratio_half_width
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
-from flowedge_testbed.report.spread import ratio_half_width
 from flowedge_testbed.scenario import ColumnName
 
 _FIGURES = ("ξ", "SR", "×AR")  # tokens/s, and speedup over naive_pp and over autoregressive decoding

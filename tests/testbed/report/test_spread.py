@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowedge_testbed.report.entries import Entry
-from flowedge_testbed.report.spread import (
+from flowedge_testbed.report.figures.spread import (
     drawn_speeds,
     prompts_needed,
     ratio_half_width,

@@ -6,11 +6,12 @@ from typing import Any, get_args
 
 import pytest
 
-from flowedge_testbed.report import device_tables, tables
-from flowedge_testbed.report.columns import COLUMNS
+from flowedge_testbed.report import tables
 from flowedge_testbed.report.entries import Entry
+from flowedge_testbed.report.figures import device_tables
+from flowedge_testbed.report.figures.columns import COLUMNS
+from flowedge_testbed.report.figures.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.report.plots.bars import bar_rows
-from flowedge_testbed.report.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.scenario import ColumnName
 
 

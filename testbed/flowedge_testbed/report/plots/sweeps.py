@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from flowedge_testbed.report.columns import COLUMNS
 from flowedge_testbed.report.entries import Entry, safe_name, unique
+from flowedge_testbed.report.figures.columns import COLUMNS
+from flowedge_testbed.report.figures.sweep_tables import SPEED, at, axis_title
 from flowedge_testbed.report.paper import counterpart, published_sweep
 from flowedge_testbed.report.plots.style import (
     MARGIN,
@@ -28,7 +29,6 @@ from flowedge_testbed.report.plots.style import (
     wrapped,
 )
 from flowedge_testbed.report.same_results import EqualModels, EqualVariants, equal_models, equal_variants
-from flowedge_testbed.report.sweep_tables import SPEED, at, axis_title
 from flowedge_testbed.scenario import ColumnName
 
 _PANEL = 4.2  # inches, as all lengths here; the width of a panel without the labels of its lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from flowedge_testbed.report.columns import COLUMNS
 from flowedge_testbed.report.entries import Entry, groups, unique, variant_of
+from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.markdown import number, table
 from flowedge_testbed.scenario import ColumnName
 

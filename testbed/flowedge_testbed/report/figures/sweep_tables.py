@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowedge_testbed.report.columns import COLUMNS, Column
 from flowedge_testbed.report.entries import Entry, Variant, groups, unique
+from flowedge_testbed.report.figures.columns import COLUMNS, Column
 from flowedge_testbed.report.markdown import table
 from flowedge_testbed.report.paper import counterpart, published_map, published_sweep
 from flowedge_testbed.scenario import OPTION, ColumnName
