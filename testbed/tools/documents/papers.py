@@ -16,6 +16,7 @@ DOCUMENT = Path("docs") / "papers.md"
 BEGIN = (
     "<!-- Made by python -m testbed.tools.documents.papers from the declarations in reference/PAPER.yaml -->"
 )
+MOST_VALUES = 7  # of an experiment that are listed
 END = "<!-- End of the part that is made. -->"
 
 
@@ -55,15 +56,17 @@ def _how(experiment: Experiment) -> str:
 
 
 def _published(experiment: Experiment) -> str:
-    """Return the paper's values in a few words: those of one column, or how many columns there are."""
+    """Return the paper's values of the last column, or the range of many."""
     compared = [each for each in compare(experiment, []) if each.published]
     if not compared:
         return "no values in the text"
-    names = columns(compared)
-    if len(names) > 1 and "mean" not in names:
-        return f"{len(compared)} lines of {len(names)} values"
-    last = names[-1]
-    return "; ".join(f"{each.label} {each.published[last]}" for each in compared if last in each.published)
+    last = columns(compared)[-1]
+    values = [value for each in compared for value in each.published.values()]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(values) > MOST_VALUES and numbers:
+        return f"{len(values)} values, {min(numbers):g} to {max(numbers):g}"
+    shown = [f"{each.label} {each.published[last]}" for each in compared if last in each.published]
+    return "; ".join(shown)
 
 
 if __name__ == "__main__":
