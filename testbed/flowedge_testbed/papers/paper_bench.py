@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowedge_testbed.bench import BenchOptions, BenchProgress, load_models, overridden, run_bench
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.papers.comparison import Compared, compare, comparison_table, entries_of
+from flowedge_testbed.papers.comparison import (
+    Compared,
+    columns,
+    compare,
+    comparison_table,
+    entries_of,
+)
 from flowedge_testbed.papers.declaration import Experiment, read_paper
 from flowedge_testbed.scenario import Scenario, read_scenario, shipped_scenarios
 
@@ -81,13 +88,13 @@ class PaperBench:
         report = run_bench(options, self.progress, self._models(overridden(read_scenario(file), options)))
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
         compared = compare(experiment, entries_of(results))
-        self._draw(name, experiment, compared)
+        picture = self._draw(name, experiment, compared)
         return "\n\n".join(
             [
                 title,
                 *([experiment.remark] if experiment.remark else []),
                 comparison_table(experiment, compared),
-                f"![{experiment.shows}: here and in the paper]({name}/{PICTURE})",
+                *picture,
                 f"[The whole report]({name}/{report.name}): `{options.command}`",
             ]
         )
@@ -98,13 +105,17 @@ class PaperBench:
             self.loaded[pair] = load_models(scenario)
         return self.loaded[pair]
 
-    def _draw(self, name: str, experiment: Experiment, compared: list[Compared]) -> None:
+    def _draw(self, name: str, experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
+        """Draw the comparison; return the picture for the report, or nothing if there is no value to draw."""
         # matplotlib takes a second to import.
         from flowedge_testbed.papers.comparison_plot import draw_comparison  # noqa: PLC0415
         from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
 
+        if not columns(compared):
+            return []
         heading = Heading(f"{name}: {experiment.shows}", ("filled: here; hollow: in the paper",))
         save(draw_comparison(experiment, compared, heading), self.options.out / name / PICTURE)
+        return [f"![{experiment.shows}: here and in the paper]({name}/{PICTURE})"]
 
 
 def smaller(options: BenchOptions, scenario: Scenario, experiment: Experiment) -> BenchOptions:

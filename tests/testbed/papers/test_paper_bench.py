@@ -61,11 +61,11 @@ def test_a_wrong_paper_is_refused(
 def test_every_experiment_of_a_paper_has_figures(
     paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two prompts stand in for each dataset, since the datasets are not part of the tree."""
+    """Two prompts in turn stand in for each dataset, since the datasets are not part of the tree."""
     experiments = read_paper(paper).experiments
     for experiment in experiments.values():
         for file in experiment.read_scenario().datasets.values() if experiment.scenario else ():
-            (tmp_path / file).write_text(PROMPTS, encoding="utf-8")
+            (tmp_path / file).write_text(20 * PROMPTS, encoding="utf-8")
     out = tmp_path / "out"
     command = ["bench", "papers", "--paper", paper, "--quick", "--out", str(out), "--data", str(tmp_path)]
     assert flowedge(command) == 0
