@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from flowedge_testbed.papers.declaration import MEAN, Experiment, Published, Series, column
 from flowedge_testbed.report.entries import Entry
+from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.markdown import number, table
 
+VARIATION = "variation"  # a figure: how much tokens/s differ from prompt to prompt
 _MEANS = (None, "dataset")  # axes of which the mean is a column
 
 
@@ -100,21 +102,32 @@ def _ratio(entries: Sequence[Entry], base: Sequence[Entry] | None, figure: str) 
 
 
 def mean_figure(entries: Sequence[Entry], figure: str) -> float | None:
-    """Return the mean of a figure over entries; None if no entry has it.
+    """Return the mean of a figure over entries; None if it was not measured.
 
     Args:
-        figure: a key of the entries; a path of keys, in which * stands for all of them, such as use.*.busy;
-            or per_token_ms, the reciprocal of tokens/s.
+        figure: a figure that reports show, by its name there; VARIATION; or a path of keys of the entries, in
+            which * stands for all keys, such as use.*.busy.
     """
+    if figure == VARIATION:
+        return _variation(entries)
+    shown = {str(name): column for name, column in COLUMNS.items()}
+    if figure in shown:
+        return shown[figure].value(entries) if entries else None
     values = [value for entry in entries for value in _values(entry, figure)]
     return fmean(values) if values else None
 
 
-def _values(entry: Entry, figure: str) -> list[float]:
-    if figure == "per_token_ms":
-        return [1e3 / speed for speed in _values(entry, "tokens_per_s") if speed]
+def _variation(entries: Sequence[Entry]) -> float | None:
+    """Return the standard deviation of tokens/s over all prompts by their mean; None for fewer than two."""
+    prompts = [entry["by_prompt"] for entry in entries]
+    pairs = [pair for each in prompts for pair in zip(each["tokens"], each["seconds"], strict=True)]
+    speeds = [tokens / seconds for tokens, seconds in pairs if seconds]
+    return stdev(speeds) / fmean(speeds) if len(speeds) > 1 else None
+
+
+def _values(entry: Entry, path: str) -> list[float]:
     found: list[Any] = [entry]
-    for key in figure.split("."):
+    for key in path.split("."):
         inner = [each for each in found if isinstance(each, dict)]
         found = [value for each in inner for value in (each.values() if key == "*" else [each.get(key)])]
     return [float(value) for value in found if isinstance(value, int | float)]

@@ -62,7 +62,7 @@ class Experiment(YamlDocument):
         remark: sentences on what differs from the paper besides models and devices, and on values that it
             draws but does not print.
         axis: the columns: dataset, profile, temperature, at (of a load) or a sweep axis; none for one column.
-        figure: the figure of the entries: a key, a path of keys such as use.d0.busy, or per_token_ms.
+        figure: the figure of the entries, as `mean_figure` of comparison.py takes it.
         unit: of the figure, for the axis of the plot.
         series: by their labels.
     """

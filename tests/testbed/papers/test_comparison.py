@@ -70,10 +70,20 @@ def test_a_series_that_was_not_measured_is_empty() -> None:
     ]
 
 
-def test_a_figure_is_a_key_a_path_or_a_reciprocal() -> None:
+def test_a_figure_is_one_of_a_report_or_a_path_of_keys() -> None:
     used = {"d0": {"busy": 0.5}, "v1": {"busy": 1.0}}
-    found = [entry("a", 4.0, use=used), entry("a", None, use=used)]
+    found = [entry("a", 4.0, use=used), entry("a", 4.0, use=used)]
     assert mean_figure(found, "use.*.busy") == 0.75
     assert mean_figure(found, "use.d0.busy") == 0.5
+    assert mean_figure(found, "use.v9.busy") is None
     assert mean_figure(found, "per_token_ms") == 250.0
-    assert mean_figure(found, "energy_j_per_token") is None
+    assert mean_figure([], "flushes") is None
+
+
+def test_the_variation_is_over_the_prompts_of_all_datasets() -> None:
+    found = [
+        entry("a", 4.0, by_prompt={"tokens": [4.0], "seconds": [1.0]}),
+        entry("a", 8.0, by_prompt={"tokens": [0.0, 16.0], "seconds": [0.0, 2.0]}),
+    ]
+    assert mean_figure(found, "variation") == pytest.approx(8**0.5 / 6)
+    assert mean_figure(found[:1], "variation") is None
