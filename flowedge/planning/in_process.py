@@ -67,6 +67,7 @@ def virtual_pipeline(
     keeps_taps: bool = False,
     kept_rows: int = DraftNodeSpec.kept_rows,
     grammars: GrammarCompiler | None = None,
+    driver: Callable[..., VirtualPipeline] = VirtualPipeline,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
@@ -76,6 +77,7 @@ def virtual_pipeline(
         keeps_taps: whether stages keep what they tap of draft rows until these are accepted.
         kept_rows: most cache rows of ended sessions that stages keep for later prompts.
         grammars: of the tokenizer; without it no request may have a grammar.
+        driver: makes the pipeline of its machines.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -108,6 +110,7 @@ def virtual_pipeline(
         express_fault=express_fault,
         observer=observer,
         side_stages=[(executor.stage_spec(), executor) for executor in side_executors],
+        driver=driver,
     )
 
 
@@ -122,10 +125,13 @@ def machine_pipeline(
     observer: VirtualObserver | None = None,
     side_stages: Sequence[tuple[StageSpec, StageExecutor]] = (),
     limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
+    driver: Callable[..., VirtualPipeline] = VirtualPipeline,
 ) -> VirtualPipeline:
     """Return a pipeline of a draft node, its stages, and the one stage of each side route.
 
-    limits: of the draft node; those of the stages hold as well.
+    Args:
+        limits: of the draft node; those of the stages hold as well.
+        driver: makes the pipeline of its machines.
     """
     for stage, _ in (*stages, *side_stages):
         limits = limits.within(
@@ -138,7 +144,7 @@ def machine_pipeline(
         make_text,
         limits,
     )
-    return VirtualPipeline(
+    return driver(
         node,
         draft_executor,
         [Stage(f"v{number}", stage) for number, (stage, _) in enumerate(stages, start=1)],

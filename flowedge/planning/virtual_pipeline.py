@@ -153,11 +153,11 @@ class VirtualPipeline:
 
     def start(self, request: Request, time: float | None = None) -> None:
         """Hand a request to the draft node at `time`; now if it is not given."""
-        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self._hand_over(request))
+        self._from_outside(time, lambda: self._hand_over(request))
 
     def cancel(self, session: str, time: float | None = None) -> None:
         """Cancel a session at `time`; now if it is not given."""
-        self._at(self.now if time is None else time, DRAFT_NODE, lambda: self.draft_node.cancel(session))
+        self._from_outside(time, lambda: self.draft_node.cancel(session))
 
     def step(self) -> bool:
         """Let the next event happen; return whether there was an event."""
@@ -196,6 +196,18 @@ class VirtualPipeline:
             raise DeadlineError(f"session {request.session} neither finished nor failed")
         return own
 
+    def _from_outside(self, time: float | None, action: Callable[[], None]) -> None:
+        """Have a client act on the draft node at `time`; now if it is not given."""
+        self._at(self.now if time is None else time, DRAFT_NODE, action)
+
+    def _may_compute(self, place: int) -> bool:
+        """Return whether a device may begin a job now."""
+        return not self._slots[place].busy
+
+    def _may_send(self, place: int) -> bool:
+        """Return whether the link out of a device takes a message now."""
+        return not self._link_busy[place]
+
     def _hand_over(self, request: Request) -> None:
         session = self.draft_node.prepare(request)
         try:
@@ -212,7 +224,7 @@ class VirtualPipeline:
         heapq.heappush(self._heap, (time, self._sequence, place, action))
 
     def _pump_draft_node(self) -> None:
-        idle = not self._slots[DRAFT_NODE].busy
+        idle = self._may_compute(DRAFT_NODE)
         for command in self._draft_node_commands(idle=idle):
             match command:
                 case Compute(job):
@@ -229,14 +241,14 @@ class VirtualPipeline:
     def _draft_node_commands(self, *, idle: bool) -> Iterator[DraftNodeCommand]:
         """Yield the commands of the draft node, whose routes share one link: it takes a message at a time."""
         for route in self.draft_node.routes:
-            ready = () if self._link_busy[DRAFT_NODE] else (route,)
+            ready = (route,) if self._may_send(DRAFT_NODE) else ()
             yield from self.draft_node.poll(idle=idle and route == TARGET, ready=ready)
 
     def _pump_stage(self, index: int) -> None:
         stage, slot = self._machines[index], self._slots[index]
         if isinstance(slot.job, ForwardBatch) and slot.job.dead and slot.busy:
             self._end_early(index, slot.job)
-        for command in stage.poll(idle=not slot.busy, ready=not self._link_busy[index]):
+        for command in stage.poll(idle=self._may_compute(index), ready=self._may_send(index)):
             match command:
                 case Compute(job):
                     cost = self._costs.stage_job(index, job)
@@ -282,22 +294,33 @@ class VirtualPipeline:
 
     def _send(self, sender: int, message: Message, route: int) -> None:
         """Have the link out of a device take a message for a route."""
+        self._carry(sender, message, route, self.now)
+
+    def _carry(
+        self, sender: int, message: Message, route: int, start: float, latency: float | None = None
+    ) -> float:
+        """Have a message for a route begin to leave a device at `start`; return when it has left.
+
+        latency: of the link, if it is known already.
+        """
         self._link_busy[sender] = True
         machine = self.draft_node if sender == DRAFT_NODE else self._machines[sender]
         for part, share in shared_bytes(message, self._costs.message_bytes(sender, message)):
             machine.sent(getattr(part, "session", ""), share)
-        left = self.now + self._costs.transfer(sender, message)
+        left = start + self._costs.transfer(sender, message)
         receiver = self._receiver(sender, route)
-        delay = self._costs.latency(sender) + self._costs.receive(receiver, message)
+        latency = self._costs.latency(sender) if latency is None else latency
+        delay = latency + self._costs.receive(receiver, message)
         arrives = max(left + delay, self._last_arrival[sender])
         self._last_arrival[sender] = arrives  # jitter does not reorder a link
-        self._observer.sent(sender, message, self.now, left, arrives)
+        self._observer.sent(sender, message, start, left, arrives)
         self._at(left, sender, lambda: self._link_busy.update({sender: False}))
         if receiver == DRAFT_NODE:
             self._deliver_up(arrives, sender, message)
         else:
             stage = self._machines[receiver]
             self._at(arrives, receiver, partial(_receive_all, stage, message))
+        return left
 
     def _receiver(self, sender: int, route: int) -> int:
         if sender == DRAFT_NODE and route != TARGET:

@@ -25,6 +25,7 @@ from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Place
 from flowedge_testbed.emulation.published_places import AUTO
 from flowedge_testbed.emulation.specpipe_width import level_width
+from flowedge_testbed.emulation.system import OWN_SYSTEM, System
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.real_pipeline import RealPipeline, real_pipeline
@@ -104,6 +105,7 @@ class Run:
     link_seed: int
     prefill_rows: int
     noise: Noise = "plain"
+    system: System = OWN_SYSTEM
 
     @property
     def emulation(self) -> PipelineProfile:
@@ -283,6 +285,21 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
     return tuple(sorted(fixed.items()))
 
 
+def system_of(scenario: Scenario, method: str) -> System:
+    """Return the system that runs a method.
+
+    Raises:
+        BadRequestError: when the clock has no other system than FlowEdge's own.
+    """
+    system = scenario.system(method)
+    if system != OWN_SYSTEM and scenario.clock not in ("virtual", "replay"):
+        raise BadRequestError(
+            f"method {method} has another barrier, express or kv_pruning than FlowEdge's agents, which the "
+            f"{scenario.clock} clock runs; use --clock replay or virtual"
+        )
+    return system
+
+
 def by_setup(tasks: Sequence[Task]) -> list[Task]:
     """Return the same runs as tasks of a single pipeline each, grouped by pipeline."""
     setups: list[Setup] = []
@@ -309,7 +326,7 @@ class _Planner:
 
     def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
         (strategy, _), options = self._scenario.method(method), self._choose(case, method)
-        setup = case.setup_of(method)
+        setup, system = case.setup_of(method), system_of(self._scenario, method)
         keys: list[str] = []
         places: list[int] = []
         longest = 0
@@ -318,7 +335,7 @@ class _Planner:
                 sampling = self._scenario.sampling(temperature, seed * 1_000_003 + index)
                 prompts = self._asked(dataset, index, sampling)
                 for prompt, repeat in itertools.product(prompts, range(self._scenario.repeats)):
-                    run = self._run(setup, strategy, options, prompt, sampling, noise, repeat)
+                    run = self._run(setup, strategy, options, system, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
                     places.append(index)
@@ -347,6 +364,7 @@ class _Planner:
         setup: Setup,
         strategy: str,
         options: Options,
+        system: System,
         prompt: tuple[int, ...],
         sampling: SamplingParams,
         noise: Noise,
@@ -357,6 +375,7 @@ class _Planner:
             **self._base,
             "strategy": strategy,
             "options": options,
+            "system": asdict(system),
             "emulation": self._sizes_of(setup),
             "prompt": prompt,
             "sampling": asdict(sampling),
@@ -366,7 +385,7 @@ class _Planner:
             "repeat": repeat,
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return Run(digest[:24], strategy, options, setup, repeat * 7919, scenario.prefill_rows, noise)
+        return Run(digest[:24], strategy, options, setup, repeat * 7919, scenario.prefill_rows, noise, system)
 
     def _sizes_of(self, setup: Setup) -> dict[str, Any]:
         if id(setup) not in self._sizes:

@@ -72,7 +72,7 @@ class VirtualBackend:
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
-            costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
+            costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
             observer = TraceObserver(costs)
             yield (
                 run,
@@ -81,9 +81,10 @@ class VirtualBackend:
 
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
         for load in task.runs:
-            costs = ProfileCosts(load.run.emulation, load.run.link_seed, load.run.strategy)
+            run = load.run
+            costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
             observer = LoadObserver(costs)
-            pipeline = self._pipeline(load.run, costs, observer)
+            pipeline = self._pipeline(run, costs, observer)
 
             def opened(number: int, load: LoadRun = load, observer: LoadObserver = observer) -> Request:
                 request = load.request(task.requests.request(number), self._models.eos)
@@ -118,6 +119,8 @@ class VirtualBackend:
             blocks=models.blocks(split),
             side_models=models.middles,
             verification=run.emulation.verification,
+            express_fault=run.system.express_fault,
+            driver=run.system.driver,
         )
 
 
@@ -143,7 +146,7 @@ class ReplayBackend:
                 if kind not in drafters:
                     noise, drafter = draft_noise(task.sampling, run.noise), models.drafter_for(kind[1])
                     drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
-                costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
+                costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
                 observer = TraceObserver(costs)
                 replayed = ReplayDraft(path, drafters[kind])
                 pipeline = self._pipeline(run, costs, observer, partial(ReplayStage, path), replayed)
@@ -162,7 +165,7 @@ class ReplayBackend:
 
     def _load(self, task: LoadTask, load: LoadRun, kept: KeptPaths) -> tuple[LoadRecord, Trace]:
         run = load.run
-        costs = ProfileCosts(run.emulation, run.link_seed, run.strategy)
+        costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
         observer, drafts = LoadObserver(costs), ReplayDrafts()
         stages: list[ReplayStages] = []
 
@@ -235,6 +238,8 @@ class ReplayBackend:
             make_text=NoText,
             observer=observer,
             side_stages=[(middle.stage_spec(), middle) for middle in middles],
+            express_fault=run.system.express_fault,
+            driver=run.system.driver,
         )
 
 

@@ -18,6 +18,7 @@ from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
 from flowedge_testbed.emulation.published_places import published_place
+from flowedge_testbed.emulation.system import System, SystemChoice
 from flowedge_testbed.prompts import PromptChoice
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
@@ -81,8 +82,8 @@ class Hosts(YamlDocument):
     split: list[Count] | None = None
 
 
-class MethodVariant(YamlDocument):
-    """A method under a name of its own: a strategy with other options.
+class MethodVariant(SystemChoice):
+    """A method under a name of its own: a strategy with other options, or in another system.
 
     Attributes:
         noise: kinds of drafting above temperature 0; the scenario's if not given.
@@ -159,7 +160,7 @@ class ReportChoice(YamlDocument):
         return self
 
 
-class Scenario(YamlDocument):
+class Scenario(SystemChoice):
     """A whole benchmark.
 
     Attributes:
@@ -308,6 +309,11 @@ class Scenario(YamlDocument):
         strategy, _ = self.method(name)
         named = (self.verification[key] for key in (name, strategy) if key in self.verification)
         return next(named, published_place(strategy))
+
+    def system(self, name: str) -> System:
+        """Return the system that runs a method."""
+        variant = self.variants.get(name, MethodVariant(strategy=name))
+        return System.of(variant.over(self), variant.strategy)
 
     def noises(self, name: str, temperature: float) -> list[Noise]:
         """Return the kinds of drafting that a method is run with.

@@ -6,8 +6,9 @@ section 3.2 and prunes after each returned segment (3.3), and FlowSpec is this s
 expansion of 3.4. Where the paper leaves a choice:
 
 - Turns (3.1). D0 is a stage of the paper's pipeline too, so N + 1 segments are in flight, one of them at D0.
-  There is no barrier here: a turn begins when a segment returns, and the next segment enters then (TurnGate).
-  A prune acts when it is known, not at the end of the turn.
+  There is no barrier here: a turn begins when a segment returns, and the next segment enters then
+  (InFlightLimit). The testbed can run the strategy in the lock-step of the paper's system. A prune acts when
+  it is known, not at the end of the turn.
 - Draft initialization (3.2). The whole tree is drafted before its first segment is sent, and cut into N + 1
   equal segments of at most L_max rows. With few stages nodes are left over; they go in the following turns.
 - Early exit (3.3). When the drawn token is not in the tree, the round ends at once and the next tree is

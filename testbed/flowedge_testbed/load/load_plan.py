@@ -23,7 +23,7 @@ from flowedge_testbed.load.arrivals import (
     RequestList,
     StaticBatches,
 )
-from flowedge_testbed.plan import Case, Options, Run, options_of
+from flowedge_testbed.plan import Case, Options, Run, options_of, system_of
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import LoadChoice, Scenario
@@ -166,7 +166,7 @@ def _run(
     point: LoadPoint,
     content: dict[str, Any],
 ) -> LoadRun:
-    strategy, _ = scenario.method(method)
+    (strategy, _), system = scenario.method(method), system_of(scenario, method)
     first = choice.warm_up * (int(point.value) if point.kind == "clients" else 1)
     counted = range(first, first + choice.requests)
     static = method in choice.static_batches and point.value > 1  # batches of one client are its requests
@@ -174,6 +174,7 @@ def _run(
         **content,
         "strategy": strategy,
         "options": options,
+        "system": asdict(system),
         "noise": noise,
         "prefill_rows": scenario.prefill_rows,
         "point": asdict(point),
@@ -182,7 +183,7 @@ def _run(
         "static_batches": static,
     }
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
-    run = Run(key, strategy, options, case.setup_of(method), 0, scenario.prefill_rows, noise)
+    run = Run(key, strategy, options, case.setup_of(method), 0, scenario.prefill_rows, noise, system)
     return LoadRun(run, point, counted, choice.think_s, static)
 
 
