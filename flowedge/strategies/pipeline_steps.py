@@ -45,7 +45,7 @@ class PipelineSteps:
         return len(self._in_flight)
 
     def join(self, session: SteppingSession, stages: int) -> None:
-        """Take in a session that begins to decode."""
+        """Take in a session that begins to decode, over so many stages or groups of stages."""
         self._sessions.append(session)
         self._stages = stages
 

@@ -19,7 +19,7 @@ from flowedge.strategies.published.pipeinfer import PipeInfer
 from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync
 from flowedge.strategies.published.pruned_pp import PrunedPP
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
-from flowedge.strategies.published.stepwise import PipeDec, SpecPipe, SpecPipeSettings
+from flowedge.strategies.published.stepwise import LevelBatchSettings, PipeDec, SpecPipe, SpecPipeSettings
 from flowedge.strategies.settings import (
     AutoSettings,
     HierarchySettings,
@@ -46,7 +46,7 @@ _FACTORIES: dict[str, Callable[[Mapping[str, float]], Strategy]] = {
     Auto.name: lambda options: Auto(AutoSettings.from_options(options)),
     PipeDec.name: lambda options: PipeDec(LevelSettings.from_options(options)),
     SpecPipe.name: lambda options: SpecPipe(SpecPipeSettings.from_options(options)),
-    SpecPipeDB.name: lambda options: SpecPipeDB(SpecPipeSettings.from_options(options)),
+    SpecPipeDB.name: lambda options: SpecPipeDB(LevelBatchSettings.from_options(options)),
     PipeInfer.name: lambda options: PipeInfer(MicroBatchSettings.from_options(options)),
     PipeSpec.name: lambda options: PipeSpec(HierarchySettings.from_options(options)),
     PipeSpecSync.name: lambda options: PipeSpecSync(LookaheadSettings.from_options(options)),
@@ -79,6 +79,6 @@ def session_strategy(request: Request, measured: MeasuredPipeline) -> Strategy:
                 weight=PRIORITY_WEIGHTS[request.priority],
             )
         case SpecPipeDB.name:
-            return SpecPipeDB(SpecPipeSettings.from_options(options), measured.steps)
+            return SpecPipeDB(LevelBatchSettings.from_options(options), measured.steps)
         case name:
             return make_strategy(name, options)

@@ -118,10 +118,11 @@ class TreeSettings(Settings):
 
 @dataclass(frozen=True)
 class LevelSettings(Settings):
-    """Sizes of a tree that goes through the pipeline level by level (pipedec, section 3.3.3)."""
+    """Sizes of a tree that goes through the pipeline level by level (pipedec, sections 3.1 and 3.3.3)."""
 
     width: int = at_most(512, 16)  # w: most nodes of a level (flowspec, A.1; PipeDec's own is 32)
     children: int = at_most(256, 16)  # c: candidates of each node (pipedec, section 4.3.1)
+    groups: int = MOST_COUNT  # d: most groups of neighbouring stages; each stage is one if there are fewer
     max_draft_rows: int = 512  # most sent rows that are neither accepted nor pruned (ours)
 
 

@@ -278,10 +278,9 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
         except BadRequestError:
             continue
         fixed[name] = value
-    fitted = strategy in (SpecPipe.name, SpecPipeDB.name)
-    setup = case.setup_of(method)
-    if fitted and hit_rates is not None and isinstance(setup, PipelineProfile):
-        fixed.setdefault("width", level_width(setup, hit_rates))
+    made, setup = make_strategy(strategy, fixed), case.setup_of(method)
+    if isinstance(made, SpecPipe | SpecPipeDB) and hit_rates and isinstance(setup, PipelineProfile):
+        fixed.setdefault("width", level_width(setup, hit_rates, made.settings.groups))
     return tuple(sorted(fixed.items()))
 
 

@@ -99,10 +99,13 @@ def random_strategy(rng: np.random.Generator):
 def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
     """Small sizes, so that few tokens meet many cases."""
     if name in (*LEVELS, *STEPPING):
+        of_a_step = ("step_levels", "mini_batches") if name == "specpipe" else ()
         return {
             "width": int(rng.integers(1, 6)),
             "children": int(rng.integers(1, 4)),
             "max_draft_rows": int(rng.integers(2, 40)),
+            "groups": int(rng.integers(1, 6)),
+            **{option: int(rng.integers(1, 4)) for option in of_a_step},
         }
     if name == "pipeinfer":
         return {

@@ -64,6 +64,19 @@ def test_strategies_stages_and_sampling(pair: Pair, strategy: str, stages: int, 
     assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
 
 
+@pytest.mark.parametrize(
+    ("options", "sampling_name"),
+    [
+        ({"width": 8, "step_levels": 2}, "greedy"),
+        ({"width": 4, "step_levels": 3, "mini_batches": 2, "groups": 2}, "T1-p0.9"),
+    ],
+)
+def test_variations_of_specpipes_steps(pair: Pair, options: dict[str, float], sampling_name: str) -> None:
+    prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
+    asked = replace(request(prompt, sampling, 24, "specpipe"), strategy_options=options)
+    assert token_ids(pair.pipeline(SPLITS[4]).generate(asked)) == expected(prompt, sampling, 24, "none")
+
+
 @pytest.mark.parametrize(("strategy", "length"), LENGTHS)
 def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     sampling = SamplingParams(temperature=1.0, seed=length)

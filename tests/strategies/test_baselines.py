@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flowedge.core.errors import BadRequestError
@@ -17,7 +18,7 @@ from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import LevelSettings, MicroBatchSettings
 from flowedge_testbed.emulation.specpipe_width import best_width, time_between_tokens
 from tests.strategies.script import Script
-from tests.strategies.script_layers import FIRST, SECOND, small
+from tests.strategies.script_layers import FIRST, SECOND, grow_all, small
 
 
 def grow_first_tree(script: Script) -> None:
@@ -275,14 +276,112 @@ def test_specpipe_feeds_levels_of_a_fixed_width():
     assert [len(send.tokens) for send in script.sends] == [1, 2, 3, 3]
 
 
+def test_as_many_levels_are_in_flight_as_there_are_groups_of_stages():
+    for made in (PipeDec(levels(groups=2)), SpecPipe(SpecPipeSettings(width=2, children=2, groups=2))):
+        script = Script(made, granted=9, stages=4)
+        script.layer(*FIRST)
+        script.layer(*SECOND)
+        assert len(script.sends) == 2
+        script.verified([5], 2)
+        assert len(script.sends) == 3, "a level enters when the level two steps before it has returned"
+
+
+@pytest.mark.parametrize(("stages", "in_flight"), [(14, 14), (16, 16), (21, 16)])
+def test_specpipe_groups_the_stages_of_a_long_pipeline(stages, in_flight):
+    script = Script(SpecPipe(SpecPipeSettings(width=2, children=2)), granted=99, stages=stages)
+    grow_all(script, np.random.default_rng(0))
+    assert len(script.sends) == in_flight
+
+
+def two_levels(**changes: int) -> Script:
+    settings = SpecPipeSettings(**{"width": 2, "children": 2, "step_levels": 2, **changes})
+    return Script(SpecPipe(settings), granted=9, stages=2)
+
+
+def test_a_step_of_two_levels_waits_for_both_and_goes_as_one_segment():
+    script = two_levels()
+    assert script.sends == [Send((0,), (-1,))], "the root goes alone"
+    script.layer(*FIRST)
+    assert len(script.sends) == 1 and script.grow is not None, "the drafter goes on below the first level"
+    script.layer(*SECOND)
+    assert script.sends[1:] == [Send((1, 2, 3, 5), (5, 5, 6, 7))]
+
+
+def test_a_step_of_two_levels_may_give_two_tokens():
+    script = two_levels()
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    script.verified([5], 1)
+    assert script.in_flight == [[6, 7]], "the subtree of the hit"
+    assert script.verified([6, 7], 9)[0] == Emit((3, 9))
+    assert script.emitted == [0, 1, 3, 9]
+
+
+def test_a_prune_thins_out_the_levels_that_were_chosen_ahead():
+    script = two_levels(groups=2)
+    script.layer(*FIRST)
+    script.layer(*SECOND)
+    script.layer([[7, 8], [9, 10]], [[0.6, 0.01], [0.6, 0.3]])  # below 3 (0.54) and 5 (0.15)
+    assert script.grow is not None, "below the level ahead, 7 and 9, though no turn is free"
+    script.layer([[11, 12], [13, 14]], [[0.6, 0.3], [0.6, 0.3]])
+    assert len(script.sends) == 2
+    script.verified([5], 2)
+    assert script.sends[2].tokens == (9, 13, 14), "9 alone, and the level below it in full"
+
+
+def test_a_step_goes_with_fewer_levels_where_nothing_is_in_flight():
+    script = two_levels()
+    script.layer(*FIRST)
+    script.verified([5], 1)
+    assert script.sends[-1] == Send((1,), (-1,))
+
+
+def test_a_level_goes_in_mini_batches_that_share_a_turn():
+    settings = SpecPipeSettings(width=4, children=2, groups=2, mini_batches=2)
+    script = Script(SpecPipe(settings), granted=2, stages=4)
+    script.layer(*FIRST)
+    assert [send.tokens for send in script.sends] == [(0,), (1,)]
+    script.layer(*SECOND)
+    script.credit()
+    assert [send.tokens for send in script.sends] == [(0,), (1,), (2,)], "the rest of the level"
+    script.credit()
+    assert len(script.sends) == 3, "no turn is free for the next level"
+    script.verified([5], 2)
+    assert [send.tokens for send in script.sends[3:]] == [(5,)]
+    script.credit()
+    assert [send.tokens for send in script.sends[3:]] == [(5,), (6,)]
+    assert script.in_flight == [[], [6], [7], [8]]
+    script.returned()
+    assert len(script.sends) == 5, "a turn ends with its last segment"
+
+
+def test_what_is_left_of_a_level_dies_with_a_miss():
+    settings = SpecPipeSettings(width=4, children=2, mini_batches=2)
+    script = Script(SpecPipe(settings), granted=2, stages=4)
+    script.layer(*FIRST)
+    script.verified([5], 77)
+    script.credit()
+    assert script.sends[-1] == Send((77,), (-1,))
+    assert script.returned() == []
+    script.layer(*FIRST)
+    script.credit()
+    script.credit()
+    assert [send.tokens for send in script.sends[-2:]] == [(1,), (2,)]
+
+
 def test_the_width_is_the_one_with_the_shortest_expected_step():
-    stages = [lambda rows: 0.070 * -(-rows // 64)] * 4
-    hit = {8: 0.5, 16: 0.8, 64: 0.9, 128: 0.91}.__getitem__
-    assert time_between_tokens(16, stages, lambda rows: 0.011, hit) == pytest.approx(0.070 * (1 + 0.2 * 3))
-    assert best_width([8, 16, 64, 128], stages, lambda rows: 0.011, hit) == 64, "before the step in time"
-    assert best_width([8, 16, 64, 128], stages, lambda rows: 0.02 * rows, hit) == 8, "the draft is a step too"
+    hit = {8: 0.5, 16: 0.8, 64: 0.9, 128: 0.91}
+    assert time_between_tokens([0.070] * 4, 0.011, hit[16]) == pytest.approx(0.070 * (1 + 0.2 * 3))
+
+    def leaping(rows: int) -> float:
+        return time_between_tokens([0.070 * -(-rows // 64)] * 4, 0.011, hit[rows])
+
+    assert best_width(hit, leaping) == 64, "before the step in time"
+    assert best_width(hit, lambda rows: time_between_tokens([0.070] * 4, 0.011, hit[rows])) == 128
+    slow_draft = best_width(hit, lambda rows: time_between_tokens([0.070] * 4, 0.02 * rows, hit[rows]))
+    assert slow_draft == 8, "the draft is a step too"
     with pytest.raises(ValueError, match="no width"):
-        best_width([], stages, lambda rows: 0.0, hit)
+        best_width([], leaping)
 
 
 # --------------------------------------------------------------------------------------------- pipeinfer

@@ -8,12 +8,12 @@ from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.commands import Grow, Send
 from flowedge.strategies.pipeline_steps import PipelineSteps
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
-from flowedge.strategies.published.stepwise import SpecPipe, SpecPipeSettings
+from flowedge.strategies.published.stepwise import LevelBatchSettings, SpecPipe, SpecPipeSettings
 from flowedge.strategies.registry import session_strategy
 from tests.strategies.script import Script, ask_together
 from tests.strategies.script_layers import FIRST, SECOND
 
-SMALL = SpecPipeSettings(width=2, children=2)
+SMALL = LevelBatchSettings(width=2, children=2)
 
 
 def scripts(count: int, stages: int, granted: int = 9) -> list[Script]:
@@ -24,7 +24,10 @@ def scripts(count: int, stages: int, granted: int = 9) -> list[Script]:
 
 
 def test_a_lone_session_sends_what_specpipe_sends():
-    script, plain = *scripts(1, stages=2), Script(SpecPipe(SMALL), granted=9, stages=2)
+    script, plain = (
+        *scripts(1, stages=2),
+        Script(SpecPipe(SpecPipeSettings(width=2, children=2)), granted=9, stages=2),
+    )
     for each in (script, plain):
         ask_together(each)
         each.layer(*FIRST)
@@ -107,7 +110,7 @@ def test_a_session_waits_for_the_credit_of_another():
 def test_nothing_is_waited_for_that_a_full_budget_of_rows_rules_out():
     steps = PipelineSteps()
     full = Script(
-        SpecPipeDB(SpecPipeSettings(width=2, children=2, max_draft_rows=1), steps), granted=9, stages=3
+        SpecPipeDB(LevelBatchSettings(width=2, children=2, max_draft_rows=1), steps), granted=9, stages=3
     )
     other = Script(SpecPipeDB(SMALL, steps), granted=9, stages=3, together=True)
     ask_together(full, other)

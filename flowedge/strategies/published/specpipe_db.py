@@ -8,8 +8,7 @@ from typing import ClassVar
 from flowedge.strategies.commands import Command, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned, StrategyEvent, Verified
 from flowedge.strategies.pipeline_steps import PipelineSteps
-from flowedge.strategies.published.stepwise import LevelByLevel
-from flowedge.strategies.settings import LevelSettings
+from flowedge.strategies.published.stepwise import LevelBatchSettings, LevelByLevel
 
 
 class SpecPipeDB(LevelByLevel):
@@ -19,9 +18,10 @@ class SpecPipeDB(LevelByLevel):
 
     - Packing (4, implementation): the rows of all requests of a step are one ragged tensor. Here they leave
       the draft node as one message, and each stage computes them in one forward, in attention apart.
-    - Aligned steps (3.3, 4.4): each request sends one level a step. A step begins when the oldest step of as
-      many as there are stages has returned for all its requests (PipelineSteps). Where layers are still being
-      drafted it waits for them ("a tree level is available at each pipeline step", 3.3.1).
+    - Aligned steps (3.3, 4.4): each request sends one level a step. As many steps are in flight as there are
+      groups of stages, and the next begins when the oldest has returned for all its requests (PipelineSteps).
+      Where layers are still being drafted it waits for them ("a tree level is available at each pipeline
+      step", 3.3.1).
     - Full levels (4.4): `width` is that of each request's tree. The paper names no other width for many
       requests, and explains the longer time between tokens by the larger batches.
     - Arrival: a request joins with its root, in the next step after its prompt.
@@ -43,7 +43,7 @@ class SpecPipeDB(LevelByLevel):
     name: ClassVar[str] = "specpipe_db"
     computed_alone: ClassVar[bool] = False
 
-    def __init__(self, settings: LevelSettings, steps: PipelineSteps | None = None) -> None:
+    def __init__(self, settings: LevelBatchSettings, steps: PipelineSteps | None = None) -> None:
         """steps: of the pipeline; None where the session is alone."""
         super().__init__(settings)
         self._steps = PipelineSteps() if steps is None else steps
@@ -54,14 +54,14 @@ class SpecPipeDB(LevelByLevel):
 
     @property
     def awaits_layer(self) -> bool:
-        if self._drafts.tree.num_sent >= self._settings.max_draft_rows:
+        if self._drafts.tree.num_sent >= self.settings.max_draft_rows:
             return False
         return not self._gate.may_send if self._has_level else self._drafting
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._steps.join(self, event.stages)
+                self._steps.join(self, self._groups(event.stages))
             case Verified() | Returned() if self._gate.oldest_lives:
                 self._steps.take_back(self)
         commands = super().handle(event)
@@ -86,7 +86,7 @@ class SpecPipeDB(LevelByLevel):
     def _has_level(self) -> bool:
         """Whether the nodes of the next level are known, and there is room for one of them."""
         drafts = self._drafts
-        if drafts.tree.num_sent >= self._settings.max_draft_rows:
+        if drafts.tree.num_sent >= self.settings.max_draft_rows:
             return False
         deepest = drafts.deepest()
         known = drafts.computed[deepest].all() and (drafts.proposed[deepest] >= 0).any()

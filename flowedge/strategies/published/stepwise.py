@@ -17,6 +17,9 @@ so that at equal `width` and `children` they give the same commands.
 - Partial refill (specpipe 3.3.2): when a prune leaves nothing of the newest levels, the next level is built
   below the deepest level that lives, from candidates that are known already. PipeDec says only that invalid
   output does not flow on.
+- Groups (pipedec 3.1, specpipe 3.4): neighbouring stages may form groups. A group computes one level in a
+  step, stage by stage, so as many levels are in flight as there are groups. Groups are few and even: 14
+  stages with `groups=7` are 7 groups of 2.
 - Cache (pipedec 3.2 and 3.4.2, specpipe 3.3.2): the engine's context and draft tail are PipeDec's "past" and
   "predict". A hit moves the root's row from one to the other without computing it again.
 
@@ -25,7 +28,10 @@ Deviations from both papers:
 - Steps follow the returning levels, without a barrier. Transfers overlap with computing, as everywhere in
   this engine, where both papers make them a part of the step (pipedec 3.4, specpipe 3.3.2). PipeDec's central
   scheduler of transfers (appendix A) and its graph of tasks (appendix B) have no counterpart.
-- A hit or a miss is decided at the draft node, not at the last stage, whose result has to come back first.
+- So a level may enter a group before the level before it has left the group: after a miss the levels follow
+  each other through the stages as closely as the first stage takes them. No more are in flight for that.
+- A hit or a miss is decided at the draft node, not at the last stage. The result has to come back first,
+  whether the draft node draws the token from the hidden state or the last stage has drawn it.
 - The drafter continues in its own branch on a hit, and gets the target's true features after a miss only.
 """
 
@@ -47,11 +53,21 @@ from flowedge.strategies.tree_commands import send_nodes
 
 
 class LevelByLevel(Strategy):
-    """The tree, whose levels are sent as they are drafted, and the turns."""
+    """The tree, whose levels are sent as they are drafted, and the turns.
 
-    def __init__(self, settings: LevelSettings) -> None:
+    Attributes:
+        settings: the sizes of the tree.
+        single_level_steps: whether a step is one level in one segment.
+    """
+
+    def __init__(self, settings: LevelSettings, step_levels: int = 1, mini_batches: int = 1) -> None:
+        """step_levels: levels that a step sends together; mini_batches: segments that they are sent in."""
         super().__init__(settings.max_draft_rows)
-        self._settings = settings
+        self.settings = settings
+        self._step_levels = step_levels
+        self._mini_batches = mini_batches
+        self.single_level_steps = step_levels == mini_batches == 1
+        self._parts_left = 0  # segments that the latest step has still to send
         self._drafts = ProposalTree(settings.children)
         self._gate = InFlightLimit(1, 0)
         self._drafting = False
@@ -59,7 +75,7 @@ class LevelByLevel(Strategy):
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._gate = InFlightLimit(event.stages, event.credits)
+                self._gate = InFlightLimit(self._groups(event.stages), event.credits)
                 self._drafts.restart(event.token, event.context)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
@@ -82,6 +98,8 @@ class LevelByLevel(Strategy):
         emit, accept = drafts.advance(event)
         if accept.root is None:
             self._gate.flush()
+        if accept.root is None or not drafts.unsent():
+            self._parts_left = 0
         if accept.ends_round:
             self._drafting = False
         return [emit, accept, *self._proceed()]
@@ -89,19 +107,55 @@ class LevelByLevel(Strategy):
     def _proceed(self) -> list[Command]:
         """Send levels while turns are free, and have the next level drafted."""
         commands: list[Command] = []
-        while self._gate.may_send and (send := self._send_level()) is not None:
+        while self._may_send and (send := self._send_level()) is not None:
             commands.append(send)
+        if not self._parts_left:
+            self._append_ahead()
         return [*commands, *self._draft()]
 
+    @property
+    def _may_send(self) -> bool:
+        return self._gate.has_credit and (self._parts_left > 0 or self._gate.open)
+
+    def _groups(self, stages: int) -> int:
+        """Return d, the number of groups that so many stages form."""
+        return min(stages, self.settings.groups)
+
     def _send_level(self) -> Send | None:
-        """Return the command that sends the next level, if its nodes are known and there is room for it."""
-        drafts = self._drafts
-        rows_left = self._settings.max_draft_rows - drafts.tree.num_sent
-        level = (drafts.unsent() or self._append_level())[: max(rows_left, 0)]
-        if not level:
+        """Return the command that sends the next level, if its nodes are known and there is room for it.
+
+        With several mini-batches it sends the next of them.
+        """
+        drafts, begun = self._drafts, self._parts_left > 0
+        level = drafts.unsent() if begun else self._next_step()
+        parts = self._parts_left if begun else self._mini_batches
+        rows_left = self.settings.max_draft_rows - drafts.tree.num_sent
+        part = level[: max(min(-(-len(level) // parts), rows_left), 0)]
+        if not part:
             return None
-        self._gate.send()
-        return send_nodes(drafts.tree, level)
+        self._parts_left = parts - 1 if len(part) < len(level) else 0
+        self._gate.send(same_turn=begun)
+        return send_nodes(drafts.tree, part)
+
+    def _next_step(self) -> list[int]:
+        """Return the nodes of the next step, parents first, or nothing while the step waits for a level.
+
+        Where nothing is in flight, as after a miss, a step goes with the levels that there are.
+        """
+        drafts = self._drafts
+        while self._unsent_levels < self._step_levels and self._append_level():
+            pass
+        waits = self._unsent_levels < self._step_levels and not self._gate.idle
+        return [] if waits else drafts.unsent()
+
+    @property
+    def _unsent_levels(self) -> int:
+        return len({int(self._drafts.tree.depths[node]) for node in self._drafts.unsent()})
+
+    def _append_ahead(self) -> None:
+        """Choose all levels of the next step but the last, so that the drafter can go on below them."""
+        while self._unsent_levels < self._step_levels - 1 and self._append_level():
+            pass
 
     def _draft(self) -> list[Grow]:
         """Have the candidates below the deepest level drafted, unless they are known or being drafted."""
@@ -125,7 +179,7 @@ class LevelByLevel(Strategy):
         parents = frontier[offsets]
         tokens, log_probs = drafts.proposed[parents, columns], drafts.log_probs[parents, columns]
         scores = drafts.tree.scores[parents] + log_probs
-        best = np.argsort(-scores, kind="stable")[: self._settings.width]
+        best = np.argsort(-scores, kind="stable")[: self.settings.width]
         return drafts.add(parents[best].tolist(), tokens[best].tolist(), log_probs[best].tolist())
 
 
@@ -135,22 +189,35 @@ class PipeDec(LevelByLevel):
     - Width (3.3.3, 4.3.1): the paper measures w = 32 and c = 16 as best on its testbed, which are
       `width=32, children=16`. The default is 16 a layer as in FlowSpec's comparison ("for PipeDec, we select
       16 tokens per layer": flowspec, appendix A.1). The FlowSpec paper does not name its c; 16 is PipeDec's.
-    - Groups (3.1): the paper may join several neighbouring nodes to a group that works on one layer. Here
-      each stage is a group, so that as many layers are in flight as there are stages.
+    - Groups (3.1, 4.1): each stage is a group, as in the paper's runs with 14 and 21 stages. Its run with 7
+      stages is `groups=7` on 14 stages.
     """
 
     name: ClassVar[str] = "pipedec"
 
 
 @dataclass(frozen=True)
-class SpecPipeSettings(LevelSettings):
-    """LevelSettings with the paper's width, the best on its testbed (specpipe, sections 1 and 4.1)."""
+class LevelBatchSettings(LevelSettings):
+    """LevelSettings with SpecPipe's sizes.
+
+    The width is the best on the paper's testbed (specpipe, sections 1 and 4.1). Stages are grouped from 17 on
+    (3.4: "e.g., over 16 stages").
+    """
 
     width: int = at_most(512, 64)  # w
+    groups: int = 16  # d: most groups of neighbouring stages
+
+
+@dataclass(frozen=True)
+class SpecPipeSettings(LevelBatchSettings):
+    """LevelBatchSettings with two variations of a step (specpipe, 3.4)."""
+
+    step_levels: int = at_most(256, 1)  # k: levels of a step
+    mini_batches: int = 1  # segments that a step is sent in; a group computes them side by side
 
 
 class SpecPipe(LevelByLevel):
-    """LevelByLevel with SpecPipe's width, which is the only difference from PipeDec here.
+    """LevelByLevel with SpecPipe's width, groups and variations of a step.
 
     - Fixed width (3.3.3): `width` should minimise the time between tokens by the paper's equations 1 and 2. A
       strategy does not know the devices' profile, so the width is an option; `flowedge bench` computes it
@@ -158,7 +225,17 @@ class SpecPipe(LevelByLevel):
     - Children (4.1): our copy of the text has lost the number; 16 is PipeDec's choice (pipedec, 4.3.1).
     - Token source (3.3.1): the session's drafter, in place of a large draft model on a device of its own.
     - Several requests (4.4): they take turns ("iteration-based scheduling"); `specpipe_db` batches them.
-    - Not built: several levels a step, which the paper found slower (3.4).
+    - Several levels a step (3.4): a segment holds the next `step_levels` levels. When it returns, all its
+      rows that live are verified, so one step may give as many tokens. This is the paper's "added token
+      verification stage for the next levels"; the verification takes longer by these rows. All levels of a
+      step but the last are chosen ahead, because the drafter needs their nodes. A prune thins them out.
+      After a miss the root goes alone. The paper found several levels slower.
+    - Groups of a long pipeline (3.4): at most 16 levels are in flight, whatever the number of stages. In a
+      group, mini-batches of a level may follow each other ("mini-batch concurrency can be applied"). The
+      paper gives neither the size of groups nor that of mini-batches, and measured neither.
     """
 
     name: ClassVar[str] = "specpipe"
+
+    def __init__(self, settings: SpecPipeSettings) -> None:
+        super().__init__(settings, settings.step_levels, settings.mini_batches)

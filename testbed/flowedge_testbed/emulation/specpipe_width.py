@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
-import numpy as np
-
-from flowedge.core.pipeline_config import LAST_STAGE
-from flowedge.engine.jobs import DraftBatch, GrowDraft
-from flowedge.planning.choices import forward_of, states_of
-from flowedge.planning.measured_costs import TimeOfRows
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.profile_costs import ProfileCosts
+from flowedge_testbed.emulation.level_times import LevelTimes
 from flowedge_testbed.profiles.documents import HitRates
 
 
-def time_between_tokens(
-    width: int, stages: Sequence[TimeOfRows], draft: TimeOfRows, hit_rate: Callable[[int], float]
-) -> float:
+def time_between_tokens(steps: Sequence[float], draft_s: float, hit_rate: float) -> float:
     """Return the expected seconds from one token to the next (equation 1).
 
     Our copy of the paper has lost the symbols of the formula. By the text around it a token costs one
@@ -27,60 +18,47 @@ def time_between_tokens(
 
         max_i T_i(width) + (1 - p(width)) * sum over the other steps of T_i(width)
 
-    With equal stages this is equation 2: T(width) * (1 + (1 - p(width)) * (n - 1)). The paper's step holds
-    computing, pruning and transmission one after the other (section 3.3.2). Transfers overlap with computing
-    here, so the caller gives each link as a step of its own.
+    With n equal stages this is equation 2: T(width) * (1 + (1 - p(width)) * (n - 1)). With 4 stages of
+    0.07 s and p = 0.8 it is 0.07 * (1 + 0.2 * 3) = 0.112 s. The paper's step holds computing, pruning and
+    transmission one after the other (section 3.3.2). Transfers overlap with computing here, so the caller
+    gives each link as a step of its own.
 
     Args:
-        width: rows of a level.
-        stages: seconds of each step by the rows of a level.
-        draft: seconds of drafting the level below a level, by its rows; no step is shorter.
-        hit_rate: p, the share of levels that hold the drawn token, by their rows.
+        steps: T_i, seconds of each step over a level of this width.
+        draft_s: seconds of drafting the level below a level; no step is shorter.
+        hit_rate: p, the share of levels of this width that hold the drawn token.
     """
-    times = [stage(width) for stage in stages]
-    refill = sum(times) - max(times)
-    return max([*times, draft(width)]) + (1 - hit_rate(width)) * refill
+    refill = sum(steps) - max(steps)
+    return max([*steps, draft_s]) + (1 - hit_rate) * refill
 
 
-def best_width(
-    widths: Iterable[int],
-    stages: Sequence[TimeOfRows],
-    draft: TimeOfRows,
-    hit_rate: Callable[[int], float],
-) -> int:
+def best_width(widths: Iterable[int], time_of: Callable[[int], float]) -> int:
     """Return the width with the shortest expected time between tokens, the narrowest of equal ones.
 
     Raises:
-        ValueError: when there is no width or no step.
+        ValueError: when there is no width.
     """
     choices = sorted(set(widths))
-    if not choices or not stages:
-        raise ValueError("there is no width or no pipeline step to choose a tree width by")
-    return min(choices, key=lambda width: time_between_tokens(width, stages, draft, hit_rate))
+    if not choices:
+        raise ValueError("there is no width to choose a tree width from")
+    return min(choices, key=time_of)
 
 
-def level_width(emulation: PipelineProfile, hit_rates: HitRates) -> int:
+def level_width(emulation: PipelineProfile, hit_rates: HitRates, groups: int) -> int:
     """Return SpecPipe's width: the measured width with the shortest expected time between tokens.
 
-    Transfers overlap with computing here, so each link is a step of equation 1, like each stage.
+    The paper finds 64, because on its GPUs the time of a layer leaps with each 64 rows (figure 9) and its
+    drafters' hit rates are level from some tens of rows on (figure 7). On a device where reading the weights
+    takes as long as computing 128 rows or more, a wider level costs next to nothing, and the equation goes
+    on to the widest measured level as long as its hit rate still grows: scenario specpipe-width.
+
+    Args:
+        groups: most groups that the stages form.
     """
-    costs = ProfileCosts(emulation)
-    drawing = emulation.num_stages - 1 if emulation.verification == LAST_STAGE else None
+    times = LevelTimes(emulation, groups)
 
-    def computing(stage: int, rows: int) -> float:
-        return costs.stage_job(stage, forward_of(rows, drawn=1 if stage == drawing else 0))
+    def time_of(rows: int) -> float:
+        steps = [*times.computing(rows), *times.sending(rows)]
+        return time_between_tokens(steps, times.drafting(rows), hit_rates.rates[rows])
 
-    def sending(stage: int, rows: int) -> float:
-        return costs.transfer(stage, states_of(1 if stage == drawing else rows))
-
-    return best_width(
-        hit_rates.rates,
-        [partial(step, stage) for stage in range(len(emulation.stages)) for step in (computing, sending)],
-        lambda rows: costs.draft_job(_level(rows)),
-        lambda rows: hit_rates.rates[rows],
-    )
-
-
-def _level(rows: int) -> DraftBatch:
-    names = np.arange(1, rows + 1)
-    return DraftBatch([GrowDraft("width", 1, names, np.zeros_like(names), names, 1, None, None)])
+    return best_width(hit_rates.rates, time_of)

@@ -20,6 +20,8 @@ from flowedge_testbed.scenario import read_scenario
 from testbed.tools.hit_rates import hit_rate
 from testbed.tools.sample_runs import SCENARIO, SampleRuns
 
+GROUPS = 16
+
 
 def rates(**by_width: float) -> HitRates:
     values = {int(width.removeprefix("w")): rate for width, rate in by_width.items()}
@@ -36,17 +38,17 @@ def at_rate(emulation: PipelineProfile, mbps: float) -> PipelineProfile:
 
 
 def test_a_level_is_as_wide_as_its_hits_pay_for(table1: PipelineProfile) -> None:
-    assert level_width(table1, rates(w8=0.8, w64=0.8)) == 8, "nothing is gained by more rows"
-    assert level_width(table1, rates(w8=0.5, w64=0.9)) == 64, "a miss refills the pipeline"
+    assert level_width(table1, rates(w8=0.8, w64=0.8), GROUPS) == 8, "nothing is gained by more rows"
+    assert level_width(table1, rates(w8=0.5, w64=0.9), GROUPS) == 64, "a miss refills the pipeline"
 
 
 def test_slow_links_make_levels_narrow(table1: PipelineProfile) -> None:
     some = rates(w8=0.85, w64=0.9)
-    assert level_width(at_rate(table1, 1000), some) == 64
-    assert level_width(at_rate(table1, 10), some) == 8
-    assert level_width(at_rate(table1, 200), some) == 64
+    assert level_width(at_rate(table1, 1000), some, GROUPS) == 64
+    assert level_width(at_rate(table1, 10), some, GROUPS) == 8
+    assert level_width(at_rate(table1, 200), some, GROUPS) == 64
     tapped = replace(table1, drafter=table1.model.drafters["eagle3"])
-    assert level_width(at_rate(tapped, 200), some) == 8, "four times the bytes on the last link"
+    assert level_width(at_rate(tapped, 200), some, GROUPS) == 8, "four times the bytes on the last link"
 
 
 def test_the_bundled_pair_has_its_hit_rates(pair: ModelSet) -> None:
