@@ -62,17 +62,20 @@ class RealBackend:
 
     def close(self) -> None:
         """Release the pipeline if it was assembled here. An agent that is gone is logged."""
-        if self._spec is not None and self._assembled is not None:
-            try:
-                release([self._spec.draft_node], self._assembled)
-            except FlowEdgeError as error:
-                _log.warning("the pipeline was not released: %s", error)
-        self._spec = self._assembled = None
+        try:
+            self._release()
+        except FlowEdgeError as error:
+            _log.warning("the pipeline was not released: %s", error)
+
+    def _release(self) -> None:
+        spec, assembled, self._spec, self._assembled = self._spec, self._assembled, None, None
+        if spec is not None and assembled is not None:
+            release([spec.draft_node], assembled)
 
     def _prepare(self, spec: PipelineSpec, prompt: tuple[int, ...], run: Run) -> None:
         if self._spec == spec:
             return
-        self.close()
+        self._release()
         with Client(spec.draft_node) as client:
             if not spec.is_served_by(client.describe()):
                 self._assembled = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))

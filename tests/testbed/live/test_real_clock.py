@@ -327,7 +327,8 @@ def test_an_agent_lost_on_the_way_leaves_what_is_finished(
             cluster[2].kill()
 
     monkeypatch.setattr(RealBackend, "measure", killing)
-    scenario = scenario_file(**LIVE, hosts=hosts_of(cluster))
+    one_pipeline = {**LIVE, "verification": "auto", "hosts": hosts_of(cluster)}
+    scenario = scenario_file(**one_pipeline)
     with pytest.raises(FlowEdgeError, match=r"bench-\w+-v2") as caught:
         bench(scenario, tmp_path / "out")
     assert caught.value.code == "device_lost"
