@@ -168,6 +168,30 @@ class StageReport:
 
 
 @dataclass(frozen=True)
+class VerifierCounts:
+    """How one verifying model of a hierarchy took the tokens of the model before it (pipespec, section 3.3).
+
+    A step is a batch of rows that returned from the model and made its buffer grow. Its draft tokens are the
+    batch's tokens behind the last token of the model's own buffer.
+
+    Attributes:
+        steps: number of steps; verifying: number of steps with a draft token.
+        drafted: draft tokens of all steps.
+        tokens: number of tokens by which the buffer grew.
+        compared: for each place behind the last token of the buffer, how many tokens of the model before were
+            compared with the model's own. The place behind a step's draft tokens counts if there was a token.
+        survived: how many of these were the model's own token too.
+    """
+
+    steps: int = 0
+    verifying: int = 0
+    drafted: int = 0
+    tokens: int = 0
+    compared: tuple[int, ...] = ()
+    survived: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class DecodeCounters:
     """The work of decoding one request, counted by the draft node.
 
@@ -176,6 +200,7 @@ class DecodeCounters:
         accepted_per_round: tokens put out in each round; a round ends when the drawn token has no node.
         rollbacks: in a hierarchy of models, how often each verifying model made the models before it roll
             back; the target comes last.
+        verifiers: what the same models did with the tokens that they checked.
         reused_rows: rows of the prompt that were copied from another session and not computed.
         rows_in_flight: mean number of rows in flight, from the first token to the last. A row is in flight
             from its sending to the target until it is verified or returned without live rows.
@@ -199,6 +224,7 @@ class DecodeCounters:
     segments_in_flight: float = 0.0
     forced_tokens: int = 0
     plain_tokens_per_s: float = 0.0
+    verifiers: tuple[VerifierCounts, ...] = ()
 
 
 def drafting_gain(

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from flowedge.core.request import VerifierCounts
 from flowedge.strategies.commands import Command, Grow, Send
 from flowedge.strategies.events import Predicted, StrategyEvent
 from flowedge.strategies.row_bounds import check_draft_rows
@@ -48,6 +49,11 @@ class Strategy(ABC):
     @property
     def rollbacks(self) -> tuple[int, ...]:
         """For each verifying model of a hierarchy, the rollbacks that it caused; the target comes last."""
+        return ()
+
+    @property
+    def verifiers(self) -> tuple[VerifierCounts, ...]:
+        """For each verifying model of a hierarchy, what it did with the tokens that it checked."""
         return ()
 
     @property

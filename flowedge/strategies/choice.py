@@ -22,7 +22,7 @@ STRATEGIES = (
 )
 WITHOUT_DRAFTER = (AUTOREGRESSIVE,)
 OF_A_FIRST_LOOK = (AUTOREGRESSIVE, "naive_pp", "flowspec")  # no drafts; one tree a round; trees all the time
-WITH_MIDDLE_MODELS = ("pipespec",)
+WITH_MIDDLE_MODELS = ("pipespec", "pipespec_sync")
 
 
 def checked_strategy(name: str) -> str:

@@ -88,14 +88,16 @@ class Verified:
 class Returned:
     """A segment has returned without a live row.
 
-    Every sent segment of draft rows ends in a Returned or a Verified event, in the order of sending; segments
-    that are verified together end in one event.
+    Every sent segment of draft rows ends in a Returned, a Verified or a Predicted event, in the order of
+    sending on its route; segments that are verified together end in one event.
 
     Attributes:
-        trip: of the segment.
+        trip: of the segment, on TARGET.
+        route: on a route beside TARGET, only a HierarchicalStrategy is told.
     """
 
     trip: PipelineTrip | None = None
+    route: int = TARGET
 
 
 @dataclass(frozen=True)

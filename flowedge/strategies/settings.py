@@ -30,11 +30,17 @@ def switch(default: bool) -> int:
     return made  # type: ignore[no-any-return]
 
 
+def from_0_to(most: int, default: int) -> int:
+    """Return the default of a whole number that may be 0, with the most that a request may ask for."""
+    made: Any = field(default=default, metadata={_MOST: most, _LEAST: 0})
+    return made  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Settings:
     """Options by name: whole numbers of 1 or more, and real numbers of 0 or more, as their defaults are.
 
-    A switch is 0 or 1.
+    A switch is 0 or 1. A whole number may be 0 if its default is given by `from_0_to`.
 
     Every option has a bound, because requests of clients set it.
 
@@ -46,9 +52,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = getattr(self, option.name)
-            least = option.metadata.get(_LEAST, int(_is_count(option.default)))
-            most = option.metadata.get(_MOST, MOST_COUNT if least else MOST_REAL)
+            value, counts = getattr(self, option.name), _is_count(option.default)
+            least = option.metadata.get(_LEAST, int(counts))
+            most = option.metadata.get(_MOST, MOST_COUNT if counts else MOST_REAL)
             if value == 0 and option.name in self.above_zero:
                 raise BadRequestError(f"strategy option {option.name} is 0; it must be above 0")
             if not least <= value <= most:  # which no NaN is
@@ -169,13 +175,12 @@ class HierarchySettings(Settings):
 
     models: int = 16  # K + 1: most models, the drafter and the target included; 2 or more
     max_draft_rows: int = 128  # most tokens from the last drawn token on, that token included
+    lookahead: int = from_0_to(128, 0)  # draft tokens that a verifying model waits for (section 4.4)
+    batches: int = from_0_to(256, 0)  # most segments in flight of each model; 0: as many as it has credits
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.models < 2:
-            raise BadRequestError(
-                f"strategy option models is {self.models}; it must be 2 or more, for a drafter and the target"
-            )
+        _check_models(self.models)
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,18 @@ class LookaheadSettings(Settings):
     """Options of synchronous speculative decoding (pipespec, section 4.4)."""
 
     lookahead: int = at_most(256, 8)  # tokens of a chain
+    models: int = at_most(16, 16)  # as in HierarchySettings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_models(self.models)
+
+
+def _check_models(models: int) -> None:
+    if models < 2:
+        raise BadRequestError(
+            f"strategy option models is {models}; it must be 2 or more, for a drafter and the target"
+        )
 
 
 def _is_count(default: object) -> bool:

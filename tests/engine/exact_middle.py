@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -11,8 +11,9 @@ from flowedge.core.arrays import Payload
 from flowedge.engine.jobs import Forward, ForwardBatch, StageJob, StageResult
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
-from flowedge.strategies.published.pipespec import PipeSpec
-from flowedge.strategies.settings import HierarchySettings
+from flowedge.strategies.published.hierarchy import Hierarchy
+from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync
+from flowedge.strategies.settings import HierarchySettings, LookaheadSettings
 from tests.engine.exact_model import ExactStage, attend, mix, row_kv, token_of
 from tests.support.session_jobs import run_alone
 
@@ -59,28 +60,53 @@ class ExactMiddle:
         return [answer(hidden, p + 1, self.vocab, self.doubt) for p, hidden in enumerate(inputs)]
 
 
-class CheckedPipeSpec(PipeSpec):
+class CheckedHierarchy(Hierarchy):
     """Every prediction is held against the middle model alone, on the text that the chain now has."""
 
-    def __init__(
-        self, settings: HierarchySettings, prompt: Sequence[int], middles: Sequence[ExactMiddle]
-    ) -> None:
-        super().__init__(settings)
-        self.prompt, self.middles = list(prompt), middles
-        self.compared = 0
+    prompt: list[int]
+    middles: Sequence[ExactMiddle]
+    compared = 0
 
     def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
         if isinstance(event, Predicted):
-            chain, start = self._chain, len(self.prompt)
+            chain, start = self.chain, len(self.prompt)
             text = [*self.prompt, *chain.tokens(start, chain.end)]
             stop = event.position + len(event.tokens)
             alone = self.middles[event.route - 1].alone(text[:stop])
             assert list(event.tokens) == alone[event.position : stop]
             self.compared += len(event.tokens)
         commands = super().handle(event)
-        assert not (isinstance(event, Prefilled) and self._chain.rows != 1)
-        ends = [self._chain.verified(level) for level in range(len(self._routes))]
+        assert not (isinstance(event, Prefilled) and self.chain.rows != 1)
+        ends = [self.chain.verified(level) for level in range(len(self.routes))]
         assert ends == sorted(ends, reverse=True), "a buffer is a prefix of the one before it"
-        assert ends[-1] > self._chain.root
-        assert self._chain.rows <= self.max_draft_rows
+        assert ends[-1] > self.chain.root
+        assert self.chain.rows <= self.max_draft_rows
         return commands
+
+
+class CheckedPipeSpec(CheckedHierarchy, PipeSpec):
+    """PipeSpec with its predictions checked."""
+
+
+class CheckedPipeSpecSync(CheckedHierarchy, PipeSpecSync):
+    """Its synchronous form, of which one model works at a time."""
+
+    def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
+        commands = super().handle(event)
+        assert self.drafting.drafts + sum(map(len, self.batches.values())) <= 1
+        return commands
+
+
+def checked_hierarchy(
+    name: str, options: Mapping[str, float], prompt: Sequence[int], middles: Sequence[ExactMiddle]
+) -> CheckedHierarchy | None:
+    """Return the strategy of this name with its predictions checked; None if it has no middle models."""
+    made: CheckedHierarchy
+    if name == PipeSpec.name:
+        made = CheckedPipeSpec(HierarchySettings.from_options(options))
+    elif name == PipeSpecSync.name:
+        made = CheckedPipeSpecSync(LookaheadSettings.from_options(options))
+    else:
+        return None
+    made.prompt, made.middles = list(prompt), middles
+    return made

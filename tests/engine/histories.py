@@ -19,8 +19,7 @@ from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.registry import session_strategy
-from flowedge.strategies.settings import HierarchySettings
-from tests.engine.exact_middle import CheckedPipeSpec, ExactMiddle
+from tests.engine.exact_middle import ExactMiddle, checked_hierarchy
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
 from tests.engine.history_checks import check_clean, check_invariants
 from tests.support.seams import kept_by
@@ -129,9 +128,15 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "regrow_share": float(rng.choice([0.0, 1.0, 3.0, 1e9])),
         }
     if name == "pipespec":
-        return {"models": int(rng.integers(2, 6)), "max_draft_rows": int(rng.integers(1, 20))}
+        return {
+            "models": int(rng.integers(2, 6)),
+            "max_draft_rows": int(rng.integers(1, 20)),
+            "lookahead": int(rng.choice([0, 0, 1, 3, 8])),
+            "batches": int(rng.choice([0, 0, 1, 2])),
+        }
     if name not in TREES:
-        return {"lookahead": int(rng.integers(1, 6))} if name == "pipespec_sync" else {}
+        of_sync = ("lookahead", "models") if name == "pipespec_sync" else ()
+        return {option: int(rng.integers(2, 6)) for option in of_sync}
     return {
         "tree_nodes": int(rng.integers(1, 14)),
         "depth": int(rng.integers(1, 5)),
@@ -359,10 +364,9 @@ def random_middles(
 
 def checked_strategy(request: Request, middles: list[ExactMiddle], measured: MeasuredPipeline) -> Strategy:
     """Return a strategy whose segments are computed with those of other sessions, more often than not."""
-    if request.strategy != CheckedPipeSpec.name:
-        strategy = session_strategy(request, measured)
-    else:
-        settings = HierarchySettings.from_options(request.strategy_options)
-        strategy = CheckedPipeSpec(settings, request.prompt, middles)
+    name, options = request.strategy, request.strategy_options
+    strategy = checked_hierarchy(name, options, request.prompt, middles) or session_strategy(
+        request, measured
+    )
     strategy.computed_alone = sum(request.prompt) % 4 == 0  # type: ignore[misc]
     return strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.language_model import LanguageModel
 from flowedge.planning.fixed_costs import FixedCosts
-from flowedge.strategies.published.pipespec import PipeSpecSync
+from flowedge.strategies.published.naive_pp import NaivePP
 from tests.drafting.conftest import save_small_lm
 from tests.equality.conftest import Pair, expected, finished, request, token_ids
 from tests.support.truncated import first_layers
@@ -86,6 +87,34 @@ def test_whatever_the_models_between_predict(
         assert min(rollbacks) >= 2
 
 
+@pytest.mark.parametrize(
+    ("stages", "names", "sampling_name", "strategy", "options"),
+    [
+        (4, "contrary", "T1", "pipespec_sync", {"lookahead": 3}),
+        (1, "random+cut", "T0", "pipespec_sync", {}),
+        (1, "contrary", "T1", "pipespec", {"lookahead": 4, "batches": 1}),
+    ],
+)
+def test_whenever_a_model_begins(
+    pair: Pair,
+    middles: dict[str, LanguageModel],
+    stages: int,
+    names: str,
+    sampling_name: str,
+    strategy: str,
+    options: dict[str, float],
+) -> None:
+    prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS[sampling_name]
+    between = [middles[name] for name in names.split("+")]
+    asked = replace(request(prompt, sampling, NEW_TOKENS, strategy), strategy_options=options)
+    outputs = pipeline(pair, stages, between).generate(asked)
+    assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
+    end = finished(outputs)
+    assert all(report.rows_computed >= len(prompt) for report in end.side_reports)
+    assert [len(end.counters.verifiers), len(end.side_reports)] == [len(between) + 1, len(between)]
+    assert end.counters.verifiers[-1].tokens == NEW_TOKENS - 1, "the target's buffer is what was put out"
+
+
 def test_without_the_express_lane(pair: Pair, middles: dict[str, LanguageModel]) -> None:
     prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
     run = pipeline(pair, 4, [middles["random"], middles["cut"]], fault=lambda _place, _message: None)
@@ -96,7 +125,7 @@ def test_without_the_express_lane(pair: Pair, middles: dict[str, LanguageModel])
 def test_other_strategies_leave_middle_models_alone(pair: Pair, middles: dict[str, LanguageModel]) -> None:
     prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS["T1"]
     run = pipeline(pair, 1, [middles["cut"]])
-    outputs = run.generate(request(prompt, sampling, 8, PipeSpecSync.name))
+    outputs = run.generate(request(prompt, sampling, 8, NaivePP.name))
     assert token_ids(outputs) == expected(prompt, sampling, 8, "none")
     assert finished(outputs).side_reports == ()
 

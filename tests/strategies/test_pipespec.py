@@ -7,9 +7,11 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.messages import CONTEXT, Segment
+from flowedge.core.request import VerifierCounts
 from flowedge.engine.draft_node.route_session import RouteSession
 from flowedge.strategies.commands import AcceptPath, Emit, Grow, Keep, Send, SendTo
-from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Verified
+from flowedge.strategies.events import CreditGranted, Layer, Predicted, Prefilled, Returned, Verified
+from flowedge.strategies.published.hierarchy import Hierarchy
 from flowedge.strategies.published.pipespec import PipeSpec, PipeSpecSync
 from flowedge.strategies.published.token_chain import TokenChain
 from flowedge.strategies.registry import make_strategy
@@ -21,8 +23,8 @@ from tests.support.seams import draft_chain
 class Run:
     """A session of prompt 0 .. 9 whose first drawn token is 100, with middle models on routes 1 and so on."""
 
-    def __init__(self, middles: int = 0, **settings: int) -> None:
-        self.strategy = PipeSpec(HierarchySettings(**settings))
+    def __init__(self, middles: int = 0, strategy: Hierarchy | None = None, **settings: int) -> None:
+        self.strategy = strategy or PipeSpec(HierarchySettings(**settings))
         self.grow: Grow | None = None
         self.commands: list[object] = []
         self.event(Prefilled(10, 100, credits=1, routes=tuple(range(1, 1 + middles))))
@@ -173,8 +175,94 @@ def test_buffers_are_prefixes_of_each_other():
     assert [chain.verified(level) for level in range(3)] == [14, 13, 13]
     assert chain.predict(1, 11, [8, 8, 8]), "what a later model has settled is settled"
     assert chain.tokens(10, chain.end) == (100, 1, 2, 8)
-    assert chain.draw(2, 2)
+    assert chain.draw(2, 2, 2)
     assert (chain.root, chain.rows, chain.rollbacks) == (12, 2, [1, 0, 0])
+
+
+def test_a_model_waits_for_its_lookahead_while_a_model_before_it_works():
+    run = Run(middles=1, lookahead=2)
+    assert run.commands == [], "the drafter works"
+    run.draft(1)
+    assert run.commands[:-1] == [], "one token of two"
+    run.draft(2)
+    assert SendTo(1, 10, (100, 1, 2)) in run.commands, "its own last token is no draft token"
+    run.predict(1, 10, 1, 2, 3)
+    assert Send((100, 1, 2, 3), (CONTEXT, 10, 11, 12)) in run.commands
+
+
+def test_a_model_takes_less_than_its_lookahead_from_models_that_have_no_more():
+    run = Run(middles=1, lookahead=8)
+    run.draft(1, -1)
+    assert run.commands == [SendTo(1, 10, (100, 1))], "the drafter proposes nothing more"
+    run.predict(1, 10, 1, 2)
+    assert run.grow is not None
+    assert run.grow.tokens == (2,), "the drafter has a token to go on from"
+    run.draft(-1)
+    run.event(CreditGranted(1))
+    assert run.commands == [SendTo(1, 12, (2,))]
+    full = Run(lookahead=8, max_draft_rows=4)
+    full.draft(1, 2, 3)
+    assert full.commands == [Send((100, 1, 2, 3), (CONTEXT, 10, 11, 12))], "there is no room for more"
+
+
+def test_a_model_may_have_one_batch_at_a_time():
+    run = Run(batches=1)
+    run.draft(1, 2)
+    assert run.event(CreditGranted()) == [], "its first batch is in flight"
+    assert Send((1, 2), (CONTEXT, 11)) in run.event(Verified((10,), 1))
+    middle = Run(middles=1, batches=1)
+    middle.draft(1)
+    assert middle.event(CreditGranted(1)) == []
+    assert middle.event(Returned(route=1)) == [SendTo(1, 11, (1,))], "a batch without a live row is over too"
+
+
+def test_the_checks_of_draft_tokens_are_counted_by_their_place():
+    run = Run()
+    assert run.strategy.verifiers == (VerifierCounts(),)
+    run.draft(1, 2, 3)
+    run.event(CreditGranted())
+    run.event(Verified((10,), 1))  # no draft token in the batch, but the drafter has the drawn token
+    run.event(Verified((11, 12), 9))  # of 2 and 3 the second is rejected
+    run.event(CreditGranted())
+    run.event(Verified((13,), 5))  # the drafter has nothing yet that 5 could be compared with
+    assert run.strategy.verifiers == (
+        VerifierCounts(steps=3, verifying=1, drafted=2, tokens=4, compared=(2, 1), survived=(2, 0)),
+    )
+
+
+def test_a_middle_model_counts_its_checks_too():
+    run = Run(middles=1)
+    run.draft(1, 2, 3)
+    run.predict(1, 10, 1)
+    run.event(CreditGranted(1))
+    run.predict(1, 11, 2, 8, 8)
+    counted = VerifierCounts(steps=2, verifying=1, drafted=2, tokens=3, compared=(2, 1), survived=(2, 0))
+    assert run.strategy.verifiers == (counted, VerifierCounts())
+
+
+def test_three_synchronous_models_work_one_after_the_other():
+    run = Run(middles=1, strategy=PipeSpecSync(LookaheadSettings(lookahead=2)))
+    assert run.commands == [], "the drafter works"
+    run.draft(1, 2)
+    assert run.commands == [SendTo(1, 10, (100, 1, 2))]
+    run.event(CreditGranted(1))
+    assert run.predict(1, 10, 1, 7) == [
+        Keep(1, 12, 10),
+        Send((100, 1, 7), (CONTEXT, 10, 11)),
+    ], "two tokens of the middle model are enough for the target"
+    run.event(CreditGranted())
+    commands = run.event(Verified((10,), 5))
+    assert commands == [
+        Emit((5,)),
+        AcceptPath((10,), None, ends_round=True),
+        Keep(1, 11, 11),
+        Grow(2, (0,), (-1,), (5,), 1),
+    ]
+    run.draft(6, 7)
+    run.predict(1, 11, 4)
+    assert run.grow is not None
+    assert run.grow.tokens == (4,), "one token is not enough; the drafter goes on below it"
+    assert run.strategy.rollbacks == (2, 1)
 
 
 def test_the_synchronous_form_drafts_a_chain_then_verifies_it():
@@ -186,7 +274,7 @@ def test_the_synchronous_form_drafts_a_chain_then_verifies_it():
     assert script.grow is None, "nothing is drafted while it is under way"
     script.verified([5, 6], 9)
     assert script.emitted == [0, 1, 9]
-    assert make_strategy("pipespec_sync", {}).max_draft_rows == 9, "8 tokens and the root"
+    assert make_strategy("pipespec_sync", {"models": 2}).max_draft_rows == 9, "8 tokens and the root"
 
 
 # ------------------------------------------------------------------------------- what a middle model answers

@@ -115,7 +115,7 @@ def base_growth(strategy: Strategy) -> Any:
 
 def draft_chain(strategy: PipeSpec) -> Any:
     """Return the tokens that PipeSpec has drafted, behind those that it has sent; see `draft_tree`."""
-    return strategy._chain
+    return strategy.chain
 
 
 def times_of(strategy: Auto) -> StepTimes:

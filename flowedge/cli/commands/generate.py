@@ -168,6 +168,6 @@ def _middle_models(text: str | None, strategy: str) -> tuple[str, ...]:
         raise BadRequestError("--middle names no model; give DIR or DIR,DIR with the smallest first")
     if strategy not in WITH_MIDDLE_MODELS:
         raise BadRequestError(
-            f"--strategy {strategy} uses no middle models; only {' and '.join(WITH_MIDDLE_MODELS)} does"
+            f"--strategy {strategy} uses no middle models; {' and '.join(WITH_MIDDLE_MODELS)} do"
         )
     return models

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.messages import Prune
-from flowedge.core.request import DecodeCounters
+from flowedge.core.request import DecodeCounters, VerifierCounts
 
 _EMPTY = np.zeros(0, dtype=np.int64)
 
@@ -89,13 +89,14 @@ class DecodeCounts:
     Attributes:
         meter: of the rows in flight.
         rollbacks, plain_tokens_per_s: see DecodeCounters; as of the latest commands of the strategy.
-        reused_rows: see DecodeCounters.
+        reused_rows, verifiers: see DecodeCounters; `verifiers` is set when the session ends.
         busy_s, bytes_sent: of the draft node itself, as in StageReport.
     """
 
     def __init__(self) -> None:
         self.meter = RowsInFlightMeter()
         self.rollbacks: tuple[int, ...] = ()
+        self.verifiers: tuple[VerifierCounts, ...] = ()
         self.plain_tokens_per_s = 0.0
         self.reused_rows = 0
         self.busy_s = 0.0
@@ -127,6 +128,7 @@ class DecodeCounts:
         return DecodeCounters(
             **self._work,
             rollbacks=self.rollbacks,
+            verifiers=self.verifiers,
             plain_tokens_per_s=self.plain_tokens_per_s,
             reused_rows=self.reused_rows,
             rows_in_flight=rows,

@@ -315,9 +315,9 @@ class DraftNode:
                 self._report_results(session)
             self.target.begin_waiting(self._sessions.values())
             return
-        predicted = session.side_route(route).take_result(segment)
-        if predicted is not None and isinstance(session.strategy, HierarchicalStrategy):
-            self._carry_out(session, session.strategy.handle(predicted))
+        event = session.side_route(route).take_result(segment)
+        if event is not None and isinstance(session.strategy, HierarchicalStrategy):
+            self._carry_out(session, session.strategy.handle(event))
         self._grant(session, route)
 
     def _put_out_rows(self, session: DraftSession) -> None:
@@ -391,6 +391,7 @@ class DraftNode:
         """End a session; `last` and `keep` are as for TargetSessions.end."""
         name = session.name
         self._closing[name] = self._sessions.pop(name)
+        session.counts.verifiers = session.strategy.verifiers
         session.strategy.end()
         self.target.end(session, last, keep=keep)
         for route in session.side_routes:

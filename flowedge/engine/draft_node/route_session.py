@@ -6,7 +6,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.commands import Keep, SendTo
-from flowedge.strategies.events import Predicted
+from flowedge.strategies.events import Predicted, Returned
 
 TOKEN_DTYPE = "int32"  # numpy name of the token ids that come back
 
@@ -64,15 +64,15 @@ class RouteSession:
         self.ledger.prune(prune)
         return prune
 
-    def take_result(self, segment: Segment) -> Predicted | None:
-        """Take in a returned segment. Return its predictions; None if no draft row of it lives.
+    def take_result(self, segment: Segment) -> Predicted | Returned | None:
+        """Take in a returned segment. Return the event of its draft rows; None if it is of the prompt.
 
         Raises:
             ProtocolError: when the segment does not fit the session.
         """
         segment = self.ledger.take_back(segment, (), TOKEN_DTYPE)
         if not segment.num_rows:
-            return None
+            return Returned(route=self._route)
         tokens = segment.payload
         if not (tokens.min() >= 0 and tokens.max() < self._vocab_size):
             raise ProtocolError(

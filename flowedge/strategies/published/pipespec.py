@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from flowedge.core.tree import ROOT
-from flowedge.strategies.base import HierarchicalStrategy
-from flowedge.strategies.commands import AcceptPath, Command, Emit, Grow, Keep, Send, SendTo
-from flowedge.strategies.events import (
-    TARGET,
-    CreditGranted,
-    Layer,
-    Predicted,
-    Prefilled,
-    Returned,
-    StrategyEvent,
-    Verified,
-)
-from flowedge.strategies.published.naive_pp import NaivePP
-from flowedge.strategies.published.token_chain import TokenChain
-from flowedge.strategies.settings import HierarchySettings, LookaheadSettings, TreeSettings
+from flowedge.strategies.commands import Command
+from flowedge.strategies.published.hierarchy import Hierarchy
+from flowedge.strategies.settings import HierarchySettings, LookaheadSettings
 
 
-class PipeSpec(HierarchicalStrategy):
-    """Algorithm 1, and the choices that the paper leaves:
+class PipeSpec(Hierarchy):
+    """Algorithm 1: all models work at the same time. The choices that the paper leaves:
 
-    - M_0 is the draft node's drafter and drafts a single chain, token by token, whenever there is room (lines
-      8 and 9). M_1 to M_{K-1} are middle models on devices of their own; M_K is the target's pipeline.
-    - A model with a credit takes all tokens that its producer's buffer holds (line 11; a lookahead of 0, as
-      in section 4.4), while its earlier segments are still in flight. A model without a draft token is sent
-      the last token of its own buffer, and so continues by itself.
-    - A model's prediction after the last token of a segment belongs to its buffer too, ahead of its producers
-      (figure 2). The producers take the token over; a producer with another token is rolled back (lines 6, 7,
-      15 and 16).
-    - The draft node stores all buffers, so that a cascade of rollbacks is a single step there. A middle model
-      gets a prune, which trims waiting segments, aborts the computation and needs no answer.
+    - The drafter drafts whenever there is room (lines 8 and 9).
+    - A model with a credit takes all tokens that its producer's buffer holds (line 11), while its earlier
+      segments are still in flight. With `batches` = 1 it takes them when it has none in flight, which is the
+      paper's loop.
+    - With a `lookahead` (section 4.4; the paper's own choice is 0) a model waits until there are so many
+      draft tokens, as long as a model before it works.
     - The target verifies in segments that flow through its stages one behind the other, and only its draws
-      are put out. After a draw that was not in the chain, or that the drafter had not reached, the drafter
-      begins a new growth with the true features; until then it continues in its own branch.
+      are put out.
     - The paper bounds no buffer. Here the chain has at most `max_draft_rows` tokens from the last drawn token
       on.
     """
@@ -46,166 +27,55 @@ class PipeSpec(HierarchicalStrategy):
     name: ClassVar[str] = "pipespec"
 
     def __init__(self, settings: HierarchySettings) -> None:
-        super().__init__(settings.max_draft_rows, max_side_routes=settings.models - 2)
-        self._settings = settings
-        self._routes: list[int] = []  # to the models of the levels 1 to K
-        self._chain = TokenChain(1, 0, 0)
-        self._credits: dict[int, int] = {}
-        self._sent: dict[int, int] = {}  # for each route, the position behind the last sent token
-        self._draft = _Drafting(0)
+        super().__init__(settings.max_draft_rows, settings.models, settings.lookahead)
+        self._most_batches = settings.batches
 
-    @property
-    def rollbacks(self) -> tuple[int, ...]:
-        return tuple(self._chain.rollbacks)
+    def proceed(self) -> list[Command]:
+        sends = [self.send(level) for level in range(1, 1 + len(self.routes)) if self._takes(level)]
+        if self.drafting.has_work(self.chain, self.chain_rows):
+            return [*sends, self.drafting.ask(self.chain)]
+        return sends
 
-    def handle(self, event: StrategyEvent | Predicted) -> Sequence[Command]:
-        match event:
-            case Prefilled():
-                self._begin(event)
-                return [Emit((event.token,)), *self._proceed()]
-            case Layer():
-                self._take_draft(event)
-                return self._proceed()
-            case Predicted():
-                return [*self._take_prediction(event), *self._proceed()]
-            case Verified():
-                return [*self._take_draw(event), *self._proceed()]
-            case Returned():
-                return []
-            case CreditGranted():
-                self._credits[event.route] += 1
-                return self._proceed()
-
-    def _begin(self, event: Prefilled) -> None:
-        self._routes = [*event.routes, TARGET]
-        self._chain = TokenChain(len(self._routes), event.token, event.context)
-        self._credits = dict.fromkeys(self._routes, 0) | {TARGET: event.credits}
-        self._sent = dict.fromkeys(self._routes, event.context)
-        self._draft = _Drafting(event.context)
-
-    def _take_draft(self, layer: Layer) -> None:
-        position = self._draft.take(layer.nodes[0])
-        proposed = [token for token in layer.tokens[0].tolist() if token >= 0]
-        if position is not None and position == self._chain.end - 1 and proposed:
-            self._chain.append(proposed[0])
-
-    def _take_prediction(self, event: Predicted) -> list[Command]:
-        level = self._routes.index(event.route) + 1
-        if not self._chain.predict(level, event.position + 1, event.tokens):
-            return []
-        kept = self._chain.end - 1  # the last token is the model's own and replaces a rejected token
-        self._draft.cut(kept)
-        return self._keep(kept)
-
-    def _take_draw(self, event: Verified) -> list[Command]:
-        chain, accepted = self._chain, len(event.accepted)
-        emitted = Emit((*chain.tokens(chain.root + 1, chain.root + accepted), event.token))
-        agreed = chain.draw(accepted, event.token)
-        root = chain.root if agreed and self._sent[TARGET] > chain.root else None
-        commands: list[Command] = [emitted, AcceptPath(event.accepted, root, ends_round=not agreed)]
-        if not agreed:
-            self._sent[TARGET] = chain.root
-        if not agreed or self._draft.position <= chain.root:
-            self._draft.restart(chain.root)
-        return [*commands, *self._keep(chain.end if agreed else chain.root)]
-
-    def _keep(self, end: int) -> list[Command]:
-        """Have the middle models drop their rows from `end` on; the rows of drawn tokens become context."""
-        commands: list[Command] = []
-        for route in self._routes[:-1]:
-            self._sent[route] = min(self._sent[route], end)
-            commands.append(Keep(route, end, self._chain.root))
-        return commands
-
-    def _proceed(self) -> list[Command]:
-        """Give every model the tokens that it can work on."""
-        commands: list[Command] = []
-        for level, route in enumerate(self._routes, start=1):
-            stop = self._chain.verified(level - 1)
-            if route != TARGET:  # leave room for the prediction in the chain
-                stop = min(stop, self._chain.root + self._settings.max_draft_rows - 1)
-            if self._credits[route] and self._sent[route] < stop:
-                commands.append(self._send(route, self._sent[route], stop))
-        if self._draft.has_work(self._chain, self._settings.max_draft_rows):
-            position = self._draft.position
-            commands.append(self._draft.ask(self._chain.tokens(position, position + 1)))
-        return commands
-
-    def _send(self, route: int, start: int, stop: int) -> Command:
-        self._credits[route] -= 1
-        self._sent[route] = stop
-        tokens = self._chain.tokens(start, stop)
-        if route != TARGET:
-            return SendTo(route, start, tokens)
-        # A row of a chain has its position as its index.
-        parents = tuple(row - 1 if row > self._chain.root else -1 for row in range(start, stop))
-        return Send(tokens, parents)
-
-
-class _Drafting:
-    """The drafter's place in the chain: its growth has a node for each position of the chain."""
-
-    def __init__(self, root: int) -> None:
-        self._growth = 0
-        self._next_name = ROOT
-        self._first = root  # position of the growth's root
-        self._names: list[int] = []  # of the nodes with a Grow command, from the growth's root on
-        self._asked: int | None = None  # node whose child is being computed
-        self.restart(root)
-
-    @property
-    def position(self) -> int:
-        """Position of the first token without a Grow command."""
-        return self._first + len(self._names)
-
-    def restart(self, root: int) -> None:
-        """Begin a new growth with the token at position `root`."""
-        self._growth += 1
-        self._next_name = ROOT
-        self._first, self._names, self._asked = root, [], None
-
-    def cut(self, end: int) -> None:
-        """Drop the nodes from position `end` on, because the chain has other tokens there."""
-        del self._names[max(end - self._first, 0) :]
-        if self._asked not in self._names:
-            self._asked = None
-
-    def has_work(self, chain: TokenChain, max_rows: int) -> bool:
-        """Return whether the drafter is to compute the child of the token at `position` now.
-
-        Tokens of other models go through the drafter one by one too, because its cache needs them.
-        """
-        if self._asked is not None or self.position >= chain.end:
+    def _takes(self, level: int) -> bool:
+        route, (start, stop) = self.routes[level - 1], self.unsent(level)
+        if not self.credits[route] or start >= stop:
             return False
-        return self.position < chain.end - 1 or chain.rows < max_rows
+        if self._most_batches and len(self.batches[route]) >= self._most_batches:
+            return False
+        return self.has_lookahead(level) or not self._works(level - 1)
 
-    def ask(self, tokens: tuple[int, ...]) -> Grow:
-        """Return the command that computes the child of the token at `position`."""
-        parent = self._names[-1] if self._names else -1
-        name = self._asked = self._next_name
-        self._next_name += 1
-        self._names.append(name)
-        return Grow(self._growth, (name,), (parent,), tokens, 1)
-
-    def take(self, name: int) -> int | None:
-        """Return the position of the token whose child was computed, None if the token has left the chain."""
-        if name != self._asked:
-            return None
-        self._asked = None
-        return self._first + len(self._names) - 1
+    def _works(self, level: int) -> bool:
+        """Return whether a model, or a model before it, computes tokens or is about to."""
+        if level == 0:
+            return self.drafting.drafts or self.drafting.has_work(self.chain, self.chain_rows)
+        start, stop = self.unsent(level)
+        return bool(self.batches[self.routes[level - 1]]) or start < stop or self._works(level - 1)
 
 
-class PipeSpecSync(NaivePP):
-    """Drafts a chain of `lookahead` tokens, verifies it in one segment, and drafts the next chain.
+class PipeSpecSync(Hierarchy):
+    """Synchronous speculative decoding (sections 4.2 and 4.4): one model works at a time.
 
-    A chain is a tree with one child a node. Nothing is drafted while a chain is in flight.
+    Whenever a model has finished, the largest model works for which the model before it has `lookahead`
+    tokens. If there is none, the drafter drafts. So with two models the drafter drafts a chain of `lookahead`
+    tokens, which the target verifies. With three, M_1 verifies such chains until its own buffer has as many
+    tokens for the target; the paper says that each model waits for the tokens of the model before it, and not
+    for how many.
     """
 
     name: ClassVar[str] = "pipespec_sync"
+    computed_alone: ClassVar[bool] = False
 
     def __init__(self, settings: LookaheadSettings) -> None:
-        rows = settings.lookahead + 1  # with the root
-        super().__init__(TreeSettings(tree_nodes=rows, depth=settings.lookahead, top_k=1, segment_rows=rows))
+        # Each level has at most `lookahead` tokens for the next when it is verified, and adds one.
+        super().__init__((settings.models - 1) * settings.lookahead + 1, settings.models, settings.lookahead)
 
-    def segments(self, stages: int) -> int:  # noqa: ARG002
-        return 1
+    def proceed(self) -> list[Command]:
+        if self.drafting.drafts or any(self.batches.values()):
+            return []
+        levels = range(1, 1 + len(self.routes))
+        full = [level for level in reversed(levels) if self.has_lookahead(level)]
+        if not full and self.drafting.has_work(self.chain, self.chain_rows):
+            return [self.drafting.ask(self.chain)]
+        # A drafter that proposes nothing more leaves the models to what there is.
+        left = full or [level for level in levels if self.unsent(level)[0] < self.unsent(level)[1]]
+        return [self.send(level) for level in left[:1] if self.credits[self.routes[level - 1]]]
