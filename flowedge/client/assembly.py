@@ -31,7 +31,8 @@ class PipelineSpec(PipelineConfig):
     Attributes:
         draft_node: its address.
         stages: addresses in the order of the layers.
-        middles: (model, address of its agent) of each middle model of a hierarchy, the smallest first.
+        middles: (model, addresses of its agents) of each middle model of a hierarchy, the smallest first;
+            its layers are divided over these agents as evenly as possible.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
@@ -39,14 +40,17 @@ class PipelineSpec(PipelineConfig):
 
     draft_node: str
     stages: tuple[str, ...]
-    middles: tuple[tuple[str, str], ...] = ()
+    middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def model_post_init(self, _: Any, /) -> None:
-        addresses = [self.draft_node, *self.stages, *(address for _, address in self.middles)]
+        of_middles = [address for _, addresses in self.middles for address in addresses]
+        addresses = [self.draft_node, *self.stages, *of_middles]
         for address in addresses:
             checked_address(address)
-        if not self.stages:
-            raise BadRequestError("a pipeline needs a draft node and at least one stage")
+        if not self.stages or not all(agents for _, agents in self.middles):
+            raise BadRequestError(
+                "a pipeline needs a draft node, at least one stage, and an agent for each middle model"
+            )
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
         if repeated:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
@@ -106,7 +110,7 @@ async def _set_up(
         pipeline=pipeline,
         stages=spec.stages,
         protocol_version=PROTOCOL_VERSION,
-        middles=[pb.Middle(model=model, address=address) for model, address in spec.middles],
+        middles=[pb.Middle(model=model, addresses=addresses) for model, addresses in spec.middles],
         config=spec.to_json(),
     )
     ready, news = False, "none"

@@ -27,7 +27,7 @@ class Device:
         pipeline: label of its pipeline (see pipeline_label), empty without a role.
         config: the settings of its pipeline: what it has chosen, when it is ready, where they leave a choice,
             and before that as they were asked for. None without a role, and from a device of another version.
-        middles: of a draft node, (model, address of its agent) of each middle model.
+        middles: of a draft node, (model, addresses of its agents) of each middle model.
         instance: differs at each start of the agent.
         certified_role: the roles in its certificate, such as "agent,client"; empty when the device has
             joined no cluster.
@@ -61,7 +61,7 @@ class Device:
     stage_addresses: tuple[str, ...]
     pipeline: str
     config: PipelineConfig | None = None
-    middles: tuple[tuple[str, str], ...] = ()
+    middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
     instance: str = ""
     certified_role: str = ""
     revocation_number: int = 0
@@ -77,6 +77,11 @@ class Device:
     temperature: float | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     no_chat_template: bool = False
+
+    @property
+    def middle_addresses(self) -> tuple[str, ...]:
+        """Of a draft node, the addresses of all agents of middle models, the smallest model's first."""
+        return tuple(address for _, addresses in self.middles for address in addresses)
 
     def __getattr__(self, name: str) -> Any:
         """Return a setting of the pipeline, such as `model`; "" without a role."""
@@ -136,7 +141,7 @@ class Device:
             layers=(reply.layer_start, reply.layer_stop),
             stage_addresses=tuple(reply.stage_addresses),
             capabilities=tuple(reply.capabilities),
-            middles=tuple((middle.model, middle.address) for middle in reply.middles),
+            middles=tuple((middle.model, tuple(middle.addresses)) for middle in reply.middles),
             config=PipelineConfig.from_json(reply.config) if has_config else None,
             compute=ComputeChoice(
                 reply.compute.device,

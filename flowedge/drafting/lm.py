@@ -115,7 +115,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
         Args:
             proposals: over the model's own LM head, which it replaces.
         """
-        super().__init__(proposals or ProposalHead(model.head, vocab_size=model.vocab_size))
+        super().__init__(proposals or ProposalHead(model.lm_head, vocab_size=model.vocab_size))
         self._model = model
         self._block = model.block
 

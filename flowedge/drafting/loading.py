@@ -134,7 +134,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if target.cuda_graphs:
         capture_decoding(model.block)
     saved = LanguageModel.required_bytes(checkpoint, target.dtype) - model.weight_bytes
-    return LMDrafter(model, _proposals(model.head, target, quant, saved))
+    return LMDrafter(model, _proposals(model.lm_head, target, quant, saved))
 
 
 def drafter_directory(source: str, *, hub: bool = True) -> Path:

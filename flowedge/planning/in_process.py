@@ -62,7 +62,7 @@ def virtual_pipeline(
     express_fault: ExpressDelay | None = None,
     observer: VirtualObserver | None = None,
     blocks: Sequence[LayerBlock] | None = None,
-    side_models: Sequence[LanguageModel] = (),
+    side_models: Sequence[Sequence[LanguageModel]] = (),
     verification: VerificationPlace = DRAFT_NODE,
     keeps_taps: bool = False,
     kept_rows: int = DraftNodeSpec.kept_rows,
@@ -73,7 +73,8 @@ def virtual_pipeline(
 
     Args:
         blocks: the loaded blocks of the stages, of one dtype; without them they are loaded in fp32.
-        side_models: the models between drafter and target of a hierarchy, the smallest first.
+        side_models: the models between drafter and target of a hierarchy, the smallest first; each as the
+            parts of its layers that stages of its own have, in order.
         keeps_taps: whether stages keep what they tap of draft rows until these are accepted.
         kept_rows: most cache rows of ended sessions that stages keep for later prompts.
         grammars: of the tokenizer; without it no request may have a grammar.
@@ -87,7 +88,7 @@ def virtual_pipeline(
     executors = [BlockExecutor(block, taps) for block in loaded]
     if verification == LAST_STAGE:
         executors[-1].head = head
-    side_executors = [BlockExecutor(model.block, model=model) for model in side_models]
+    side_executors = [[BlockExecutor(part.block, model=part) for part in model] for model in side_models]
     kept = [(b.start, b.stop) for b in loaded if verification == DRAFT_NODE or not b.is_last]
     spec = draft_node_spec(
         checkpoint.config,
@@ -109,7 +110,7 @@ def virtual_pipeline(
         make_text=make_text,
         express_fault=express_fault,
         observer=observer,
-        side_stages=[(executor.stage_spec(), executor) for executor in side_executors],
+        side_stages=[[(part.stage_spec(), part) for part in model] for model in side_executors],
         driver=driver,
     )
 
@@ -123,17 +124,18 @@ def machine_pipeline(
     make_text: Callable[[], TextStream],
     express_fault: ExpressDelay | None = None,
     observer: VirtualObserver | None = None,
-    side_stages: Sequence[tuple[StageSpec, StageExecutor]] = (),
+    side_stages: Sequence[Sequence[tuple[StageSpec, StageExecutor]]] = (),
     limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
     driver: Callable[..., VirtualPipeline] = VirtualPipeline,
 ) -> VirtualPipeline:
-    """Return a pipeline of a draft node, its stages, and the one stage of each side route.
+    """Return a pipeline of a draft node, its stages, and the stages of each side route.
 
     Args:
         limits: of the draft node; those of the stages hold as well.
         driver: makes the pipeline of its machines.
     """
-    for stage, _ in (*stages, *side_stages):
+    sides = [stage for route in side_stages for stage in route]
+    for stage, _ in (*stages, *sides):
         limits = limits.within(
             total_rows=stage.max_total_capacity, session_rows=stage.max_capacity, sessions=stage.max_sessions
         )
@@ -152,6 +154,7 @@ def machine_pipeline(
         costs,
         express_fault,
         observer,
-        [Stage(f"m{route}", stage) for route, (stage, _) in enumerate(side_stages, start=1)],
-        [executor for _, executor in side_stages],
+        [Stage(f"m{number}", stage) for number, (stage, _) in enumerate(sides, start=1)],
+        [executor for _, executor in sides],
+        [len(route) for route in side_stages],
     )

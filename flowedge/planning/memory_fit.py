@@ -57,16 +57,19 @@ def draft_node_parts(pipeline: PipelineProfile, capacity: int, *, drafts: bool =
     return parts
 
 
-def middle_parts(middle: MiddleProfile, stored_bytes: int, capacity: int) -> dict[str, float]:
-    """Return the bytes that the device of a middle model holds, by part.
+def middle_parts(middle: MiddleProfile, part: int, stored_bytes: int, capacity: int) -> dict[str, float]:
+    """Return the bytes that a device of a middle model holds, by part.
 
-    stored_bytes: of a weight and of a KV element.
+    Args:
+        part: the index of the device in the middle model's.
+        stored_bytes: of a weight and of a KV element.
     """
-    size, layer = middle.size, LayerSize.of(middle.size, stored_bytes)
+    size, layer, layers = middle.size, LayerSize.of(middle.size, stored_bytes), middle.split[part]
+    ends = (part == 0) + (part == len(middle.devices) - 1)  # the embedding, the LM head
     return {
-        f"{size.layers} layers": float(size.layers * layer.weights * stored_bytes),
-        "embedding and LM head": float(2 * size.vocab * size.hidden * stored_bytes),
-        f"KV of {capacity} rows": float(size.layers * layer.kv_bytes_per_row * capacity),
+        f"{layers} layers": float(layers * layer.weights * stored_bytes),
+        "embedding and LM head": float(ends * size.vocab * size.hidden * stored_bytes),
+        f"KV of {capacity} rows": float(layers * layer.kv_bytes_per_row * capacity),
         "activations": float(ACTIVATION_ROWS * size.intermediate * stored_bytes),
     }
 
@@ -87,8 +90,9 @@ def require_fit(pipeline: PipelineProfile, capacity: int) -> None:
     for stage, device in enumerate(pipeline.stages):
         _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity))
     for number, middle in enumerate(pipeline.middles, start=1):
-        parts = middle_parts(middle, pipeline.model.stored_bytes, capacity)
-        _require(f"middle model {number}", middle.device, parts)
+        for part, device in enumerate(middle.devices):
+            parts = middle_parts(middle, part, pipeline.model.stored_bytes, capacity)
+            _require(f"middle model {number}", device, parts)
 
 
 def _require(place: str, device: DeviceProfile, parts: dict[str, float]) -> None:

@@ -40,30 +40,36 @@ from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import LayerSize, NGramSize, RecallSize
 from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
 from flowedge.planning.roofline import attention_s, batch_layer_s, head_s, layer_s, product_s
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, route_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, number_of
 
 
 class MiddleCosts:
-    """The costs of one middle model.
+    """The costs of one device of a middle model.
 
     Attributes:
-        device: what it runs on.
-        link: the link that leaves its device.
+        device: which it is.
+        link: the link that leaves it.
         jitter: the generator of that link's jitter.
+        row_bytes: of a hidden state that it hands on; 0 for the last device, which sends token ids.
     """
 
-    def __init__(self, middle: MiddleProfile, stored_bytes: int, seed: int) -> None:
-        self.link = middle.link
+    def __init__(self, middle: MiddleProfile, part: int, stored_bytes: int, seed: int) -> None:
+        """part: the index of the device in the middle model's."""
+        self.device, self.link = middle.devices[part], middle.links[part]
         self.jitter = random.Random(seed)
-        self._size, self.device = middle.size, middle.device
+        self._is_last = part == len(middle.devices) - 1
+        self.row_bytes = 0 if self._is_last else middle.size.hidden * stored_bytes
+        self._size, self._layers = middle.size, middle.split[part]
         self._layer = LayerSize.of(middle.size, stored_bytes)
         self._stored = stored_bytes
 
     def batch(self, forwards: Sequence[Forward]) -> float:
         """Return the time of one forward over the rows of several sessions."""
         size, rows = self._size, sum(job.num_rows for job in forwards)
-        head = head_s(self.device, size.vocab * size.hidden, size.vocab, rows, self._stored)
-        return size.layers * self.batch_layer(forwards) + head
+        layers_s = self._layers * self.batch_layer(forwards)
+        if not self._is_last:
+            return layers_s
+        return layers_s + head_s(self.device, size.vocab * size.hidden, size.vocab, rows, self._stored)
 
     def batch_layer(self, forwards: Sequence[Forward]) -> float:
         """Return the time of one layer over the rows of several sessions."""
@@ -105,9 +111,10 @@ class ProfileCosts:
         self._measured_head = head_measurement(pipeline)
         self._measured_draft = draft_measurement(pipeline)
         self._jitter = [random.Random(link.seed + seed + i) for i, link in enumerate(pipeline.links)]
-        self._middles = [
-            MiddleCosts(middle, self._stored, middle.link.seed + seed - i)
-            for i, middle in enumerate(pipeline.middles, start=1)
+        parts = [(middle, part) for middle in pipeline.middles for part in range(len(middle.devices))]
+        self._middles = [  # by the number of the device
+            MiddleCosts(middle, part, self._stored, middle.links[part].seed + seed - number)
+            for number, (middle, part) in enumerate(parts, start=1)
         ]
 
     def stage_job(self, stage: int, job: StageJob) -> float:
@@ -223,7 +230,7 @@ class ProfileCosts:
 
     def row_bytes(self, sender: int) -> int:
         """Return the bytes of a row of hidden states out of `sender`, which are 0 if it sends none."""
-        return self._row_bytes.get(sender, 0)
+        return self._middle(sender).row_bytes if sender < DRAFT_NODE else self._row_bytes.get(sender, 0)
 
     def message_bytes(self, sender: int, message: Message) -> int:
         """Return the bytes of a message on the link out of `sender`."""
@@ -251,11 +258,13 @@ class ProfileCosts:
         payload = segment.payload
         if payload.ndim == 1:
             return len(payload) * TOKEN_BYTES
+        if sender < DRAFT_NODE:
+            return len(payload) * self._middle(sender).row_bytes
         of_row = self._row_bytes if segment.committed else self._draft_row_bytes
         return len(payload) * of_row[sender] if payload.shape[1] else 0
 
     def _middle(self, place: int) -> MiddleCosts:
-        return self._middles[route_of(place) - 1]
+        return self._middles[number_of(place) - 1]
 
     def _device(self, place: int) -> DeviceProfile:
         if place == DRAFT_NODE:

@@ -7,6 +7,7 @@ ordered by (time, sequence number), so that a run repeats exactly.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,14 +34,26 @@ from flowedge.strategies.events import TARGET
 DRAFT_NODE = -1  # its place; stages have the places 0, 1, .. and the devices of side routes -2, -3, ..
 
 
-def device_of(route: int) -> int:
-    """Return the place of the one device on a route beside the target's."""
-    return DRAFT_NODE - route
+def device_of(number: int) -> int:
+    """Return the place of the device of this number, from 1 on, among those of all side routes."""
+    return DRAFT_NODE - number
 
 
-def route_of(place: int) -> int:
-    """Return the route on which the messages of a device come back to the draft node."""
-    return DRAFT_NODE - place if place < DRAFT_NODE else TARGET
+def number_of(place: int) -> int:
+    """Return the number of the device of a side route that is at this place."""
+    return DRAFT_NODE - place
+
+
+def route_lines(stages: int, side_counts: Sequence[int]) -> dict[int, list[int]]:
+    """Return the places of the stages of each route, in order.
+
+    Args:
+        stages: the number of the target's stages.
+        side_counts: the number of stages of each other route.
+    """
+    numbers = itertools.count(1)
+    sides = [[device_of(number) for number in itertools.islice(numbers, count)] for count in side_counts]
+    return dict(enumerate([list(range(stages)), *sides], start=TARGET))
 
 
 def abort_time(start: float, now: float, layer_s: float) -> float:
@@ -128,15 +141,24 @@ class VirtualPipeline:
         observer: VirtualObserver | None = None,
         side_stages: Sequence[Stage] = (),
         side_executors: Sequence[StageExecutor] = (),
+        side_counts: Sequence[int] | None = None,
     ) -> None:
-        """side_stages: the one stage of each route beside the target's, in the order of the routes."""
+        """Connect state machines and what computes for them.
+
+        Args:
+            side_stages: the stages of the routes beside the target's, in the order of the routes.
+            side_counts: the number of stages of each of these routes; one each if not given.
+        """
         self.draft_node = draft_node
         self.stages = list(stages)
         self.side_stages = list(side_stages)
         self.now = 0.0
         self.outputs: list[TimedOutput] = []
         self._draft_executor = draft_executor
-        side_places = [device_of(route) for route in range(1, 1 + len(side_stages))]
+        counts = [1] * len(side_stages) if side_counts is None else side_counts
+        self._lines = route_lines(len(stages), counts)
+        self._routes = {place: route for route, line in self._lines.items() for place in line}
+        side_places = [device_of(number) for number in range(1, 1 + len(side_stages))]
         self._machines = dict(enumerate(self.stages)) | dict(zip(side_places, side_stages, strict=True))
         self._stage_executors = dict(enumerate(stage_executors)) | dict(
             zip(side_places, side_executors, strict=True)
@@ -231,7 +253,7 @@ class VirtualPipeline:
                     cost = self._costs.draft_job(job)
                     self._occupy(DRAFT_NODE, job, cost, partial(self._finish_draft, job))
                 case SendExpress(message, route):
-                    for place in range(len(self.stages)) if route == TARGET else [device_of(route)]:
+                    for place in self._lines[route]:
                         self._send_express(place, message)
                 case SendInBand(message, route):
                     self._send(DRAFT_NODE, message, route)
@@ -259,7 +281,7 @@ class VirtualPipeline:
                 case SendExpress(message):
                     self._send_tapped(index, message)
                 case SendInBand(message):
-                    self._send(index, message, route_of(index))
+                    self._send(index, message, self._routes[index])
 
     def _occupy(self, place: int, job: StageJob | DraftJob, cost: float, finish: Callable[[], None]) -> None:
         self._slots.occupy(place, job, self.now, cost, self._costs.conclude(place, job), finish)
@@ -323,9 +345,9 @@ class VirtualPipeline:
         return left
 
     def _receiver(self, sender: int, route: int) -> int:
-        if sender == DRAFT_NODE and route != TARGET:
-            return device_of(route)
-        return sender + 1 if DRAFT_NODE <= sender < len(self.stages) - 1 else DRAFT_NODE
+        """Return the place behind a device on a route, which begins and ends at the draft node."""
+        line = [DRAFT_NODE, *self._lines[route], DRAFT_NODE]
+        return line[line.index(sender) + 1]
 
     def _send_express(self, place: int, message: Message) -> None:
         extra = 0.0 if self._express_fault is None else self._express_fault(place, message)
@@ -344,7 +366,7 @@ class VirtualPipeline:
 
     def _deliver_up(self, time: float, sender: int, message: Message) -> None:
         """Have the draft node take in a message from the stage at a place."""
-        route = route_of(sender)
+        route = self._routes[sender]
         name = self._machines[sender].device
 
         def receive() -> None:

@@ -133,12 +133,12 @@ class Compute(_message.Message):
     def __init__(self, device: _Optional[str] = ..., processor: _Optional[str] = ..., dtypes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., cuda_graphs: _Optional[bool] = ...) -> None: ...
 
 class Middle(_message.Message):
-    __slots__ = ("model", "address")
+    __slots__ = ("model", "addresses")
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     model: str
-    address: str
-    def __init__(self, model: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StageRole(_message.Message):
     __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config")

@@ -24,6 +24,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead
 from flowedge.planning.in_process import load_blocks
+from flowedge.planning.split import even_split, layer_ranges
 from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens
 from flowedge_testbed.profiles import library
@@ -49,6 +50,7 @@ class ModelSet:
     middles: tuple[LanguageModel, ...] = ()
     middle_names: tuple[str, ...] = ()
     dtype: torch.dtype = torch.float32
+    _middle_parts: dict[tuple[int, int], list[LanguageModel]] = field(default_factory=dict)
     _blocks: dict[tuple[int, ...], list[LayerBlock]] = field(default_factory=dict)
     _drafters: dict[DraftShare, Drafter] = field(default_factory=dict)
 
@@ -138,6 +140,22 @@ class ModelSet:
         drafter = load_drafter(self.drafter_names, target)
         assert drafter is not None  # `load` has loaded it whole
         return drafter
+
+    def middle_parts(self, counts: Sequence[int]) -> list[list[LanguageModel]]:
+        """Return each middle model as the parts that so many devices hold. Each division is loaded once.
+
+        Raises:
+            BadRequestError: when a middle model has fewer layers than devices.
+        """
+        return [self._divided(place, count) for place, count in enumerate(counts)]
+
+    def _divided(self, place: int, count: int) -> list[LanguageModel]:
+        key = (place, count)
+        if key not in self._middle_parts:
+            middle = self.middles[place]
+            ranges = layer_ranges(even_split(middle.block.stop, count))
+            self._middle_parts[key] = middle.parts(ranges)
+        return self._middle_parts[key]
 
     def blocks(self, split: tuple[int, ...]) -> list[LayerBlock]:
         """Return the target's layers in blocks of these sizes. Each split is loaded once."""

@@ -182,11 +182,6 @@ def cases(scenario: Scenario, beside: Path) -> list[Case]:
     """
     axes = [[(axis, value) for value in values] for axis, values in scenario.sweep.items()]
     points = list(itertools.product(*axes))
-    if scenario.pair.middles and scenario.clock not in ("virtual", "replay"):
-        raise BadRequestError(
-            f"the {scenario.clock} clock has no middle models; use --clock replay or virtual, or measure "
-            "agents with flowedge generate --json"
-        )
     if scenario.clock == "real":
         real = real_pipeline(scenario, beside)
         return [case_of(scenario, real.name, point, real.drawing) for point in points]

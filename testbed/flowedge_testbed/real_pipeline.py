@@ -12,7 +12,7 @@ from flowedge.core.pipeline_config import Quantisation, VerificationChoice, draf
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.device import Watts
 from flowedge.planning.profile.pipeline import SHORT_DTYPES
-from flowedge_testbed.emulation.place import Devices
+from flowedge_testbed.emulation.place import Devices, as_names
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import OPTION, Scenario
 
@@ -22,7 +22,7 @@ class RealPipeline:
     """Agents and the models that they serve.
 
     Attributes:
-        devices: titles of the draft node and of each stage, with their addresses.
+        devices: titles of the draft node, of each stage and of each middle model's, with their addresses.
         watts: power of the same devices; None if a device has no profile.
     """
 
@@ -52,6 +52,18 @@ class RealPipeline:
         return self.spec.verification
 
     @property
+    def side_counts(self) -> tuple[int, ...]:
+        """The number of agents of each middle model."""
+        return tuple(len(addresses) for _, addresses in self.spec.middles)
+
+    @property
+    def hosts(self) -> str:
+        """The devices with the names of their places: D0 x (a:1), V1 y (b:1), M1 z (c:1)."""
+        stages = [f"V{number}" for number in range(1, 1 + self.num_stages)]
+        names = ["D0", *stages, *(f"M{number}" for number in range(1, 1 + sum(self.side_counts)))]
+        return ", ".join(f"{name} {device}" for name, device in zip(names, self.devices, strict=True))
+
+    @property
     def mbps(self) -> float | None:
         """The rate of the slowest link: unknown."""
         return None
@@ -64,6 +76,7 @@ class RealPipeline:
         """Return everything known here that a run on the pipeline depends on."""
         return {
             "hosts": [self.spec.draft_node, *self.spec.stages],
+            **({"middles": self.spec.middles} if self.spec.middles else {}),
             "model": self.spec.model,
             "drafter": drafter_label(self.spec.drafters),
             "quant": self.quant,
@@ -105,9 +118,15 @@ def real_pipeline(scenario: Scenario, beside: Path) -> RealPipeline:
         raise BadRequestError(
             f"hosts.split is for {len(hosts.split)} stages, but hosts.stages has {len(hosts.stages)}"
         )
+    if len(hosts.middles) != len(scenario.pair.middles):
+        raise BadRequestError(
+            f"hosts.middles is for {len(hosts.middles)} middle models, but the pair has "
+            f"{len(scenario.pair.middles)} (--middle DIR,...): give an agent, or a list of agents, for each"
+        )
     spec = PipelineSpec(
         draft_node=hosts.draft_node,
         stages=tuple(hosts.stages),
+        middles=tuple(zip(scenario.pair.middles, map(as_names, hosts.middles), strict=True)),
         model=scenario.pair.model,
         drafter=scenario.pair.drafter,
         quant=hosts.quant,
@@ -122,14 +141,16 @@ def _profiled(
     devices: Devices | None, spec: PipelineSpec, beside: Path
 ) -> tuple[tuple[str, ...], tuple[Watts | None, ...]]:
     """Return the title and the power of each host: its address and None if it has no profile."""
-    addresses = (spec.draft_node, *spec.stages)
+    of_middles = [address for _, addresses in spec.middles for address in addresses]
+    addresses = (spec.draft_node, *spec.stages, *of_middles)
     if devices is None:
         return addresses, tuple(None for _ in addresses)
-    names = [devices.draft_node, *devices.names(None)]
+    middles = [name for each in devices.middles for name in as_names(each)]
+    names = [devices.draft_node, *devices.names(None), *middles]
     if len(names) != len(addresses):
         raise BadRequestError(
-            f"devices has {len(names) - 1} stages, but hosts.stages has {len(spec.stages)}; give a profile "
-            "for each host, or no devices"
+            f"devices has {len(names) - 1} stages and middles, but hosts has {len(addresses) - 1}; give a "
+            "profile for each host, or no devices"
         )
     profiles = [library.device(name, beside) for name in names]
     titles = tuple(f"{profile.title} ({at})" for profile, at in zip(profiles, addresses, strict=True))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from flowedge.core.errors import DeadlineError
-from flowedge.core.request import Finished, Request, StageReport, Tokens
+from flowedge.core.request import Finished, Request, StageReport, Tokens, VerifierCounts
+from flowedge.engine.activity import DRAFT, FORWARD
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.planning.profile.device import Watts
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, device_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, device_of, route_lines
+from flowedge.strategies.events import TARGET
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
 
@@ -54,7 +57,9 @@ class RunRecord:
         rows_in_flight, rows_alive_in_flight, segments_in_flight: means over the decode time, as in
             DecodeCounters.
         middles: the devices of the middle models that were used.
-        rollbacks: as in DecodeCounters.
+        rollbacks, verifiers: as in DecodeCounters.
+        model_s: mean seconds of a layer of the draft tree, then of a forward of each middle model, in the
+            decode time; 0 if there was none.
     """
 
     prompt_tokens: int
@@ -81,6 +86,8 @@ class RunRecord:
     stages: tuple[DeviceUsage, ...]
     middles: tuple[DeviceUsage, ...] = ()
     rollbacks: tuple[int, ...] = ()
+    verifiers: tuple[VerifierCounts, ...] = ()
+    model_s: tuple[float, ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceUsage, ...]:
@@ -94,18 +101,28 @@ class RunRecord:
     def from_dict(cls, content: dict[str, Any]) -> RunRecord:
         """Return the record that `to_dict` turned into this content, after JSON."""
         values = dict(content)
-        for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks"):
+        for name in ("itl_s", "accepted_per_segment", "accepted_per_round", "rollbacks", "model_s"):
             values[name] = tuple(values[name])
         values["draft_node"] = DeviceUsage(**values["draft_node"])
         for name in ("stages", "middles"):
             values[name] = tuple(DeviceUsage(**device) for device in values[name])
+        values["verifiers"] = tuple(_verifier(counts) for counts in values["verifiers"])
         return cls(**values)
 
 
+def _verifier(content: dict[str, Any]) -> VerifierCounts:
+    places = {name: tuple(content[name]) for name in ("compared", "survived")}
+    return VerifierCounts(**{**content, **places})
+
+
 def record_of(
-    request: Request, outputs: Sequence[TimedOutput], trace: Trace, watts: Sequence[Watts | None]
+    request: Request,
+    outputs: Sequence[TimedOutput],
+    trace: Trace,
+    watts: Sequence[Watts | None],
+    side_counts: Sequence[int] = (),
 ) -> RunRecord:
-    """Return the record of a request that began at time 0; `watts` as in PipelineProfile.
+    """Return the record of a request that began at time 0; `watts` and `side_counts` as in PipelineProfile.
 
     Raises:
         DeadlineError: when the request did not finish.
@@ -122,7 +139,7 @@ def record_of(
     if not isinstance(finished, Finished):
         raise DeadlineError(f"session {request.session} did not finish: the pipeline has nothing left to do")
     statistics = clock.statistics(outputs[-1].time, request, finished, trace.express_bytes)
-    return record_from(statistics, tokens, last, trace, watts)
+    return record_from(statistics, tokens, last, trace, watts, side_counts)
 
 
 def record_from(
@@ -131,15 +148,18 @@ def record_from(
     latency_s: float,
     trace: Trace,
     watts: Sequence[Watts | None],
+    side_counts: Sequence[int],
 ) -> RunRecord:
     """Return the record of a request from the draft node's statistics.
 
     Args:
+        side_counts: the number of devices of each middle model.
         tokens: the output; latency_s: seconds from the arrival to the last token.
         trace: what the devices did, with the arrival at time 0.
         watts: power of each device, as in PipelineProfile.
     """
     draft_node, *others = _devices(statistics, trace, watts, latency_s)
+    middles = tuple(others[len(statistics.stages) :])
     counters, stages = statistics.counters, len(statistics.stages)
     return RunRecord(
         prompt_tokens=statistics.prompt_tokens,
@@ -164,9 +184,37 @@ def record_from(
         express_bytes=trace.express_bytes,
         draft_node=draft_node,
         stages=tuple(others[:stages]),
-        middles=tuple(others[stages:]),
+        middles=middles,
         rollbacks=counters.rollbacks,
+        verifiers=counters.verifiers,
+        model_s=_model_s(trace, _used(side_counts, len(middles)), statistics.ttft_s),
     )
+
+
+def _used(side_counts: Sequence[int], devices: int) -> list[list[int]]:
+    """Return the places of each middle model that was used; a hierarchy of fewer leaves the first out."""
+    lines = [line for route, line in route_lines(0, side_counts).items() if route != TARGET]
+    while sum(map(len, lines)) > devices:
+        lines = lines[1:]
+    return lines
+
+
+def _model_s(trace: Trace, middles: Sequence[Sequence[int]], start: float) -> tuple[float, ...]:
+    """Return mean seconds of computing, from `start` on: the draft node's layers, each middle's forwards.
+
+    middles: for each middle model, the places of its devices.
+    """
+
+    def mean(place: int, kind: str) -> float:
+        spans = [
+            interval.end - interval.start
+            for interval in trace.intervals
+            if interval.place == place and interval.kind == kind and interval.start >= start
+        ]
+        return fmean(spans) if spans else 0.0
+
+    forwards = [sum(mean(place, FORWARD) for place in line) for line in middles]
+    return (mean(DRAFT_NODE, DRAFT), *forwards)
 
 
 def _devices(
@@ -177,7 +225,7 @@ def _devices(
         *(device.report for device in (*statistics.stages, *statistics.middles)),
     ]
     ring = range(DRAFT_NODE, len(statistics.stages))
-    every = [*ring, *(device_of(route) for route in range(1, 1 + len(watts) - len(ring)))]
+    every = [*ring, *(device_of(number) for number in range(1, 1 + len(watts) - len(ring)))]
     power = dict(zip(every, watts, strict=True))
     # A hierarchy of fewer models leaves the first of the middle models out.
     places = [*ring, *every[len(every) - len(statistics.middles) :]]

@@ -24,6 +24,9 @@ DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
 WITHOUT_LOOPING = "_without_looping"  # ends the name of a figure of the answers that do not loop
 
+_COUNTS = ("steps", "verifying", "drafted", "tokens")  # of VerifierCounts
+_PLACES = ("compared", "survived")  # of VerifierCounts, by place
+
 
 def entries(
     cells: Sequence[Cell], records: Mapping[str, RunRecord], bounds: Mapping[str, RunBounds]
@@ -131,6 +134,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "rows_in_flight": _over_time(runs, [run.rows_in_flight for run in runs]),
         "rows_alive_in_flight": _over_time(runs, [run.rows_alive_in_flight for run in runs]),
         **_bounds(runs, [bound for bound in bounds if bound is not None]),
+        **_hierarchy(runs),
     }
     return {name: rounded(value) for name, value in entry.items()}
 
@@ -195,6 +199,27 @@ def _bounds(runs: Sequence[RunRecord], bounds: Sequence[RunBounds]) -> dict[str,
         "bound_sent_tokens_per_s": sent,
         "share_of_bound_sent": None if sent is None or speed is None else speed / sent,
     }
+
+
+def _hierarchy(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the counts of a hierarchy's verifying models and the times of its models; nothing of others."""
+    levels = list(zip(*(run.verifiers for run in runs), strict=True))
+    if not levels:
+        return {}
+    return {
+        "verifiers": [
+            {
+                **{name: sum(getattr(run, name) for run in level) for name in _COUNTS},
+                **{name: _by_place([getattr(run, name) for run in level]) for name in _PLACES},
+            }
+            for level in levels
+        ],
+        "model_ms": [fmean(times) * 1e3 for times in zip(*(run.model_s for run in runs), strict=True)],
+    }
+
+
+def _by_place(counts: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(place) for place in itertools.zip_longest(*counts, fillvalue=0)]
 
 
 def _use(devices: Sequence[DeviceUsage]) -> dict[str, float]:

@@ -117,7 +117,7 @@ class VirtualBackend:
             prefill_rows=run.prefill_rows,
             observer=observer,
             blocks=models.blocks(split),
-            side_models=models.middles,
+            side_models=models.middle_parts(run.emulation.side_counts),
             verification=run.emulation.verification,
             express_fault=run.system.express_fault,
             driver=run.system.driver,
@@ -218,7 +218,10 @@ class ReplayBackend:
         stages: list[tuple[StageSpec, StageExecutor]] = [
             (spec, make_stage(spec.added_width)) for spec in specs
         ]
-        middles = [BlockExecutor(middle.block, model=middle) for middle in self._models.middles]
+        middles = [
+            [BlockExecutor(part.block, model=part) for part in model]
+            for model in self._models.middle_parts(emulation.side_counts)
+        ]
         spec = DraftNodeSpec(
             width=widths[-1][1],
             kept_taps=retained_values(WIDTH, taps, emulation.keeping_blocks),
@@ -237,7 +240,7 @@ class ReplayBackend:
             costs,
             make_text=NoText,
             observer=observer,
-            side_stages=[(middle.stage_spec(), middle) for middle in middles],
+            side_stages=[[(part.stage_spec(), part) for part in model] for model in middles],
             express_fault=run.system.express_fault,
             driver=run.system.driver,
         )
@@ -286,7 +289,8 @@ def _finish(
         noise=run.noise,
     )
     outputs = pipeline.generate(request)
-    return record_of(request, outputs, trace, run.emulation.watts), trace
+    emulation = run.emulation
+    return record_of(request, outputs, trace, emulation.watts, emulation.side_counts), trace
 
 
 def _finish_load(

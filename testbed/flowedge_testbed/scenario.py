@@ -73,10 +73,12 @@ class Hosts(YamlDocument):
         quant: quantisation of the stages' layers.
         dtype: of weights, KV cache and hidden states; auto is the best that all hosts compute fast.
         split: layers of each stage; as even as possible if not given.
+        middles: of the middle models in `pair`, in the same order; a list for a model that is divided.
     """
 
     draft_node: str
     stages: list[str] = Field(min_length=1)
+    middles: list[str | Annotated[list[str], Field(min_length=1)]] = Field(default_factory=list)
     quant: Quantisation = "none"
     dtype: StoredDtype | Literal["auto"] = "auto"
     split: list[Count] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from flowedge.core.messages import Message, Prune, session_messages
 from flowedge.engine.activity import TRANSFER, job_activity, job_rows, message_rows
 from flowedge.engine.jobs import DraftJob, StageJob, session_jobs
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, device_of, route_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualObserver, device_of, number_of
 
 NO_SESSION = -1  # the session of what was done for no single request
 
@@ -17,7 +17,7 @@ NO_SESSION = -1  # the session of what was done for no single request
 def place_name(place: int) -> str:
     """Return the name of the device at a place: d0, v1, v2, ..., and m1, ... for middle models."""
     if place < DRAFT_NODE:
-        return f"m{route_of(place)}"
+        return f"m{number_of(place)}"
     return "d0" if place == DRAFT_NODE else f"v{place + 1}"
 
 

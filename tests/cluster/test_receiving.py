@@ -18,7 +18,7 @@ BAD: list[Message] = [
     generation_pb2.GenerateRequest(options=LONG * 17),
     agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=["a", LONG])),
     agent_pb2.StageRole(weights=agent_pb2.WeightSources(peers=[""] * (MAX_TEXTS + 1))),
-    agent_pb2.DraftNodeRole(middles=[agent_pb2.Middle(address=LONG)]),
+    agent_pb2.DraftNodeRole(middles=[agent_pb2.Middle(addresses=[LONG])]),
     agent_pb2.DraftNodeRole(stages=[LONG]),
     agent_pb2.ReleaseRequest(pipeline="x" * (MAX_TEXT + 1)),
     cluster_pb2.JoinRequest(name=LONG),

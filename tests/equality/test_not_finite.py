@@ -83,7 +83,7 @@ class Small:
             head=head,
             make_text=NoText,
             blocks=blocks,
-            side_models=sides,
+            side_models=[[side] for side in sides],
             verification=verification,
         )
 

@@ -49,8 +49,10 @@ def middles(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, L
     }
 
 
-def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, costs=COSTS):
-    return pair.pipeline(SPLITS[stages], costs=costs, side_models=middles, express_fault=fault)
+def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, costs=COSTS, parts=1):
+    """parts: of each middle model's two layers."""
+    sides = [middle.parts([(0, 1), (1, 2)][:parts]) for middle in middles]
+    return pair.pipeline(SPLITS[stages], costs=costs, side_models=sides, express_fault=fault)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,23 @@ def test_whenever_a_model_begins(
     assert all(report.rows_computed >= len(prompt) for report in end.side_reports)
     assert [len(end.counters.verifiers), len(end.side_reports)] == [len(between) + 1, len(between)]
     assert end.counters.verifiers[-1].tokens == NEW_TOKENS - 1, "the target's buffer is what was put out"
+
+
+@pytest.mark.parametrize(("strategy", "sampling_name"), [("pipespec", "T1"), ("pipespec_sync", "T0")])
+def test_a_middle_model_divided_over_devices(
+    pair: Pair, middles: dict[str, LanguageModel], strategy: str, sampling_name: str
+) -> None:
+    prompt, sampling = pair.prompt(PROMPT_TOKENS), SAMPLINGS[sampling_name]
+    run = pipeline(pair, 1, [middles["random"], middles["cut"]], parts=2)
+    outputs = run.generate(request(prompt, sampling, NEW_TOKENS, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, NEW_TOKENS, "none")
+    reports = finished(outputs).side_reports
+    assert [report.device for report in reports] == ["m1", "m2", "m3", "m4"]
+    assert all(report.rows_computed >= len(prompt) for report in reports)
+    whole = pipeline(pair, 1, [middles["random"], middles["cut"]])
+    counted = finished(whole.generate(request(prompt, sampling, NEW_TOKENS, "pipespec_sync"))).counters
+    if strategy == "pipespec_sync":  # of which the time of a device decides nothing
+        assert finished(outputs).counters.verifiers == counted.verifiers, "it predicts what the whole does"
 
 
 def test_without_the_express_lane(pair: Pair, middles: dict[str, LanguageModel]) -> None:

@@ -263,7 +263,7 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         config=PipelineConfig(drafter="none", split=(4,), dtype="float32").to_json(),
         stages=[downstream],
         protocol_version=version,
-        middles=[agent.Middle(model="bundled", address=downstream)],
+        middles=[agent.Middle(model="bundled", addresses=[downstream])],
     )
     link = measure.MeasureLinkRequest(
         peer=downstream, peer_id="nobody", bytes=1 << 18, round_trips=1, protocol_version=version

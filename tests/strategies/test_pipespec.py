@@ -241,28 +241,35 @@ def test_a_middle_model_counts_its_checks_too():
 
 
 def test_three_synchronous_models_work_one_after_the_other():
-    run = Run(middles=1, strategy=PipeSpecSync(LookaheadSettings(lookahead=2)))
+    run = Run(middles=1, strategy=PipeSpecSync(LookaheadSettings(lookahead=3)))
     assert run.commands == [], "the drafter works"
     run.draft(1, 2)
-    assert run.commands == [SendTo(1, 10, (100, 1, 2))]
+    assert run.commands == [SendTo(1, 10, (100, 1, 2))], "with its own token it can have three"
     run.event(CreditGranted(1))
     assert run.predict(1, 10, 1, 7) == [
         Keep(1, 12, 10),
-        Send((100, 1, 7), (CONTEXT, 10, 11)),
-    ], "two tokens of the middle model are enough for the target"
+        SendTo(1, 12, (7,)),
+    ], "one token is missing, which the middle model adds by itself"
+    run.event(CreditGranted(1))
+    assert run.predict(1, 12, 4) == [Send((100, 1, 7, 4), (CONTEXT, 10, 11, 12))], "the target's window"
     run.event(CreditGranted())
-    commands = run.event(Verified((10,), 5))
-    assert commands == [
+    assert run.event(Verified((10,), 5)) == [
         Emit((5,)),
         AcceptPath((10,), None, ends_round=True),
         Keep(1, 11, 11),
         Grow(2, (0,), (-1,), (5,), 1),
     ]
-    run.draft(6, 7)
-    run.predict(1, 11, 4)
-    assert run.grow is not None
-    assert run.grow.tokens == (4,), "one token is not enough; the drafter goes on below it"
-    assert run.strategy.rollbacks == (2, 1)
+    assert run.strategy.rollbacks == (1, 1)
+
+
+def test_synchronous_models_do_without_a_drafter_that_is_silent():
+    run = Run(middles=1, strategy=PipeSpecSync(LookaheadSettings(lookahead=2)))
+    run.draft(-1)
+    assert run.commands == [SendTo(1, 10, (100,))]
+    run.event(CreditGranted(1))
+    run.predict(1, 10, 1)
+    assert run.commands == [SendTo(1, 11, (1,))]
+    assert run.predict(1, 11, 2) == [Send((100, 1, 2), (CONTEXT, 10, 11))]
 
 
 def test_the_synchronous_form_drafts_a_chain_then_verifies_it():
@@ -274,7 +281,7 @@ def test_the_synchronous_form_drafts_a_chain_then_verifies_it():
     assert script.grow is None, "nothing is drafted while it is under way"
     script.verified([5, 6], 9)
     assert script.emitted == [0, 1, 9]
-    assert make_strategy("pipespec_sync", {"models": 2}).max_draft_rows == 9, "8 tokens and the root"
+    assert make_strategy("pipespec_sync", {}).max_draft_rows == 9, "8 tokens and the root"
 
 
 # ------------------------------------------------------------------------------- what a middle model answers

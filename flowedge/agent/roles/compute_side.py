@@ -203,7 +203,7 @@ class ComputeSide:
         routes = [_planned(TARGET, target, slices, request.stages, devices)]
         tokenizer = load_tokenizer(target) if request.middles else None
         for number, asked in enumerate(request.middles, start=1):
-            dtype = route_dtype(config.dtype, fast_dtypes(devices, [asked.address]))
+            dtype = route_dtype(config.dtype, fast_dtypes(devices, asked.addresses))
             middle = PipelineConfig(model=asked.model, exact=OFF, verification=DRAFT_NODE)
             content, model = WholeModel.matching(
                 middle.changed(dtype=dtype),
@@ -211,7 +211,8 @@ class ComputeSide:
                 vocab_size=int(target.config.vocab_size),
                 hub=self._config.weights.hub,
             )
-            routes.append(_planned(number, model, [content], [asked.address], devices))
+            parts = content.parts(len(asked.addresses))
+            routes.append(_planned(number, model, parts, asked.addresses, devices))
         return routes
 
     def load_draft_models(self, target: PlannedRoute, config: PipelineConfig) -> DraftModels:

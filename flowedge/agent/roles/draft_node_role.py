@@ -224,7 +224,7 @@ class DraftNodeRole(PipelineRole):
         sharing = WeightSharing(agent, side, report)
         opened = await self._open_target(side, sharing)
         quants = dict.fromkeys(request.stages, opened.quant) | {
-            middle.address: "" for middle in request.middles
+            address: "" for middle in request.middles for address in middle.addresses
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
         routes = await agent.run(

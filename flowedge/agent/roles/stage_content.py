@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.taps import Taps, check_taps
 from flowedge.planning.fit import admit
+from flowedge.planning.split import even_split, layer_ranges
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.weights.quantised_weights import QuantisedRequest
 
@@ -53,10 +54,10 @@ def head_tensors(checkpoint: Checkpoint) -> list[str]:
     return _stored(checkpoint, [checkpoint.head_name, checkpoint.embedding_name])
 
 
-def whole_tensors(checkpoint: Checkpoint) -> list[str]:
-    """The stored names of all tensors of a language model."""
-    layers = block_tensors(checkpoint, 0, checkpoint.config.num_hidden_layers)
-    return sorted({*layers, *head_tensors(checkpoint)})
+def predicting_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
+    """The stored names of the tensors of layers [start, stop), and of the LM head behind the last layer."""
+    head = [checkpoint.head_name] if stop == checkpoint.config.num_hidden_layers else []
+    return sorted({*block_tensors(checkpoint, start, stop), *_stored(checkpoint, head)})
 
 
 def _stored(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
@@ -241,13 +242,16 @@ class LayerSlice(StageContent):
 
 
 class WholeModel(StageContent):
-    """A middle model of a hierarchy: a language model that predicts the target's tokens, never quantised."""
+    """A middle model of a hierarchy, or a part of its layers: it predicts the target's tokens.
+
+    It is never quantised. The part with the last layer has the LM head.
+    """
 
     @classmethod
     def matching(
         cls, config: PipelineConfig, tokenizer: Any, *, vocab_size: int, hub: bool = True
     ) -> tuple[WholeModel, Checkpoint]:
-        """Return the content for a model, and its checkpoint.
+        """Return the content for a whole model, and its checkpoint.
 
         Args:
             config: with the model, which is named as a drafter is, and its dtype.
@@ -262,9 +266,18 @@ class WholeModel(StageContent):
         layers = int(checkpoint.config.num_hidden_layers)
         return cls(config, 0, layers, vocab_size=vocab_size), checkpoint
 
+    def parts(self, devices: int) -> list[WholeModel]:
+        """Return the contents of the devices that a whole model is divided over, as evenly as possible.
+
+        Raises:
+            BadRequestError: when there are more devices than layers.
+        """
+        ranges = layer_ranges(even_split(self.num_layers, devices))
+        return [replace(self, start=start, stop=stop) for start, stop in ranges]
+
     @property
     def title(self) -> str:
-        return f"middle model {self.config.model}"
+        return f"layers {self.start} to {self.stop - 1} of middle model {self.config.model}"
 
     def open(self, *, hub: bool) -> Checkpoint:
         directory = drafter_directory(self.config.model, hub=hub)
@@ -279,10 +292,10 @@ class WholeModel(StageContent):
         return "none"
 
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
-        return whole_tensors(checkpoint)
+        return predicting_tensors(checkpoint, self.start, self.stop)
 
     def weight_bytes(self, checkpoint: Checkpoint) -> int:
-        return LanguageModel.required_bytes(checkpoint, self.dtype)
+        return LanguageModel.required_bytes(checkpoint, self.dtype, layers=(self.start, self.stop))
 
     def load(
         self,
@@ -290,7 +303,8 @@ class WholeModel(StageContent):
         quant_cache: QuantCache | None,  # noqa: ARG002
         device: str = CPU,
     ) -> BlockExecutor:
-        model = LanguageModel.load(checkpoint, self.vocab_size, self.dtype, device)
+        layers = (self.start, self.stop)
+        model = LanguageModel.load(checkpoint, self.vocab_size, self.dtype, device, layers=layers)
         return BlockExecutor(model.block, model=model)
 
 

@@ -77,7 +77,7 @@ class StageRole(PipelineRole):
         agent, request = self._agent, self._request
         self._permitted = None if self.owner is None else permitted_members(request, self.owner)
         layers = f"layers {request.layer_start} to {request.layer_stop - 1}"
-        await report(f"loading {f'middle model {self.config.model}' if request.route else layers}")
+        await report(f"loading {layers}{f' of middle model {self.config.model}' if request.route else ''}")
         side = await agent.compute_side()
         content = side.content_of(request, self.config)
         opened = await self._open(side, content, report)

@@ -187,8 +187,12 @@ def _check(request: RoleRequest) -> None:
         request.pipeline.isascii() and request.pipeline.isprintable()
     ):
         raise BadRequestError("a pipeline id is 1 to 64 printable ASCII characters")
-    if isinstance(request, pb.DraftNodeRole) and len(request.stages) + len(request.middles) > MAX_STAGES:
-        raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and middle models")
+    if isinstance(request, pb.DraftNodeRole):
+        of_middles = sum(len(middle.addresses) for middle in request.middles)
+        if len(request.stages) + max(of_middles, len(request.middles)) > MAX_STAGES:
+            raise BadRequestError(f"a pipeline has at most {MAX_STAGES} stages and devices of middle models")
+        if not all(middle.addresses for middle in request.middles):
+            raise BadRequestError("a middle model has no agent; name one or more")
 
 
 def _role_fields(request: RoleRequest) -> Fields:

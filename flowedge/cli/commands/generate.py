@@ -59,8 +59,8 @@ def generate(
         typer.Option(
             metavar="DIR,...",
             help=f"Middle models of {' and '.join(WITH_MIDDLE_MODELS)}, the smallest first: language models "
-            "with the target's tokenizer. "
-            "Each needs an agent; in --peers these agents come after the stages.",
+            "with the target's tokenizer. Each needs an agent; a model named twice is divided over two. "
+            "In --peers these agents come after the stages.",
         ),
     ] = None,
     prompt: Annotated[

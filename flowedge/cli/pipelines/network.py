@@ -76,8 +76,7 @@ def _ready(request: PipelineRequest, address: str, device: Device, report: OnPro
     complete = request.completed_by(device.config)
     if not request.model:  # which may change while the command runs
         return PlannedPipeline(address, complete, None, ready=True, found=device)
-    middles = tuple(middle for _, middle in device.middles)
-    spec = complete.spec(address, (*device.stage_addresses, *middles))
+    spec = complete.spec(address, (*device.stage_addresses, *device.middle_addresses))
     return PlannedPipeline(address, complete, spec, ready=True, found=device)
 
 

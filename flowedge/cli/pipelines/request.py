@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from flowedge.agent.local_cluster import check_local_stages
@@ -21,7 +23,8 @@ class PipelineRequest(PipelineConfig):
         stages: number of local stage agents to start for the run.
         peers: addresses of the draft node, the stages in order, and the agents of the middle models.
         discover_s: seconds to look for agents.
-        middles: middle models of a hierarchy, the smallest first.
+        middles: middle models of a hierarchy, the smallest first, one for each agent: a model that is named
+            several times in a row is divided over so many agents.
         wait_s: seconds to wait for a named draft node whose pipeline is being set up; None for a caller that
             goes on without it.
         limit_s: seconds to set a pipeline up; None for as long as there is news of it.
@@ -73,21 +76,23 @@ class PipelineRequest(PipelineConfig):
             raise BadRequestError(
                 f"{len(self.middles)} middle models need an agent each, but {len(others)} agents are left"
             )
+        agents = zip(self.middles, others[stages:], strict=True)
+        divided = groupby(agents, key=itemgetter(0))
         return PipelineSpec(
             draft_node=draft_node,
             stages=others[:stages],
-            middles=tuple(zip(self.middles, others[stages:], strict=True)),
+            middles=tuple((model, tuple(address for _, address in own)) for model, own in divided),
             **self.settings(),
         )
 
     def is_served_by(self, address: str, device: Device) -> bool:
         """Return whether the device at an address is the draft node of the pipeline that is asked for."""
-        there = len(device.stage_addresses), len(device.middles)
+        middles = device.middle_addresses
+        there = len(device.stage_addresses), len(middles)
         if device.config is None or there[0] == 0 or there[1] != len(self.middles):
             return False
         if self.stage_count not in (None, there[0]) or len(self.split) not in (0, there[0]):
             return False
-        middles = tuple(middle for _, middle in device.middles)
         asked = self.completed_by(device.config)
         return asked.spec(address, (*device.stage_addresses, *middles)).is_served_by(device)
 

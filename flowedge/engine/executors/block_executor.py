@@ -61,8 +61,8 @@ class BlockExecutor:
     Attributes:
         row_width: values of a row of hidden states that it takes.
         added_width: values by which the rows that it returns are wider.
-        model: the whole model of which `block` has all layers. Each row is then answered with the token that
-            the model predicts after it; None where hidden states are returned.
+        model: a model of a hierarchy, of which `block` has all layers or some. With the model's last layer
+            each row is answered with the token that the model predicts after it. None for the target.
         head: the LM head of a last stage that draws tokens.
     """
 
@@ -98,7 +98,7 @@ class BlockExecutor:
             dtype=payload_dtype(self.block.dtype),
             added_width=self.added_width,
             draws=self.head is not None,
-            returns_tokens=self.model is not None,
+            returns_tokens=self.model is not None and self.model.head is not None,
             layers=self._layers,
             **limits,
         )
@@ -226,7 +226,9 @@ class BlockExecutor:
         if cache is None:
             raise ProtocolError(f"session {job.session} has no cache here")
         cache.gather(job.gathered_until, job.slots)
-        payload = job.payload if self.model is None else self.model.known(job.payload)
+        payload = job.payload
+        if self.model is not None and self.block.is_first:
+            payload = self.model.known(payload)
         width = self.block.hidden_size
         carries = payload.ndim > 1 and payload.shape[1] > width  # what earlier stages have tapped
         # The block checks token ids before it copies them, and copies all inputs of static forwards together.
@@ -244,7 +246,7 @@ class BlockExecutor:
     def _conclude(self, prepared: _PreparedForward, output: torch.Tensor) -> ForwardOutcome:
         """Return the result of a forward with this output of the block."""
         job, width = prepared.job, self.block.hidden_size
-        if self.model is not None:
+        if self.model is not None and self.model.head is not None:
             return self.model.predict(output, job.positions)
         if prepared.carried is not None:
             output = torch.cat((output[:, :width], prepared.carried, output[:, width:]), dim=-1)

@@ -21,7 +21,7 @@ MOST_OTHERS = 100
 def pipeline_devices(draft_node: Device) -> list[tuple[str, str]]:
     """Return the address and the part of each device behind a draft node, in pipeline order."""
     stages = [(address, STAGE) for address in draft_node.stage_addresses]
-    return [*stages, *((address, MIDDLE) for _, address in draft_node.middles)]
+    return [*stages, *((address, MIDDLE) for address in draft_node.middle_addresses)]
 
 
 def of_pipeline(

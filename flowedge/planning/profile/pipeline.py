@@ -20,25 +20,39 @@ from flowedge.planning.profile.model import (
     PricedQuant,
     SmallModelSize,
 )
-from flowedge.planning.split import layer_ranges
+from flowedge.planning.split import even_split, layer_ranges
 
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
-_PARTS = ("size", "device", "link")
-
-
 @dataclass(frozen=True)
 class MiddleProfile:
-    """A middle model that runs whole on one device; `link` leaves that device."""
+    """A middle model, whose layers are divided over one device or several.
+
+    Attributes:
+        links: link i leaves device i.
+    """
 
     size: SmallModelSize
-    device: DeviceProfile
-    link: LinkProfile
+    devices: tuple[DeviceProfile, ...]
+    links: tuple[LinkProfile, ...]
+
+    def __post_init__(self) -> None:
+        """Raise BadRequestError when there are more devices than layers."""
+        even_split(self.size.layers, len(self.devices))
+
+    @property
+    def split(self) -> list[int]:
+        """The layers of each device, as even as possible."""
+        return even_split(self.size.layers, len(self.devices))
 
     def sizes(self, prose: set[str]) -> dict[str, Any]:
         """Return all its numbers; `prose` are the fields to leave out."""
-        return {part: getattr(self, part).model_dump(exclude=prose) for part in _PARTS}
+        return {
+            "size": self.size.model_dump(exclude=prose),
+            "devices": [device.model_dump(exclude=prose) for device in self.devices],
+            "links": [link.model_dump(exclude=prose) for link in self.links],
+        }
 
 
 @dataclass(frozen=True)
@@ -153,12 +167,18 @@ class PipelineProfile:
     @property
     def mbps(self) -> float | None:
         """The rate of the slowest link, in 1e6 bits a second."""
-        return min(link.mbps for link in (*self.links, *(middle.link for middle in self.middles)))
+        of_middles = (link for middle in self.middles for link in middle.links)
+        return min(link.mbps for link in (*self.links, *of_middles))
+
+    @property
+    def side_counts(self) -> tuple[int, ...]:
+        """The number of devices of each middle model."""
+        return tuple(len(middle.devices) for middle in self.middles)
 
     @property
     def watts(self) -> tuple[Watts | None, ...]:
         """The power of the draft node, of the stages and of the middle models' devices, in this order."""
-        middles = (middle.device for middle in self.middles)
+        middles = (device for middle in self.middles for device in middle.devices)
         return tuple(device.watts for device in (self.draft_node, *self.stages, *middles))
 
     def sizes(self) -> dict[str, Any]:

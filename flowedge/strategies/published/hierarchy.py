@@ -46,7 +46,7 @@ class Hierarchy(HierarchicalStrategy):
         chain_rows: most tokens of the chain, from the last drawn token on.
     """
 
-    def __init__(self, max_draft_rows: int, models: int, lookahead: int) -> None:
+    def __init__(self, max_draft_rows: int, models: int) -> None:
         super().__init__(max_draft_rows, max_side_routes=models - 2)
         self.routes: list[int] = []
         self.chain = TokenChain(1, 0, 0)
@@ -54,7 +54,6 @@ class Hierarchy(HierarchicalStrategy):
         self.credits: dict[int, int] = {}
         self.batches: dict[int, deque[int]] = {}
         self.chain_rows = max_draft_rows
-        self._lookahead = lookahead
         self._sent: dict[int, int] = {}  # for each route, the position behind the last sent token
 
     @property
@@ -96,10 +95,15 @@ class Hierarchy(HierarchicalStrategy):
             stop = min(stop, self.chain.root + self.chain_rows - 1)
         return self._sent[self.routes[level - 1]], stop
 
-    def has_lookahead(self, level: int) -> bool:
-        """Return whether there are as many unsent draft tokens for a model as it waits for."""
+    def has_unsent(self, level: int) -> bool:
+        """Return whether there is a token that can be sent to a model, be it the model's own."""
         start, stop = self.unsent(level)
-        return start < stop and stop - max(start, self.chain.verified(level)) >= self._lookahead
+        return start < stop
+
+    def drafts(self, level: int) -> int:
+        """Return the number of tokens of the model before it that can be sent to a model."""
+        start, stop = self.unsent(level)
+        return stop - max(start, self.chain.verified(level))
 
     def send(self, level: int) -> Command:
         """Return the command that sends a model all that can be sent."""

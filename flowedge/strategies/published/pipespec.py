@@ -27,8 +27,8 @@ class PipeSpec(Hierarchy):
     name: ClassVar[str] = "pipespec"
 
     def __init__(self, settings: HierarchySettings) -> None:
-        super().__init__(settings.max_draft_rows, settings.models, settings.lookahead)
-        self._most_batches = settings.batches
+        super().__init__(settings.max_draft_rows, settings.models)
+        self._lookahead, self._most_batches = settings.lookahead, settings.batches
 
     def proceed(self) -> list[Command]:
         sends = [self.send(level) for level in range(1, 1 + len(self.routes)) if self._takes(level)]
@@ -37,45 +37,53 @@ class PipeSpec(Hierarchy):
         return sends
 
     def _takes(self, level: int) -> bool:
-        route, (start, stop) = self.routes[level - 1], self.unsent(level)
-        if not self.credits[route] or start >= stop:
+        route = self.routes[level - 1]
+        if not self.credits[route] or not self.has_unsent(level):
             return False
         if self._most_batches and len(self.batches[route]) >= self._most_batches:
             return False
-        return self.has_lookahead(level) or not self._works(level - 1)
+        return self.drafts(level) >= self._lookahead or not self._works(level - 1)
 
     def _works(self, level: int) -> bool:
         """Return whether a model, or a model before it, computes tokens or is about to."""
         if level == 0:
             return self.drafting.drafts or self.drafting.has_work(self.chain, self.chain_rows)
-        start, stop = self.unsent(level)
-        return bool(self.batches[self.routes[level - 1]]) or start < stop or self._works(level - 1)
+        in_flight = self.batches[self.routes[level - 1]]
+        return bool(in_flight) or self.has_unsent(level) or self._works(level - 1)
 
 
 class PipeSpecSync(Hierarchy):
     """Synchronous speculative decoding (sections 4.2 and 4.4): one model works at a time.
 
-    Whenever a model has finished, the largest model works for which the model before it has `lookahead`
-    tokens. If there is none, the drafter drafts. So with two models the drafter drafts a chain of `lookahead`
-    tokens, which the target verifies. With three, M_1 verifies such chains until its own buffer has as many
-    tokens for the target; the paper says that each model waits for the tokens of the model before it, and not
-    for how many.
+    The target verifies `lookahead` tokens of the model before it, as figure 3 has it of all configurations.
+    With two models the drafter drafts them. With three, M_1 verifies chains of the drafter until its own
+    buffer has so many tokens; each chain is as long as M_1 can use, which adds a token of its own to it.
     """
 
     name: ClassVar[str] = "pipespec_sync"
     computed_alone: ClassVar[bool] = False
 
     def __init__(self, settings: LookaheadSettings) -> None:
-        # Each level has at most `lookahead` tokens for the next when it is verified, and adds one.
-        super().__init__((settings.models - 1) * settings.lookahead + 1, settings.models, settings.lookahead)
+        super().__init__(settings.lookahead + 1, settings.models)
+        self._lookahead = settings.lookahead
 
     def proceed(self) -> list[Command]:
         if self.drafting.drafts or any(self.batches.values()):
             return []
-        levels = range(1, 1 + len(self.routes))
-        full = [level for level in reversed(levels) if self.has_lookahead(level)]
-        if not full and self.drafting.has_work(self.chain, self.chain_rows):
+        level = self._next_level()
+        if level == 0:
             return [self.drafting.ask(self.chain)]
+        return [self.send(level)] if self.credits[self.routes[level - 1]] else []
+
+    def _next_level(self) -> int:
+        """Return the level of the model that works next: the largest that has all the tokens it waits for."""
+        levels = range(1, 1 + len(self.routes))
+        waits_for = self._lookahead
+        for level in reversed(levels):
+            if self.drafts(level) >= waits_for:
+                return level
+            waits_for -= self.drafts(level) + 1
+        if self.drafting.has_work(self.chain, self.chain_rows):
+            return 0
         # A drafter that proposes nothing more leaves the models to what there is.
-        left = full or [level for level in levels if self.unsent(level)[0] < self.unsent(level)[1]]
-        return [self.send(level) for level in left[:1] if self.credits[self.routes[level - 1]]]
+        return next(level for level in levels if self.has_unsent(level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from flowedge.planning.profile.model import (
 from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
 from flowedge.planning.split import even_split
 from flowedge_testbed.emulation.draft_share import priced_tokens
-from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Links, Place
+from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Links, Place, as_names
 from flowedge_testbed.profiles import library
 
 _OF_LINKS = ("mbps", "latency_ms")
@@ -60,7 +61,7 @@ def emulate(
         drafting=drafting,
         draft_node=library.device(devices.draft_node, beside),
         stages=tuple(library.device(name, beside) for name in names),
-        links=tuple(link_of(sender) for sender in _senders(links, len(names), len(devices.middles))),
+        links=tuple(link_of(sender) for sender in _senders(links, len(names), devices)),
         middles=emulated_middles(devices, num_middles, model, emulated, link_of, beside),
         draft_tokens=None
         if emulated.draft_vocabulary is None
@@ -72,9 +73,10 @@ def emulate(
     )
 
 
-def _senders(links: Links, stages: int, middles: int) -> list[str]:
+def _senders(links: Links, stages: int, devices: Devices) -> list[str]:
     """Return the devices that the links of the ring leave."""
     senders = [*(f"v{i + 1}" for i in range(stages)), "d0"]
+    middles = sum(len(as_names(names)) for names in devices.middles)
     unknown = sorted(set(links.hops) - set(senders) - {f"m{i + 1}" for i in range(middles)})
     if unknown:
         raise BadRequestError(
@@ -100,7 +102,7 @@ def emulated_middles(
 
     Args:
         num_middles: middle models that compute.
-        link_of: gives the link that leaves the device of a name (m1, m2, ...).
+        link_of: gives the link that leaves the device of a name (m1, m2, ..., over all middle models).
         beside: the directory that .yaml names are relative to.
 
     Raises:
@@ -110,12 +112,16 @@ def emulated_middles(
     if len(set(counts)) > 1:
         raise BadRequestError(
             f"the pair has {counts[0]} middle models (--middle DIR,...), devices.middles {counts[1]} devices "
-            f"and emulated.middles {counts[2]} sizes: they must be as many"
+            f"or lists of devices, and emulated.middles {counts[2]} sizes: they must be as many"
         )
-    sized = zip(emulated.middles, devices.middles, strict=True)
+    numbers = itertools.count(1)
     return tuple(
-        MiddleProfile(_size(model, size), library.device(device, beside), link_of(f"m{number}"))
-        for number, (size, device) in enumerate(sized, start=1)
+        MiddleProfile(
+            _size(model, size),
+            tuple(library.device(name, beside) for name in as_names(names)),
+            tuple(link_of(f"m{next(numbers)}") for _ in as_names(names)),
+        )
+        for size, names in zip(emulated.middles, devices.middles, strict=True)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -25,17 +26,22 @@ class Devices(YamlDocument):
 
     Attributes:
         stages: in the order of the pipeline.
-        middles: in the order of the middle models in `pair`.
+        middles: in the order of the middle models in `pair`; a list for a model that is divided.
     """
 
     draft_node: str
     stages: Stages | Annotated[list[str], Field(min_length=1)]
-    middles: list[str] = Field(default_factory=list)
+    middles: list[str | Annotated[list[str], Field(min_length=1)]] = Field(default_factory=list)
 
     def names(self, count: int | None) -> list[str]:
         """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
         listed = [self.stages.device] * self.stages.count if isinstance(self.stages, Stages) else self.stages
         return listed if count is None else [listed[i % len(listed)] for i in range(count)]
+
+
+def as_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return a name, or a list of names, as names."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 class LinkChoice(YamlDocument):

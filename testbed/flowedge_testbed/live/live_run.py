@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowedge.client import Client
+from flowedge.client.assembly import PipelineSpec
 from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
-from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.load.arrivals import LoadRequest
 from flowedge_testbed.plan import Run, Task
@@ -34,10 +35,15 @@ def generate_arguments(run: Run, asked: Task | LoadRequest) -> dict[str, Any]:
     }
 
 
-def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tuple[RunRecord, Trace]:
+def run_live(
+    draft_node: str, stages: Sequence[str], task: Task, run: Run, middles: Sequence[str] = ()
+) -> tuple[RunRecord, Trace]:
     """Carry out a run on a ready pipeline of these agents.
 
     Times are those of the draft node, from the request's arrival there, without the caller's link.
+
+    Args:
+        middles: agents of the middle models, of which a method may leave the first ones out.
 
     Raises:
         FlowEdgeError: when the request fails.
@@ -52,11 +58,22 @@ def run_live(draft_node: str, stages: Sequence[str], task: Task, run: Run) -> tu
             f"device {draft_node} reports {len(statistics.stages)} stages and {statistics.new_tokens} "
             f"tokens, but there are {len(stages)} and {len(tokens)}"
         )
-    timelines = fetch_timelines([draft_node, *stages], generation.session)
-    trace = trace_of(timelines, statistics.link_bytes.get("express", 0))
+    unused = len(middles) - len(statistics.middles)
+    timelines = fetch_timelines([draft_node, *stages, *middles[unused:]], generation.session)
+    places = [
+        *range(DRAFT_NODE, len(stages)),
+        *(device_of(number) for number in range(1 + unused, 1 + len(middles))),
+    ]
+    trace = trace_of(timelines, statistics.link_bytes.get("express", 0), places)
     # On the virtual clock too a request ends for its client with the last token.
     latency_s = statistics.ttft_s + statistics.decode_s
-    return record_from(statistics, tokens, latency_s, trace, run.setup.watts), trace
+    setup = run.setup
+    return record_from(statistics, tokens, latency_s, trace, setup.watts, setup.side_counts), trace
+
+
+def middle_agents(spec: PipelineSpec) -> list[str]:
+    """Return the addresses of the agents of all middle models, the smallest model's first."""
+    return [address for _, addresses in spec.middles for address in addresses]
 
 
 def arrival_of(timelines: Sequence[DeviceTimeline]) -> float:
@@ -76,12 +93,14 @@ def arrival_of(timelines: Sequence[DeviceTimeline]) -> float:
 def trace_of(
     timelines: Sequence[DeviceTimeline],
     express_bytes: int,
+    places: Sequence[int],
     began: float | None = None,
     session: int = NO_SESSION,
 ) -> Trace:
-    """Turn the timelines of the draft node and of the stages, in this order, into a trace.
+    """Turn the timelines of the devices of a pipeline, the draft node's first, into a trace.
 
     Args:
+        places: of the devices.
         began: time 0 of the trace, on the timelines' clock; the request's arrival if not given.
         session: as in Interval.
 
@@ -98,7 +117,7 @@ def trace_of(
     arrived = arrival_of(timelines)
     began = arrived if began is None else began
     trace = Trace(express_bytes=express_bytes)
-    for place, timeline in enumerate(timelines, start=DRAFT_NODE):
+    for place, timeline in zip(places, timelines, strict=True):
         for event in timeline.events:
             if event.kind == PRUNE:
                 trace.prunes.append(PruneMark(place, event.start - began))

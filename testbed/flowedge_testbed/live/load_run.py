@@ -53,13 +53,13 @@ def run_live_load(
     clients = _LiveClients(draft_node, task, load)
     asyncio.run(clients.run())
     answers = {refused.number: LoadAnswer(refused, 0, refused=True) for refused in clients.refused}
-    whole = Trace()
+    whole, places = Trace(), range(DRAFT_NODE, len(stages))
     for answer in clients.answers:
         number, statistics = answer.arrival.number, answer.statistics
         timelines = fetch_timelines([draft_node, *stages], answer.session)
         arrived = arrival_of(timelines) - clients.began
         opened = arrived + statistics.queue_s
-        part = trace_of(timelines, statistics.link_bytes.get("express", 0), clients.began, number)
+        part = trace_of(timelines, statistics.link_bytes.get("express", 0), places, clients.began, number)
         whole.intervals += part.intervals
         whole.prunes += part.prunes
         whole.express_bytes += part.express_bytes
@@ -73,7 +73,6 @@ def run_live_load(
             arrived + statistics.total_s,
             opened,
         )
-    places = range(DRAFT_NODE, len(stages))
     return load_record(answers, load.counted, whole, places), whole
 
 

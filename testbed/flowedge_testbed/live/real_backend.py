@@ -10,7 +10,7 @@ from typing import Any
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
-from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.live.live_run import middle_agents, run_live
 from flowedge_testbed.live.load_run import run_live_load
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord
@@ -44,7 +44,7 @@ class RealBackend:
         for run in task.runs:
             spec = run.real.spec
             self._prepare(spec, task.prompt, run)
-            yield run, *run_live(spec.draft_node, spec.stages, task, run)
+            yield run, *run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec))
 
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
         """Carry out the load points of a task, as RunBackend has it.

@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--host", required=True)
-    parser.add_argument("--place", type=int, required=True, help="-1 for the draft node, stages from 0 on")
+    parser.add_argument("--place", type=int, required=True, help="as in planning/virtual_pipeline.py")
     parser.add_argument("--pipeline", type=Path, required=True, help="file of the emulated pipeline")
     parser.add_argument("--timings", type=Path, required=True, help="file to log each job's times in")
     parser.add_argument("--express-fault", default="", help="cut, delay:SECONDS or reorder:SECONDS")

@@ -10,22 +10,29 @@ from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
 from flowedge.device.process import module_command
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
 from flowedge_testbed.paced.timings import JobTiming, TimingReader
 
 
 class PacedCluster:
-    """A draft node and `stages` stage agents; a context manager that leaves no process and no interface.
+    """A draft node, agents for stages and for middle models; it leaves no process and no interface.
 
     Call `emulate` before a pipeline is assembled of the agents.
     """
 
-    def __init__(self, stages: int, *, namespaces: bool) -> None:
-        """If `namespaces`, give each agent a network of its own, which takes root; else share loopback."""
-        self._network = Namespaces(stages + 1) if namespaces else None
-        self._agents = LocalCluster(stages, name="paced", threads=1, command=self._command)
+    def __init__(self, stages: int, middles: int = 0, *, namespaces: bool) -> None:
+        """Prepare agents for so many stages and devices of middle models.
+
+        If `namespaces`, give each agent a network of its own, which takes root; else share loopback.
+        """
+        self._network = Namespaces(1 + stages + middles) if namespaces else None
+        self._agents = LocalCluster(stages, middles=middles, name="paced", threads=1, command=self._command)
+        self._places = [
+            *range(DRAFT_NODE, stages),
+            *(device_of(number) for number in range(1, 1 + middles)),
+        ]
         self._directory: Path | None = None
         self._readers: list[TimingReader] = []
         self._stack = ExitStack()
@@ -37,6 +44,10 @@ class PacedCluster:
     @property
     def stages(self) -> list[LocalAgent]:
         return self._agents.stages
+
+    @property
+    def middles(self) -> list[LocalAgent]:
+        return self._agents.middles
 
     def start(self) -> None:
         """Start all agents. If that fails, nothing is left.
@@ -64,16 +75,21 @@ class PacedCluster:
             seed: of the links' jitter.
 
         Raises:
-            BadRequestError: when the emulation has more stages than there are agents.
+            BadRequestError: when the emulation has more stages or middle models than there are agents.
         """
-        if len(emulation.stages) > len(self.stages):
+        wanted = (emulation.num_stages, sum(emulation.side_counts))
+        if wanted[0] > len(self.stages) or wanted[1] > len(self.middles):
             raise BadRequestError(
-                f"{len(emulation.stages)} stages are to be emulated by {len(self.stages)} agents"
+                f"{wanted[0]} stages and {wanted[1]} devices of middle models are to be emulated by "
+                f"{len(self.stages)} and {len(self.middles)} agents"
             )
         PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
         if self._network is not None:
             for place in range(DRAFT_NODE, len(emulation.stages)):
-                self._network.limit(place + 1, emulation.links[place].mbps)
+                self._network.limit(self._places.index(place), emulation.links[place].mbps)
+            sides = [link for middle in emulation.middles for link in middle.links]
+            for number, link in enumerate(sides, start=1):
+                self._network.limit(self._places.index(device_of(number)), link.mbps)
 
     def timings(self) -> list[JobTiming]:
         """Return the times of all jobs since the last call."""
@@ -103,7 +119,7 @@ class PacedCluster:
         options = {
             "--name": name,
             "--host": host,
-            "--place": str(agent + DRAFT_NODE),
+            "--place": str(self._places[agent]),
             "--pipeline": str(self._pipeline),
             "--timings": str(self._timings(agent)),
         }

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.device.compute import FLOAT32
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.strategies.published.pipespec import PipeSpec
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
-from flowedge_testbed.live.live_run import run_live
+from flowedge_testbed.live.live_run import middle_agents, run_live
 from flowedge_testbed.live.load_run import run_live_load
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord
@@ -30,6 +33,12 @@ from flowedge_testbed.trace import Trace
 WARM_UP_TOKENS = 8  # the first forwards of a process take longer
 
 _log = logging.getLogger(__name__)
+
+
+def _shared_out(cluster: PacedCluster, emulation: PipelineProfile) -> list[tuple[str, ...]]:
+    """Return the addresses of the agents of each middle model."""
+    addresses = iter([agent.address for agent in cluster.middles])
+    return [tuple(islice(addresses, count)) for count in emulation.side_counts]
 
 
 @cache
@@ -64,7 +73,7 @@ class PacedBackend:
         """
         for run in task.runs:
             cluster, spec = self._prepare(task.prompt, run)
-            record, trace = run_live(spec.draft_node, spec.stages, task, run)
+            record, trace = run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec))
             self._timings.setdefault(run.strategy, []).extend(cluster.timings())
             yield run, record, trace
 
@@ -102,7 +111,7 @@ class PacedBackend:
     def _prepare(self, prompt: tuple[int, ...], run: Run) -> tuple[PacedCluster, PipelineSpec]:
         emulation = run.emulation
         self._check(run)
-        cluster = self._agents(len(emulation.stages))
+        cluster = self._agents(emulation.num_stages, sum(emulation.side_counts))
         wanted = (emulation, run.link_seed)
         if self._assembled == wanted and self._spec is not None:
             return cluster, self._spec
@@ -113,6 +122,7 @@ class PacedBackend:
         spec = PipelineSpec(
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),
+            middles=tuple(zip(self._models.middle_names, _shared_out(cluster, emulation), strict=True)),
             model=self._models.model,
             drafter=self._models.drafter_names,
             dtype=FLOAT32,  # as the replay, whose tokens it gives
@@ -122,16 +132,20 @@ class PacedBackend:
         self._pipeline = assemble(spec, lambda device, text: _log.info("%s: %s", device, text))
         self._spec, self._assembled = spec, wanted
         with Client(spec.draft_node) as client:
-            client.generate(prompt_ids=prompt, max_new_tokens=WARM_UP_TOKENS, seed=0).result()
+            strategy = PipeSpec.name if emulation.middles else DEFAULT_STRATEGY
+            client.generate(
+                prompt_ids=prompt, strategy=strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
+            ).result()
         cluster.timings()  # those of the warm-up
         return cluster, spec
 
-    def _agents(self, stages: int) -> PacedCluster:
-        """Return agents for a number of stages: the running ones if they are enough."""
-        if self._cluster is not None and len(self._cluster.stages) < stages:
+    def _agents(self, stages: int, middles: int) -> PacedCluster:
+        """Return agents for stages and for devices of middle models: the running ones if they are enough."""
+        running = self._cluster
+        if running is not None and (len(running.stages) < stages or len(running.middles) < middles):
             self.close()
         if self._cluster is None:
-            cluster = PacedCluster(stages, namespaces=why_loopback() is None)
+            cluster = PacedCluster(stages, middles, namespaces=why_loopback() is None)
             cluster.start()
             self._cluster = cluster
         return self._cluster

@@ -12,11 +12,10 @@ from flowedge.core.messages import Message
 from flowedge.engine.jobs import DraftJob, ForwardBatch, OpenCache, StageJob
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, route_lines
 from flowedge.protocol.link_kind import LinkKind
+from flowedge.strategies.events import TARGET
 from flowedge_testbed.paced.timings import JobTiming, TimingLog
-
-FIRST_STAGE = 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,11 @@ _PIPELINE = TypeAdapter(PacedPipeline)
 
 
 class DevicePacing:
-    """An EmulatedDevice by the profile of the device at `place`: DRAFT_NODE, or its stage from 0 on."""
+    """An EmulatedDevice by the profile of the device at `place` (see planning/virtual_pipeline.py).
+
+    What the draft node receives comes with the latency of the links of the target's route, also where a
+    middle model sent it: a message does not say which link of the emulation it came over.
+    """
 
     def __init__(self, pipeline: PacedPipeline, place: int, log: TimingLog) -> None:
         self.shaped = pipeline.shaped
@@ -63,10 +66,13 @@ class DevicePacing:
         self.row_bytes = self._costs.row_bytes(place)
         self._place = place
         self._log = log
-        last = len(pipeline.emulation.stages) - 1
-        before = {DRAFT_NODE: last, FIRST_STAGE: DRAFT_NODE}.get(place, place - 1)
+        lines = route_lines(pipeline.emulation.num_stages, pipeline.emulation.side_counts)
+        own = next((line for line in lines.values() if place in line), lines[TARGET])
         # A reply comes over the link out of its sender, the device after this one.
-        after = FIRST_STAGE if place == DRAFT_NODE else min(place + 1, last)
+        before, after = own[-1], own[0]
+        if place != DRAFT_NODE:
+            around, at = [DRAFT_NODE, *own, own[-1]], 1 + own.index(place)
+            before, after = around[at - 1], around[at + 1]
         self._senders = {LinkKind.IN_BAND: before, LinkKind.EXPRESS: DRAFT_NODE, LinkKind.REPLY: after}
 
     def job(self, job: StageJob | DraftJob) -> float:

@@ -79,9 +79,7 @@ def devices_phrase(setups: Sequence[Setup]) -> str:
     """Return which models run on which devices and links."""
     real = next((setup for setup in setups if isinstance(setup, RealPipeline)), None)
     if real is not None:
-        names = ["D0", *(f"V{stage + 1}" for stage in range(real.num_stages))]
-        hosts = ", ".join(f"{name} {device}" for name, device in zip(names, real.devices, strict=True))
-        return f"measured, nothing is emulated: {real.name} on {hosts}"
+        return f"measured, nothing is emulated: {real.name} on {real.hosts}"
     emulations = [setup for setup in setups if isinstance(setup, PipelineProfile)]
     equal: dict[str, list[str]] = {}
     for emulation in emulations:
@@ -99,7 +97,7 @@ def _hardware(emulations: Sequence[PipelineProfile]) -> str:
         return f"{len(emulations)} pipelines of {_range(counts)} stages, made of {every}"
     draft_node = emulations[0].draft_node.title
     titles = [device.title for device in emulations[0].stages]
-    middles = [middle.device.title for middle in emulations[0].middles]
+    middles = [device.title for middle in emulations[0].middles for device in middle.devices]
     beside = f", middle models on {_listed(middles)}" if middles else ""
     if len(counts) > 1:
         stages = f"{min(counts)} to {max(counts)} stages of {' / '.join(unique(titles))}"

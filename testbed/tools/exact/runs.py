@@ -141,7 +141,7 @@ class ExactRuns:
             head=self._head,
             make_text=lambda: StreamDecoder(self._tokenizer),
             blocks=self._blocks,
-            side_models=(self._middle,) if strategy == "pipespec" else (),
+            side_models=((self._middle,),) if strategy == "pipespec" else (),
         )
         outputs = [
             timed.output

@@ -39,8 +39,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(random), str(first_layers(tmp_path_factory.mktemp("cut"), 2))]
 
 
-def set_up(devices: list[AgentProcess], models: list[str]) -> None:
-    middles = tuple(zip(models, [device.address for device in devices[2:]], strict=False))
+def set_up(devices: list[AgentProcess], models: list[str], *, divided: bool = False) -> None:
+    """divided: whether the one middle model has both of its devices."""
+    agents = [device.address for device in devices[2:]]
+    each = [tuple(agents)] if divided else [(agent,) for agent in agents]
+    middles = tuple(zip(models, each, strict=False))
     spec = PipelineSpec(
         draft_node=devices[0].address, stages=(devices[1].address,), drafter=("bundled",), middles=middles
     )
@@ -77,6 +80,25 @@ def test_the_output_is_the_plain_models_and_the_sessions_end(
         assert description.role == "middle model"
         assert description.weight_bytes > 0
         assert description.cache_bytes == 0, "the session is closed there as well"
+
+
+def test_a_middle_model_is_divided_over_devices(devices: list[AgentProcess], models: list[str]) -> None:
+    set_up(devices, models[1:], divided=True)
+    described = [device.describe() for device in devices[2:]]
+    assert [(each.role, each.layer_start, each.layer_stop) for each in described] == [
+        ("middle model", 0, 1),
+        ("middle model", 1, 2),
+    ]
+    with Client(devices[0].address, timeout_s=120) as client:
+        generation = client.generate(
+            PROMPT, strategy="pipespec", max_new_tokens=NEW_TOKENS, ignore_eos=True
+        ).result()
+    reference = ReferenceModel.load("bundled")
+    expected = reference.generate(generation.prompt_ids, SamplingParams(), NEW_TOKENS, frozenset())
+    assert generation.token_ids == list(expected.token_ids)
+    used = generation.statistics["middles"]
+    assert [each["report"]["device"] for each in used] == ["m1", "m2"]
+    assert all(each["report"]["rows_computed"] >= len(generation.prompt_ids) for each in used)
 
 
 def test_another_tokenizer_is_refused_before_anything_is_loaded(

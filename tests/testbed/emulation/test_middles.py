@@ -29,7 +29,7 @@ from tests.support.truncated import first_layers
 from tests.testbed.conftest import results
 
 SIZE = SmallModelSize(kind="small_lm", layers=3, hidden=2, intermediate=6, heads=1, kv_heads=1, vocab=50)
-MIDDLE = MiddleProfile(SIZE, DEVICE, LINK.model_copy(update={"latency_ms": 7}))
+MIDDLE = MiddleProfile(SIZE, (DEVICE,), (LINK.model_copy(update={"latency_ms": 7}),))
 DEVICES = {
     "draft_node": "orin-nano-8gb",
     "stages": {"device": "orin-nano-8gb", "count": 2},
@@ -47,6 +47,17 @@ def test_a_middle_model_pays_for_its_layers_and_its_head() -> None:
     assert costs.latency(device_of(1)) == pytest.approx(0.007)
     assert costs.latency(-1) == pytest.approx(0.002), "the draft node's own link"
     assert costs.transfer(device_of(1), Credit("s")) == pytest.approx(HEADER_BYTES / BYTES_PER_S)
+
+
+def test_a_divided_middle_model_pays_for_the_layers_of_each_device() -> None:
+    links = MIDDLE.links * 2
+    costs = ProfileCosts(emulation(middles=(replace(MIDDLE, devices=(DEVICE, DEVICE), links=links),)))
+    first, last = device_of(1), device_of(2)
+    layer, job = costs.layer(first, batch_of(forward(1, 10))), batch_of(forward(1, 10))
+    assert costs.stage_job(first, job) == pytest.approx(2 * layer)
+    head = (50 * 2 * 2 + 2 * LOGIT_BYTES * 50) / BYTES_PER_S + OVERHEAD
+    assert costs.stage_job(last, job) == pytest.approx(layer + head)
+    assert (costs.row_bytes(first), costs.row_bytes(last)) == (2 * 2, 0), "hidden states, then token ids"
 
 
 def test_it_has_to_fit_its_device() -> None:
@@ -95,7 +106,11 @@ def test_replay_gives_the_figures_of_the_virtual_clock(
     [
         ({"emulated": [{"model": "llama2-7b", "quant": "int4"}]}, "emulated.middles 0 sizes"),
         ({"emulated": [{**EMULATED[0], "middles": ["eagle"]}]}, "no small_lm 'eagle'"),
-        ({"clock": "paced"}, "the paced clock has no middle models"),
+        (
+            {"devices": {**DEVICES, "middles": [["orin-nano-8gb"] * 3]}},
+            "2 layers cannot be split over 3 stages",
+        ),
+        ({"clock": "real", "hosts": {"draft_node": "a:1", "stages": ["b:1"]}}, "hosts.middles is for 0"),
     ],
 )
 def test_what_cannot_be_priced_is_refused(

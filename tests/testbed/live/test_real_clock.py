@@ -95,6 +95,26 @@ def test_a_load_on_agents_is_measured(
 
 
 @pytest.mark.slow
+def test_a_hierarchy_is_measured(
+    cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    draft_node, stage, middle = (agent.address for agent in cluster)
+    hosts = {"draft_node": draft_node, "stages": [stage], "middles": [middle], "dtype": "float32"}
+    changes = {"pair": {"middles": ["bundled-small"]}, "strategies": ["autoregressive", "pipespec"]}
+    out = tmp_path / "real"
+    bench(scenario_file(**{**LIVE, **changes, "report": {"tables": ["pipespec"]}}, hosts=hosts), out)
+    written = results(out)
+    assert written["outputs_differ"] == []
+    alone, hierarchy = written["runs"]
+    assert set(alone["use"]) == {"d0", "v1"}
+    assert set(hierarchy["use"]) == {"d0", "v1", "m1"}
+    assert all(use["busy"] > 0 for use in hierarchy["use"].values())
+    assert [verifier["tokens"] > 0 for verifier in hierarchy["verifiers"]] == [True, True]
+    assert all(milliseconds > 0 for milliseconds in hierarchy["model_ms"])
+    assert f"M1 {middle}" in (out / "report.md").read_text()
+
+
+@pytest.mark.slow
 def test_agents_are_measured(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
@@ -273,7 +293,7 @@ def test_a_trace_begins_with_the_requests_arrival() -> None:
         0,
         ClockOffset(-7.0, 0.003),
     )
-    trace = trace_of([draft_node, stage], 77)
+    trace = trace_of([draft_node, stage], 77, [-1, 0])
     assert trace.intervals == [
         Interval(-1, "draft", 0.5, 1.0, 10),
         Interval(-1, "cache", pytest.approx(0.1), pytest.approx(0.2), 0),
@@ -285,9 +305,9 @@ def test_a_trace_begins_with_the_requests_arrival() -> None:
     assert trace.uncertainty_s == pytest.approx(0.004)
     assert type(trace).from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
     with pytest.raises(CapacityError, match="v1:1 has forgotten 3 events"):
-        trace_of([draft_node, DeviceTimeline("v1:1", (), 3, ClockOffset(0, 0))], 0)
+        trace_of([draft_node, DeviceTimeline("v1:1", (), 3, ClockOffset(0, 0))], 0, [-1, 0])
     with pytest.raises(ProtocolError, match="0 arrivals"):
-        trace_of([stage, stage], 0)
+        trace_of([stage, stage], 0, [-1, 0])
 
 
 def test_statistics_off_the_wire_are_checked() -> None:

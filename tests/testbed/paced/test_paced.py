@@ -45,7 +45,19 @@ MODEL = {
     "heads": 16,
     "kv_heads": 16,
     "vocab": 32000,
-    "drafters": {"eagle": {"kind": "eagle"}, "eagle3": {"kind": "eagle3", "draft_vocab": 32000}},
+    "drafters": {
+        "eagle": {"kind": "eagle"},
+        "eagle3": {"kind": "eagle3", "draft_vocab": 32000},
+        "small_lm": {
+            "kind": "small_lm",
+            "layers": 4,
+            "hidden": 1024,
+            "intermediate": 2816,
+            "heads": 16,
+            "kv_heads": 16,
+            "vocab": 32000,
+        },
+    },
 }
 
 
@@ -181,6 +193,36 @@ def test_agents_on_loopback_give_the_tokens_of_replay(
     assert facts["network"] == {"kind": "loopback", "because": "the test wants none"}
     assert facts["schedule"]["jobs"] > 0
     assert children() <= before
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("on_loopback")
+def test_a_hierarchy_on_paced_agents_makes_the_steps_of_replay(
+    scenario_file: ScenarioFile, scenario: Path, bench: Bench, tmp_path: Path
+) -> None:
+    content = yaml.safe_load(scenario.read_text())
+    nano = "orin-nano-8gb"
+    hierarchy = scenario_file(
+        **{
+            **content,
+            "emulated": [{**content["emulated"][0], "middles": ["small_lm"]}],
+            "devices": {**content["devices"], "middles": [[nano, nano]]},
+            "strategies": ["autoregressive", "pipespec_sync", "pipespec"],
+            "max_new_tokens": 8,
+        }
+    )
+    runs = {}
+    for clock in ("paced", "replay"):
+        bench(hierarchy, tmp_path / clock, clock=clock, drafter=("bundled",), middles=("bundled-small",))
+        written = results(tmp_path / clock)
+        assert written["outputs_differ"] == []
+        runs[clock] = {run["method"]: run for run in written["runs"]}
+    for method in ("pipespec_sync", "pipespec"):
+        assert set(runs["paced"][method]["use"]) == {"d0", "v1", "v2", "m1", "m2"}
+    # One model works at a time, so that no time of a device decides what is drafted.
+    paced, replayed = (runs[clock]["pipespec_sync"] for clock in ("paced", "replay"))
+    assert paced["verifiers"] == replayed["verifiers"]
+    assert paced["rollbacks"] == replayed["rollbacks"]
 
 
 @pytest.mark.proof
