@@ -23,7 +23,8 @@ from flowedge_testbed.prompts import PromptChoice
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
 Table = Literal[
-    "table1", "table2", "table3", "parts", "sweep", "places", "columns", "accepted", "memory", "links"
+    "table1", "table2", "table3", "parts", "sweep", "places", "columns", "accepted", "memory", "links",
+    "pipespec",
 ]  # fmt: skip
 Plot = Literal["bars", "sweep", "places", "accepted", "gantt"]
 ColumnName = Literal[

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.pipeline_config import drafter_label
+from flowedge.strategies.published.pipespec import PipeSpecSync
 from flowedge_testbed.plan import Plan
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables
@@ -18,6 +19,7 @@ from flowedge_testbed.report.figures.columns import ACCEPTANCE, BOUNDS
 from flowedge_testbed.report.figures.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.pictures import Picture
+from flowedge_testbed.report.pipespec_tables import analysis
 from flowedge_testbed.report.summary import BenchSummary
 from flowedge_testbed.scenario import Scenario, Table
 
@@ -103,11 +105,9 @@ def _origin_of_times(plan: Plan) -> list[str]:
     )
     setup = plan.cells[0].case.setup
     if isinstance(setup, RealPipeline):
-        names = ["D0", *(f"V{stage + 1}" for stage in range(setup.num_stages))]
-        hosts = ", ".join(f"{name} {device}" for name, device in zip(names, setup.devices, strict=True))
         return [
-            f"- Measured, nothing is emulated: {setup.name} on {hosts}. Times are the draft node's own; the "
-            "use of the devices is from their timelines.",
+            f"- Measured, nothing is emulated: {setup.name} on {setup.hosts}. Times are the draft node's "
+            "own; the use of the devices is from their timelines.",
             f"- {figures}. The paper's figures are of other devices and models, and not shown.",
         ]
     return [
@@ -145,6 +145,10 @@ def _table(name: Table, scenario: Scenario, entries: Sequence[Entry]) -> list[st
             title, found = "Tokens a segment", [_ACCEPTED, tables.accepted_table(entries)]
         case "memory":
             title, found = "Memory in GiB", [_MEMORY, device_tables.memory_table(entries)]
+        case "pipespec":
+            methods = {each: scenario.method(each)[0] for each in scenario.strategies}
+            synchronous = {each for each, strategy in methods.items() if strategy == PipeSpecSync.name}
+            title, found = "PipeSpec's analysis beside the counts", analysis(entries, synchronous)
         case _:
             title, found = "kB sent a token", [_LINKS, device_tables.link_table(entries)]
     return [f"## {title}", *found]
