@@ -26,8 +26,9 @@ so that at equal `width` and `children` they give the same commands.
 Deviations from both papers:
 
 - Steps follow the returning levels, without a barrier. Transfers overlap with computing, as everywhere in
-  this engine, where both papers make them a part of the step (pipedec 3.4, specpipe 3.3.2). PipeDec's central
-  scheduler of transfers (appendix A) and its graph of tasks (appendix B) have no counterpart.
+  this engine, where both papers make them a part of the step (pipedec 3.4, specpipe 3.3.2). The testbed can
+  emulate the papers' steps, with PipeDec's central scheduler of transfers (appendix A). PipeDec's graph of
+  tasks (appendix B) has no counterpart.
 - So a level may enter a group before the level before it has left the group: after a miss the levels follow
   each other through the stages as closely as the first stage takes them. No more are in flight for that.
 - A hit or a miss is decided at the draft node, not at the last stage. The result has to come back first,
