@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import flowedge_testbed
@@ -14,6 +14,7 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Options, Run, Task, cases
 from flowedge_testbed.prompts import PromptChoice, dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
+from flowedge_testbed.replay.true_path import PathStore, TruePath
 from flowedge_testbed.run_backends import make_run_backend
 from flowedge_testbed.scenario import ModelSetNames, read_scenario
 
@@ -35,6 +36,8 @@ class SampleRuns:
         """
         own = ModelSetNames(model=models.model, drafter=models.drafter_names)
         self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
+        self._models = models
+        self._directory = directory / "paths"
         self._backend = make_run_backend("replay", models, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))
@@ -63,6 +66,13 @@ class SampleRuns:
             for index, prompt in enumerate(self._prompts)
         ]
         return [record for task in tasks for _, record, _ in self._backend.measure(task)]
+
+    def paths(self) -> Iterator[TruePath]:
+        """Yield the true path of each prompt at temperature 0."""
+        models, longest = self._models, self._scenario.max_new_tokens
+        store = PathStore(self._directory, models.checkpoint, models.head, models.drafter.taps, models.dtype)
+        for index, prompt in enumerate(self._prompts):
+            yield store.path(prompt, SamplingParams(seed=index), longest, models.eos)
 
     @property
     def num_prompts(self) -> int:
