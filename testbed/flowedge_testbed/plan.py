@@ -18,6 +18,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.planning.choices import with_retained_taps, with_verification
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
@@ -25,6 +26,7 @@ from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Place
 from flowedge_testbed.emulation.published_places import AUTO
 from flowedge_testbed.emulation.specpipe_width import level_width
+from flowedge_testbed.emulation.stage_groups import groups_of
 from flowedge_testbed.emulation.system import OWN_SYSTEM, System
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
@@ -115,6 +117,11 @@ class Run:
             BadRequestError: when the pipeline is on real hosts.
         """
         return _emulation(self.setup)
+
+    @property
+    def driver(self) -> Callable[..., VirtualPipeline]:
+        """What makes the virtual pipeline of the run's system."""
+        return self.system.driver(groups_of(self.strategy, dict(self.options), self.setup.num_stages))
 
     @property
     def real(self) -> RealPipeline:

@@ -120,7 +120,7 @@ class VirtualBackend:
             side_models=models.middle_parts(run.emulation.side_counts),
             verification=run.emulation.verification,
             express_fault=run.system.express_fault,
-            driver=run.system.driver,
+            driver=run.driver,
         )
 
 
@@ -242,7 +242,7 @@ class ReplayBackend:
             observer=observer,
             side_stages=[[(part.stage_spec(), part) for part in model] for model in middles],
             express_fault=run.system.express_fault,
-            driver=run.system.driver,
+            driver=run.driver,
         )
 
 

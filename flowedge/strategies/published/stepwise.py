@@ -30,7 +30,8 @@ Deviations from both papers:
   emulate the papers' steps, with PipeDec's central scheduler of transfers (appendix A). PipeDec's graph of
   tasks (appendix B) has no counterpart.
 - So a level may enter a group before the level before it has left the group: after a miss the levels follow
-  each other through the stages as closely as the first stage takes them. No more are in flight for that.
+  each other through the stages as closely as the first stage takes them. No more are in flight for that. In
+  the testbed's lock-step a level stays in its group for a whole step.
 - A hit or a miss is decided at the draft node, not at the last stage. The result has to come back first,
   whether the draft node draws the token from the hidden state or the last stage has drawn it.
 - The drafter continues in its own branch on a hit, and gets the target's true features after a miss only.

@@ -11,8 +11,8 @@ from flowedge.engine.jobs import DraftBatch, GrowDraft
 from flowedge.planning.choices import forward_of, states_of
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.split import even_split, layer_ranges
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
+from flowedge_testbed.emulation.stage_groups import stage_groups
 
 
 class LevelTimes:
@@ -26,8 +26,7 @@ class LevelTimes:
         self._costs = ProfileCosts(emulation)
         self._last = emulation.num_stages - 1
         self._drawing = emulation.verification == LAST_STAGE
-        count = min(groups, emulation.num_stages)
-        self.groups = layer_ranges(even_split(emulation.num_stages, count, larger_first=True))
+        self.groups = stage_groups(emulation.num_stages, groups)
 
     def computing(self, rows: int) -> list[float]:
         """Return the seconds of each group over a level: its stages, and the links between them."""

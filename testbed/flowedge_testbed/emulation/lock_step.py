@@ -9,6 +9,9 @@ A turn is a cycle of phases. A phase ends for all devices together, when nothing
   before the transmission phase, so that what is pruned is not sent. The transfers of that phase follow the
   central schedule. The paper's last node decides by itself; here its result goes to the draft node.
 
+Neighbouring stages may form groups (pipedec, 3.1 and 3.4). Those of a group compute one after the other and
+hand on what they have computed, all within the compute phase.
+
 The tokens are those of the pipeline without a barrier, because nothing but the times changes.
 """
 
@@ -66,9 +69,13 @@ class LockStepPipeline(VirtualPipeline):
     A link carries one message with segments a turn, and the messages before it. The prompt goes in turns too.
     """
 
-    def __init__(self, *args: Any, lock_step: LockStep, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, lock_step: LockStep, inner: frozenset[int] = frozenset(), **options: Any
+    ) -> None:
+        """inner: the stages whose link leads to a stage of the same group."""
         super().__init__(*args, **options)
         self._lock_step = lock_step
+        self._inner = inner
         self._place = 0  # in the phases of the turn
         self._outside = 0  # events that clients have caused; no phase waits for them
         self._computed: set[int] = set()  # stages that have computed in this turn
@@ -101,12 +108,16 @@ class LockStepPipeline(VirtualPipeline):
             case Phase.DECIDE:
                 self._pump_draft_node()
             case Phase.SEND:
-                self._transmit([DRAFT_NODE, *self._machines])
+                self._transmit([DRAFT_NODE, *self._between_groups()])
             case Phase.SEND_BACK:
-                self._transmit([place for place in self._machines if self._leads_back(place)])
+                self._transmit([place for place in self._between_groups() if self._leads_back(place)])
             case Phase.SEND_ON:
-                others = [place for place in self._machines if not self._leads_back(place)]
+                others = [place for place in self._between_groups() if not self._leads_back(place)]
                 self._transmit([DRAFT_NODE, *others])
+
+    def _between_groups(self) -> list[int]:
+        """Return the stages whose links carry in the phases that send."""
+        return [place for place in self._machines if place not in self._inner]
 
     def _leads_back(self, place: int) -> bool:
         """Return whether a stage sends to the draft node: the last stage, or that of a side route."""
@@ -143,11 +154,16 @@ class LockStepPipeline(VirtualPipeline):
         return sum(self._costs.transfer(place, message) for message, _ in messages)
 
     def _send(self, sender: int, message: Message, route: int) -> None:
+        if sender in self._inner:
+            super()._send(sender, message, route)
+            return
         self._taken.setdefault(sender, []).append((message, route))
         if isinstance(message, Segment | SegmentBatch):
             self._open.discard(sender)
 
     def _may_send(self, place: int) -> bool:
+        if place in self._inner:
+            return self._phase is Phase.COMPUTE and super()._may_send(place)
         return place in self._open
 
     def _may_compute(self, place: int) -> bool:

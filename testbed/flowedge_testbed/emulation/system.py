@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -54,11 +54,15 @@ class System:
         barrier = OWN_LOCK_STEPS.get(strategy) if choice.barrier is True else choice.barrier or None
         return cls(barrier, choice.express is not False, choice.kv_pruning is not False)
 
-    @property
-    def driver(self) -> Callable[..., VirtualPipeline]:
+    def driver(self, groups: Sequence[tuple[int, int]]) -> Callable[..., VirtualPipeline]:
+        """Return what makes the pipeline.
+
+        groups: the first stage of each group of stages, and the one behind its last.
+        """
         if self.lock_step is None:
             return VirtualPipeline
-        return partial(LockStepPipeline, lock_step=LOCK_STEPS[self.lock_step])
+        inner = frozenset(stage for first, stop in groups for stage in range(first, stop - 1))
+        return partial(LockStepPipeline, lock_step=LOCK_STEPS[self.lock_step], inner=inner)
 
     def costs(self, pipeline: PipelineProfile, seed: int, strategy: str) -> ProfileCosts:
         """Return the costs of a pipeline; the arguments are those of ProfileCosts."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import Message, Segment
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.activity import TRANSFER
 from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, VirtualObserver
 from flowedge_testbed.emulation.lock_step import LOCK_STEPS, LockStepName, LockStepPipeline
 from flowedge_testbed.emulation.system import OWN_SYSTEM, System, SystemChoice
 from flowedge_testbed.emulation.transmission import Transfer, at_once, central_schedule
 from flowedge_testbed.emulation.unpruned_cache import UnprunedCacheCosts
+from flowedge_testbed.model_set import ModelSet
+from flowedge_testbed.plan import Run, Task
+from flowedge_testbed.run_backends import make_run_backend
+from testbed.tools.sample_runs import SampleRuns
 from tests.engine import histories
 from tests.engine.histories import RandomCosts, run_history
 from tests.planning.test_profile_costs import BYTES_PER_S, FLOPS, KV, emulation, forward
@@ -99,6 +106,21 @@ def check_half_duplex(messages: list[tuple[int, Message, float, float]], stages:
         for node in (sender, receiver):
             assert start >= until.get(node, 0.0) - LATENCY - 1e-6, (node, start, until)
         until.update({sender: end, receiver: end})
+
+
+def test_a_group_computes_a_level_within_one_timestep(pair: ModelSet, tmp_path: Path) -> None:
+    place = SampleRuns(pair, "none", tmp_path, 1, tmp_path).emulation("llama2-7b-fp16", "pipedec")
+    speeds: dict[int, float] = {}
+    for groups in (4, 2):
+        run = Run("k", "pipedec", (("groups", groups),), place, 0, 128, system=System("pipedec"))
+        task = Task(pair.encode("Count to ten."), SamplingParams(), 32, (run,))
+        ((_, record, trace),) = make_run_backend("replay", pair, tmp_path).measure(task)
+        begun = [
+            {i.start for i in trace.intervals if i.place == stage and i.kind != TRANSFER} for stage in (0, 1)
+        ]
+        assert bool(begun[0] & begun[1]) == (groups == 4), "stages of one group never begin together"
+        speeds[groups] = record.new_tokens / record.decode_s
+    assert speeds[4] > 1.2 * speeds[2], "a timestep of two stages, one after the other"
 
 
 def test_the_central_schedule_gives_a_device_one_transfer_at_a_time() -> None:
