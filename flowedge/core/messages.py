@@ -183,6 +183,8 @@ class Prune:
         context: context rows before the change (l_glo).
         accepted: number of rows at the start of `retained` that become context.
         retained: int64 [m], ascending: the accepted rows, then the subtree of the new root (I_retain).
+        in_turn: whether a stage computes the segments before the change whole, and applies it after them.
+            Otherwise it applies it when it hears of it, and cancels what no retained row is in.
     """
 
     session: str
@@ -191,6 +193,7 @@ class Prune:
     context: int
     accepted: int
     retained: IntArray
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,16 +32,20 @@ class Outbox:
     def prune(self, prune: Prune) -> int:
         """Map the session's segments to the prune's epoch and put the prune before the first of them.
 
-        A segment that is part of a batch has the prune before the batch.
+        A segment that is part of a batch has the prune before the batch. A prune that takes its turn is put
+        behind all segments, which stay as they are, also when another prune follows.
 
         Returns:
             The number of rows that the segments lost.
         """
+        if prune.in_turn:
+            self._messages.append(prune)
+            return 0
         trimmed = 0
         queue: deque[Message] = deque()
         placed = False
         for message in self._messages:
-            segments = _segments_of(message, prune.session)
+            segments = [s for s in _segments_of(message, prune.session) if s.epoch == prune.epoch - 1]
             if not segments:
                 queue.append(message)
                 continue
@@ -95,10 +99,10 @@ class DraftNodeOutbox:
     def put(self, message: Message) -> None:
         self.in_band.put(message)
 
-    def prune(self, prune: Prune, *, express: bool = True) -> None:
-        """Send a prune in-band, and express too if `express` says so."""
+    def prune(self, prune: Prune) -> None:
+        """Send a prune in-band, and express too unless it takes its turn."""
         self.in_band.prune(prune)
-        if express:
+        if not prune.in_turn:
             self.express.append(prune)
 
     def keep(self, session: str, rows: int) -> None:

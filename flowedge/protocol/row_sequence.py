@@ -67,15 +67,15 @@ class RowSequence:
         self.positions = np.array(positions, dtype=np.int64)
         return first
 
-    def prune(self, accepted: tuple[int, ...], root: int | None) -> Prune:
+    def prune(self, accepted: tuple[int, ...], root: int | None, *, in_turn: bool = False) -> Prune:
         """Make the accepted rows context and keep the subtree of row `root`; None keeps no draft row.
 
-        The returned message has every stage do the same.
+        The returned message has every stage do the same; `in_turn` is as in Prune.
         """
         draft = _EMPTY
         if root is not None:
             draft = self.context + subtree(self.parents - self.context, self.positions, root - self.context)
-        return self._retain(np.array(accepted, dtype=np.int64), draft)
+        return self._retain(np.array(accepted, dtype=np.int64), draft, in_turn=in_turn)
 
     def keep(self, end: int, context: int) -> Prune:
         """Drop the rows of a chain from row `end` on, and make the rows before `context` context.
@@ -84,7 +84,7 @@ class RowSequence:
         """
         return self._retain(np.arange(self.context, context), np.arange(context, end))
 
-    def _retain(self, accepted: IntArray, draft: IntArray) -> Prune:
+    def _retain(self, accepted: IntArray, draft: IntArray, *, in_turn: bool = False) -> Prune:
         """Make accepted rows context and keep draft rows, whose parents must be kept or accepted."""
         prune = Prune(
             session=self._session,
@@ -93,6 +93,7 @@ class RowSequence:
             context=self.context,
             accepted=len(accepted),
             retained=np.concatenate([accepted, draft]),
+            in_turn=in_turn,
         )
         offsets = draft - self.context
         made_context = self.tokens[accepted - self.context].tolist()

@@ -212,6 +212,7 @@ def _prune_to_pb(prune: Prune) -> pb.Prune:
         context=prune.context,
         accepted=prune.accepted,
         retained=prune.retained.tolist(),
+        in_turn=prune.in_turn,
     )
 
 
@@ -230,6 +231,7 @@ def _prune_from_pb(prune: pb.Prune) -> Prune:
         context=index(prune.context),
         accepted=prune.accepted,
         retained=retained,
+        in_turn=prune.in_turn,
     )
 
 

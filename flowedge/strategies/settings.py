@@ -134,18 +134,21 @@ class LevelSettings(Settings):
 
 @dataclass(frozen=True)
 class MicroBatchSettings(Settings):
-    """Limits of PipeInfer's speculation, as the command line of its artifact sets them."""
+    """Limits of PipeInfer's speculation, as the command line of its artifact sets them.
 
-    above_zero: ClassVar[tuple[str, ...]] = ("decay",)
+    Three options leave out a part, as the paper's ablations do (figure 8): `continuous=0`, `cancel=0`, and
+    `recovery=0` with `decay=0`, which fixes the cut-off.
+    """
 
     batch_rows: int = 4  # --draft: most tokens of a micro-batch (section IV-B.1)
     sequences: int = at_most(256, 3)  # -np: most branches that are drafted side by side
     cutoff: float = 0.001  # -pa: least confidence of a drafted token
     split: float = 0.8  # -ps: least confidence of a further branch
     recovery: float = 0.4  # -pr: added to the cut-off for each micro-batch sent ahead (section IV-B.2)
-    # -pd: subtracted from the cut-off for each failed attempt; above 0, so that the cut-off comes down
-    decay: float = 0.01
+    decay: float = 0.01  # -pd: subtracted from the cut-off for each failed attempt (section IV-B.2)
     max_draft_rows: int = 128  # most tokens that are drafted and neither accepted nor pruned (ours)
+    continuous: int = switch(True)  # whether micro-batches go on below micro-batches in flight (IV-B)
+    cancel: int = switch(True)  # whether runs that cannot be accepted any more are cancelled (IV-D)
 
 
 @dataclass(frozen=True)

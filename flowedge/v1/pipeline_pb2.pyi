@@ -160,20 +160,22 @@ class Batch(_message.Message):
     def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Prune(_message.Message):
-    __slots__ = ("session", "epoch", "source_len", "context", "accepted", "retained")
+    __slots__ = ("session", "epoch", "source_len", "context", "accepted", "retained", "in_turn")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LEN_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     RETAINED_FIELD_NUMBER: _ClassVar[int]
+    IN_TURN_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: int
     source_len: int
     context: int
     accepted: int
     retained: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[int] = ..., source_len: _Optional[int] = ..., context: _Optional[int] = ..., accepted: _Optional[int] = ..., retained: _Optional[_Iterable[int]] = ...) -> None: ...
+    in_turn: bool
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[int] = ..., source_len: _Optional[int] = ..., context: _Optional[int] = ..., accepted: _Optional[int] = ..., retained: _Optional[_Iterable[int]] = ..., in_turn: _Optional[bool] = ...) -> None: ...
 
 class Tapped(_message.Message):
     __slots__ = ("session", "first", "rows")

@@ -113,8 +113,10 @@ def random_options(name: str, rng: np.random.Generator) -> dict[str, float]:
             "cutoff": float(rng.choice([0.0, 0.3, 0.6])),
             "split": float(rng.choice([0.1, 0.4, 0.8])),
             "recovery": float(rng.choice([0.0, 0.2, 0.4])),
-            "decay": float(rng.choice([0.1, 0.3])),
+            "decay": float(rng.choice([0.0, 0.1, 0.3])),
             "max_draft_rows": int(rng.integers(1, 20)),
+            "continuous": int(rng.integers(2)),
+            "cancel": int(rng.integers(2)),
         }
     if name == "auto":
         return {

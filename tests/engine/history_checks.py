@@ -20,7 +20,8 @@ def check_invariants(node: DraftNode, stages: list[Stage], route: int) -> None:
         sequence = session.ledger(route).sequence
         epoch, context, length = sequence.epoch, sequence.context, sequence.length
         for held in filter(None, (sessions.get(name) for sessions in open_on)):
-            assert held.fence <= held.epoch <= epoch
+            assert max(held.fence, held.epoch) <= epoch
+            assert held.fence <= held.epoch or held.held[held.epoch + 1].in_turn
             assert list(held.maps) == list(range(held.fence + 1, held.epoch + 1))
             tail = held.tail
             if held.epoch != epoch:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Close, Credit, Fault, Open, Prune, Segment
 from flowedge.protocol.epochs import check_prune, map_segment, renumbered, renumbered_parents, retained_from
-from flowedge.protocol.outbox import Outbox
+from flowedge.protocol.outbox import DraftNodeOutbox, Outbox
 from flowedge.protocol.row_sequence import RowSequence
 
 EXAMPLES = settings(max_examples=200, deadline=None)
@@ -228,6 +228,22 @@ def test_a_prune_without_segments_goes_to_the_end():
     prune = prune_of(1, 3, 3, 0, [])
     assert outbox.prune(prune) == 0
     assert drain(outbox) == [fault, prune]
+
+
+def test_a_prune_that_takes_its_turn_goes_behind_segments_which_stay_whole():
+    outbox = DraftNodeOutbox()
+    before = segment_of(3, [-1, 3])
+    outbox.put(before)
+    prune = replace(prune_of(1, 7, 3, 1, [3, 4, 5]), in_turn=True)
+    outbox.prune(prune)
+    outbox.put(segment_of(6, [5], epoch=1, number=1))
+    following = prune_of(2, 7, 4, 0, [])
+    outbox.prune(following)
+    first, second, third, last = drain(outbox.in_band)
+    assert first is before
+    assert (second, third) == (prune, following)
+    assert (last.epoch, last.num_rows) == (2, 0)
+    assert outbox.take_express() == [following]
 
 
 def test_prunes_stay_in_order_and_before_what_they_restamp():

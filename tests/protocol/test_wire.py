@@ -81,7 +81,8 @@ def batches() -> st.SearchStrategy[SegmentBatch]:
 def prunes(draw: st.DrawFn) -> Prune:
     retained = np.array(sorted(draw(st.sets(INDICES, max_size=20))), dtype=np.int64)
     accepted = draw(st.integers(0, len(retained)))
-    return Prune(draw(SESSIONS), draw(INDICES), draw(INDICES), draw(INDICES), accepted, retained)
+    numbers = draw(INDICES), draw(INDICES), draw(INDICES)
+    return Prune(draw(SESSIONS), *numbers, accepted, retained, in_turn=draw(st.booleans()))
 
 
 DRAWINGS = st.builds(

@@ -409,13 +409,48 @@ def test_the_cut_off_rises_with_each_micro_batch_falls_with_each_failure_and_is_
         script.layer([[token]], [[0.9]])
     assert strategy.cutoff == pytest.approx(0.5)
     script.layer([[5]], [[0.45]])
-    assert strategy.cutoff == pytest.approx(0.4), "an attempt has failed"
-    script.layer([[5]], [[0.45]])
-    script.layer([[6]], [[0.1]])
+    assert strategy.cutoff == pytest.approx(0.4), "an attempt has failed, and the next one takes the token"
+    assert script.grow == Grow(1, (5,), (4,), (5,), 1)
+    script.layer([[6]], [[0.15]])
     assert script.sends[-1].tokens == (5,), "what there is of the micro-batch is sent"
-    assert strategy.cutoff == pytest.approx(0.6)
+    assert strategy.cutoff == pytest.approx(0.1), "raised to 0.6, and five attempts have failed"
     script.verified([5], 1)
     assert strategy.cutoff == pytest.approx(0.3)
+
+
+def test_with_a_fixed_cut_off_an_unlikely_token_ends_the_speculation():
+    strategy = PipeInfer(batches(recovery=0, decay=0))
+    script = Script(strategy, granted=9)
+    script.layer([[1]], [[0.9]])
+    script.layer([[2]], [[0.25]])
+    assert script.sends[-1].tokens == (1,)
+    assert script.grow is None
+    script.verified([5], 1)
+    assert script.grow is None
+    assert strategy.cutoff == pytest.approx(0.3)
+    script.verified([6], 2)
+    assert script.grow == Grow(2, (0,), (-1,), (2,), 1)
+
+
+def test_without_continuous_speculation_one_micro_batch_is_ahead_of_the_drawn_token():
+    script = Script(PipeInfer(batches(continuous=0)), granted=9)
+    for token in (1, 2, 3, 4):
+        script.layer([[token]], [[0.9]])
+    assert script.sends[-1].tokens == (1, 2, 3, 4)
+    assert script.grow is None
+    script.verified([5], 1)
+    assert script.grow == Grow(1, (4,), (3,), (4,), 1)
+    script.layer([[5]], [[0.9]])
+    assert script.sends[-1].tokens == (5,)
+    assert script.grow is None
+
+
+def test_without_cancellation_the_runs_in_flight_are_left_alone():
+    script = Script(PipeInfer(batches(cancel=0)), granted=9)
+    for token in range(1, 5):
+        script.layer([[token]], [[0.9]])
+    assert script.verified([5], 99)[1] == AcceptPath((5,), None, ends_round=True, express=False)
+    assert script.returned() == []
 
 
 def test_a_mismatch_cancels_every_run_below_it():
@@ -485,7 +520,9 @@ def test_runs_wait_for_credits_in_order():
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("pipeinfer", {"decay": 0.0}, "decay is 0"),
+        ("pipeinfer", {"decay": -0.1}, "decay is -0.1"),
+        ("pipeinfer", {"cancel": 2}, "cancel is 2; it must be 0 or more, 1 at most"),
+        ("pipeinfer", {"continuous": 0.5}, "whole number"),
         ("pipeinfer", {"cutoff": -0.1}, "0 or more"),
         ("pipeinfer", {"recovery": float("inf")}, "at most"),
         ("pipeinfer", {"batch_rows": 1.5}, "whole number"),

@@ -362,7 +362,7 @@ class DraftNode:
                         self._close(session, [c for c in commands if isinstance(c, AcceptPath)])
                         return
                 case AcceptPath():
-                    self._outgoing[TARGET].prune(session.prune(command), express=command.express)
+                    self._outgoing[TARGET].prune(session.prune(command))
                 case Send():
                     self._outgoing[TARGET].put(session.draft_segment(command))
                 case Append():

@@ -192,7 +192,7 @@ class DraftSession:
 
     def prune(self, command: AcceptPath) -> Prune:
         """Change the sequence; results that wait to be verified are trimmed at once."""
-        prune = self._sequence.prune(command.accepted, command.root)
+        prune = self._sequence.prune(command.accepted, command.root, in_turn=not command.express)
         self._ledger.prune(prune)
         self._true_rows.accept(prune)
         self.counts.meter.prune(prune, self._ledger.now)

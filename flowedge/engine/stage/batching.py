@@ -61,9 +61,17 @@ class StageBatching:
         if isinstance(job, ForwardBatch) and not job.dead:
             self._times.observe(job.num_rows, seconds)
 
+    def holds_before(self, prune: Prune) -> bool:
+        """Return whether segments of a prune's session, sent before it, wait or are computed."""
+        waiting = any(s.session == prune.session and s.epoch < prune.epoch for s in self.waiting)
+        return waiting or self.computing.computes(prune.session)
+
     def prune(self, prune: Prune, trim: Callable[[Segment], Segment]) -> None:
-        """Apply a prune to the segments of its session; `trim` returns what is left of a waiting segment."""
-        self.waiting.replace(prune.session, trim)
+        """Apply a prune to the segments of its session; `trim` returns what is left of a waiting segment.
+
+        Segments that were sent after it are in its numbering already.
+        """
+        self.waiting.replace(prune.session, lambda s: trim(s) if s.epoch < prune.epoch else s)
         self.computing.prune(prune)
 
     def end(self, session: str) -> None:

@@ -59,6 +59,10 @@ class ComputingSegments:
             self._job = ForwardBatch(tuple(computing.forward for computing in self._segments))
         return self._job
 
+    def computes(self, session: str) -> bool:
+        """Return whether a segment of a session is in the present job, or in the next."""
+        return bool(self._of(session))
+
     def prune(self, prune: Prune) -> None:
         """Apply a prune to the segment of its session, if there is one."""
         for computing in self._of(prune.session):

@@ -145,6 +145,11 @@ class Stage:
         time = StageTime(sum(each.forward.num_rows for each, _ in computed if not each.ended), seconds)
         finished = [self._finished(each, outcome, time) for each, outcome in computed]
         self._outgoing.in_band.put_together([segment for segment in finished if segment is not None])
+        for each, _ in computed:
+            try:
+                self._apply_due(each.forward.session)
+            except ProtocolError as error:
+                self._fail_session(each.forward.session, error)
 
     def fail(self, job: StageJob, error: FlowEdgeError) -> None:
         """Take back a job that could not be run: its sessions end with a Fault."""
@@ -245,10 +250,17 @@ class Stage:
         if in_band:
             session.check_fence(prune)
         session.hold(prune)
-        while (due := session.next_held()) is not None:
-            self._apply(session, due)
+        self._apply_due(name)
         if in_band:
             session.pass_fence(prune.epoch)
+
+    def _apply_due(self, name: str) -> None:
+        """Apply the next prunes of a session, if it is open, up to one that has to wait for its turn."""
+        session = self._table.open.get(name)
+        while session is not None and (prune := session.next_held()) is not None:
+            if prune.in_turn and self._batching.holds_before(prune):
+                return
+            self._apply(session, prune)
 
     def _apply(self, session: StageSession, prune: Prune) -> None:
         tapped = session.apply(prune)
@@ -268,6 +280,7 @@ class Stage:
             else:
                 session.count(segments=1)
                 self._outgoing.in_band.put(self._outgoing.empty(session, segment))
+                self._apply_due(segment.session)
         except ProtocolError as error:
             self._fail_session(segment.session, error)
 

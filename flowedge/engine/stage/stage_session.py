@@ -192,8 +192,8 @@ class StageSession:
             self.held[prune.epoch] = prune
 
     def next_held(self) -> Prune | None:
-        """Return the next prune by number, which is held no more; None if it has not arrived."""
-        return self.held.pop(self.epoch + 1, None)
+        """Return the next prune by number; None if it has not arrived."""
+        return self.held.get(self.epoch + 1)
 
     def apply(self, prune: Prune) -> Payload | None:
         """Renumber the cached rows by the next prune; return what was kept of the rows that it accepts.
@@ -201,13 +201,15 @@ class StageSession:
         Raises:
             ProtocolError: when the prune does not fit them.
         """
+        self.held.pop(prune.epoch, None)
         check_prune(prune, self.tail.context, self.tail.cached)
         if self.path is not None:
             self.path.apply(prune)
         tapped = None if self.taps is None else self.taps.apply(prune)
         self.tail.apply(prune)
         self.epoch = prune.epoch
-        self.maps[prune.epoch] = prune
+        if prune.epoch > self.fence:
+            self.maps[prune.epoch] = prune
         return tapped
 
     def begin_forward(self, segment: Segment) -> Forward:

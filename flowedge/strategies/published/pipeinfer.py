@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,18 +27,21 @@ class PipeInfer(Strategy):
     - Continuous speculation (IV-B): whenever D0 has nothing to verify, it drafts the next micro-batch below
       the existing tree. A micro-batch has 1 to 4 tokens. A branch continues while its best token is at least
       as likely as the cut-off, and forks where another token reaches `split`. The values are those of the
-      artifact's command line; at split = 0.8 nothing forks, so that a run is a chain.
+      artifact's command line; at split = 0.8 nothing forks, so that a run is a chain. With `continuous=0` the
+      tree holds one micro-batch beyond the drawn token, which each result fills up again.
     - Reactive speculation (IV-B.2): each micro-batch raises the cut-off by `recovery`, each failed attempt
-      lowers it by `decay`, and a run that returns with a live row resets it. An attempt is a forward of the
-      drafter here, because a strategy has no clock. In the artifact a failed attempt costs no forward, and
-      the count of micro-batches starts anew each time that its loop is entered.
+      lowers it by `decay`, and a run that returns with a live row resets it. A failed attempt takes no time,
+      as in the artifact, where the proposals are known by then: so the cut-off decides where a micro-batch
+      ends, and D0 never idles for it. With a `decay` of 0 it idles until a run returns. In the artifact the
+      raise is also taken back after a failed attempt.
     - Multibuffering (IV-C): every run has its own rows in the session's one sequence, and a row sees its
       ancestors only. So partitions, buffer swaps and cache copies are not needed: a prune, ordered with the
       runs by its epoch, turns accepted rows into context. A run begins below rows that are in flight, where
       the paper copies cache entries early to skip them.
     - Early inference cancellation (IV-D): the prune that follows a verification is the cancellation signal.
       It reaches every stage directly, trims runs row by row, and aborts a run in computation when none of its
-      rows lives. A cancelled run returns as a header, as in the paper. No run is ever superfluous.
+      rows lives. A cancelled run returns as a header, as in the paper. No run is ever superfluous. With
+      `cancel=0` the prune follows the runs in flight, which every stage computes and sends whole.
     - The drafter gets the known tokens at a mismatch, by a new tree from the drawn token. On a match it
       continues in its own branch, as a language model does.
     - Runs that lack a credit wait at D0 instead of at the first stage.
@@ -69,7 +73,7 @@ class PipeInfer(Strategy):
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._drafting = False
-                self._extend(self._drafts.take(event))
+                self._drafts.take(event)
                 return self._proceed()
             case Verified():
                 return self._advance(event)
@@ -94,20 +98,54 @@ class PipeInfer(Strategy):
             self._batch = [int(drafts.names[node]) for node in drafts.living(self._batch) if node != ROOT]
             if accept.root is None:
                 self._queue.appendleft([int(drafts.names[ROOT])])
-        return [emit, accept, *self._proceed()]
+        return [emit, replace(accept, express=bool(self._settings.cancel)), *self._proceed()]
 
-    def _extend(self, tips: list[int]) -> None:
-        """Add the confident proposals below `tips` to the micro-batch; without any, the micro-batch ends."""
+    def _proceed(self) -> list[Command]:
+        """Draft until a forward of the drafter is needed, and send runs while there are credits."""
+        tips = [] if self._drafting else self._draft_known()
+        commands: list[Command] = []
+        while self._credits and self._queue:
+            living = self._drafts.living(self._queue.popleft())
+            run = [node for node in living if self._drafts.tree.rows[node] == UNSENT]
+            if run:
+                self._credits -= 1
+                commands.append(send_nodes(self._drafts.tree, run))
+        if tips:
+            self._drafting = True
+            commands.append(self._drafts.grow(tips))
+        return commands
+
+    def _draft_known(self) -> list[int]:
+        """Add tokens of known proposals to micro-batches; return the tips whose proposals are needed next."""
+        while True:
+            tips = self._tips() if self._room > 0 else []
+            unknown = [tip for tip in tips if not self._drafts.computed[tip]]
+            if unknown:
+                return unknown
+            if not self._extend(tips) and not self._end_attempt(tips):
+                return []
+
+    @property
+    def _room(self) -> int:
+        """Tokens that the present micro-batch may still take."""
+        settings, begun = self._settings, len(self._batch)
+        drafted = len(self._drafts.tree) - 1 - begun
+        most = min(settings.batch_rows, settings.max_draft_rows - 1)
+        if not settings.continuous:
+            return most - drafted - begun
+        return most - begun if drafted + most < settings.max_draft_rows else 0
+
+    def _extend(self, tips: list[int]) -> bool:
+        """Add the confident proposals below `tips` to the micro-batch; return whether there are any."""
         grown: list[int] = []
+        room = self._room
         forks = max(self._settings.sequences - len(tips), 0)
         for node in sorted(tips, key=lambda tip: -float(self._drafts.tree.scores[tip])):
-            rows_left = self._settings.batch_rows - len(self._batch) - len(grown)
-            children = self._children(node, rows_left, forks)
+            children = self._children(node, room - len(grown), forks)
             forks -= max(len(children) - 1, 0)
             grown += children
         self._batch += [int(self._drafts.names[node]) for node in grown]
-        if tips and (not grown or len(self._batch) >= self._settings.batch_rows):
-            self._end_batch()
+        return bool(grown)
 
     def _children(self, node: int, rows_left: int, forks: int) -> list[int]:
         """Add the best proposal below a node, and further proposals as forks if they are likely enough."""
@@ -119,32 +157,24 @@ class PipeInfer(Strategy):
         count = min(count, rows_left)
         return self._drafts.add([node] * count, tokens[:count].tolist(), log_probs[:count].tolist())
 
-    def _end_batch(self) -> None:
-        """End an attempt: queue the micro-batch, if it has tokens, and change the cut-off."""
+    def _end_attempt(self, tips: list[int]) -> bool:
+        """Queue the micro-batch, if it has tokens, or lower the cut-off until one of the tips reaches it.
+
+        Returns:
+            Whether another attempt may follow: not if the cut-off has no decay.
+        """
+        decay = self._settings.decay
         if self._batch:
             self._queue.append(self._batch)
             self._batch = []
             self._raised += self._settings.recovery
+        elif tips and decay:
+            likeliest = max(float(self._drafts.proposals(tip)[1][0]) for tip in tips)
+            missing = self.cutoff - float(np.exp(likeliest))
+            self._raised -= max(float(np.ceil(missing / decay)), 1.0) * decay
         else:
-            self._raised -= self._settings.decay
-
-    def _proceed(self) -> list[Command]:
-        """Send runs while there are credits, and draft the next micro-batch."""
-        commands: list[Command] = []
-        if self._batch and not self._tips():
-            self._end_batch()
-        while self._credits and self._queue:
-            living = self._drafts.living(self._queue.popleft())
-            run = [node for node in living if self._drafts.tree.rows[node] == UNSENT]
-            if run:
-                self._credits -= 1
-                commands.append(send_nodes(self._drafts.tree, run))
-        rows_left = self._settings.max_draft_rows - len(self._drafts.tree) + len(self._batch)
-        tips = self._tips()
-        if tips and not self._drafting and rows_left >= self._settings.batch_rows:
-            self._drafting = True
-            commands.append(self._drafts.grow(tips))
-        return commands
+            return False
+        return True
 
     def _tips(self) -> list[int]:
         """Return the leaves to draft below: leaves of the micro-batch, or else the best leaves of the tree.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -208,3 +210,36 @@ def check_link(messages) -> None:
             fence = message.epoch
         elif isinstance(message, Segment):
             assert message.epoch == fence
+
+
+def test_a_prune_that_takes_its_turn_leaves_the_segments_before_it_whole():
+    rig = opened()
+    last = replace(KEEP_5, source_len=11, in_turn=True)
+    rig.hold(draft(number=2, first=7, parents=[4], positions=[5]))
+    assert rig.receive(draft(number=3, first=8, parents=[6, 6, 6], positions=[6, 6, 6])) == []
+    assert rig.receive(last) == []
+    assert rig.receive(segment(number=4, epoch=1, first=8, parents=[5], positions=[6])) == []
+    held = stage_sessions(rig.stage)["s"]
+    assert (held.epoch, held.fence) == (0, 1)
+    second, third, passed, fourth = rig.release()
+    sent = [(each.number, each.epoch, each.num_rows) for each in (second, third, fourth)]
+    assert sent == [(2, 0, 1), (3, 0, 3), (4, 1, 1)]
+    assert passed == last
+    assert (held.epoch, held.maps, held.held) == (1, {}, {})
+    finish(rig)
+
+
+def test_an_express_prune_waits_for_the_one_before_it_that_takes_its_turn():
+    rig = opened()
+    first = replace(prune(epoch=1, source_len=8, context=4, accepted=1, retained=[4, 5]), in_turn=True)
+    second = prune(epoch=2, source_len=6, context=5, accepted=1, retained=[5])
+    rig.hold(draft(number=2, first=7, parents=[4], positions=[5]))
+    assert rig.receive(second, express=True) == []
+    assert rig.receive(first) == []
+    assert rig.receive(second) == []
+    new = segment(number=3, epoch=2, first=6, parents=[CONTEXT], positions=[6])
+    assert rig.receive(new) == []
+    sent = rig.release()
+    assert [type(message).__name__ for message in sent] == ["Segment", "Prune", "Prune", "Segment"]
+    assert (sent[0].num_rows, sent[3].num_rows) == (1, 1)
+    finish(rig)
