@@ -9,26 +9,32 @@ from pathlib import Path
 
 from flowedge_testbed.bench import BenchOptions, BenchProgress, load_models, overridden, run_bench
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.papers.comparison import (
-    Compared,
-    columns,
-    compare,
-    comparison_table,
-    entries_of,
-)
+from flowedge_testbed.papers.comparison import Compared, columns, compare, comparison_table, entries_of
 from flowedge_testbed.papers.declaration import Experiment, read_paper
+from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.scenario import Scenario, read_scenario, shipped_scenarios
 
-PICTURE = "comparison.png"
+
+@dataclass(frozen=True)
+class Measured:
+    """A benchmark that was run for one experiment or several.
+
+    Attributes:
+        report: its path within the directory of the paper; command: the command that gives it again.
+    """
+
+    entries: list[Entry]
+    report: Path
+    command: str
 
 
 @dataclass(frozen=True)
 class PaperBench:
-    """What the experiments of a paper have in common.
+    """Runs the experiments of a paper.
 
     Attributes:
-        options: of every experiment; the scenario and the directory are replaced. Experiments are in folders
-            of its directory, which has the runs and the true paths of all of them.
+        options: of every scenario; its file and its directory are replaced. Scenarios have folders in the
+            directory of these options, which has the runs and the true paths of all of them.
         loaded: models by the pair that a scenario names, as JSON.
     """
 
@@ -39,7 +45,8 @@ class PaperBench:
     def run(self, named: str) -> tuple[Path, str]:
         """Run the experiments of a paper; return the path of the report, and its text.
 
-        The report is written anew after each experiment. Runs that are finished are used again.
+        Experiments of the same scenario are measured once. The report is written anew after each experiment.
+        Runs that are finished are used again.
 
         Args:
             named: a paper, or an experiment of it, such as flowspec/table1.
@@ -52,8 +59,13 @@ class PaperBench:
         experiments = paper.chosen(only)
         self.options.out.mkdir(parents=True, exist_ok=True)
         report, text, parts = self.options.out / "report.md", "", [f"# {paper.title}", self._introduction]
+        measured: dict[str, Measured] = {}
         for each, experiment in experiments.items():
-            parts.append(self._part(each, experiment))
+            scenario = experiment.scenario
+            if scenario is not None and scenario not in measured:
+                alike = [other for other in experiments.values() if other.scenario == scenario]
+                measured[scenario] = self._measure(scenario, alike)
+            parts += self._part(each, experiment, None if scenario is None else measured[scenario])
             text = "\n\n".join(parts) + "\n"
             report.write_text(text, encoding="utf-8")
         return report, text
@@ -62,7 +74,7 @@ class PaperBench:
     def _introduction(self) -> str:
         said = (
             "Each experiment of the paper: the figures of this run, and beneath them the paper's in italics. "
-            "Here devices are emulated; the report of an experiment names its devices and the models that "
+            "Here devices are emulated; the report of a scenario names its devices and the models that "
             "supplied the tokens."
         )
         if not self.options.quick:
@@ -71,33 +83,19 @@ class PaperBench:
             f"{said} With --quick, datasets are single prompts and answers are short: these are no results."
         )
 
-    def _part(self, name: str, experiment: Experiment) -> str:
-        """Run an experiment, and return the part of the report about it."""
-        title = f"## {name}: {experiment.shows}"
-        if experiment.scenario is None:
-            published = [comparison_table(experiment, compare(experiment, []))] * bool(experiment.series)
-            return "\n\n".join([title, f"Not run. {experiment.reason}", *published])
-        out, file = self.options.out / name, shipped_scenarios()[experiment.scenario]
-        self.progress.say(f"{name}: {experiment.shows}")
+    def _measure(self, named: str, experiments: Sequence[Experiment]) -> Measured:
+        """Run a scenario for the experiments that it measures."""
+        file, out = shipped_scenarios()[named], self.options.out / named
+        self.progress.say(f"{named}: {read_scenario(file).title}")
         options = replace(
-            smaller(self.options, read_scenario(file), experiment),
+            smaller(self.options, read_scenario(file), experiments),
             scenario=file,
             out=out,
             run_directory=self.options.out,
         )
         report = run_bench(options, self.progress, self._models(overridden(read_scenario(file), options)))
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        compared = compare(experiment, entries_of(results))
-        picture = self._draw(name, experiment, compared)
-        return "\n\n".join(
-            [
-                title,
-                *([experiment.remark] if experiment.remark else []),
-                comparison_table(experiment, compared),
-                *picture,
-                f"[The whole report]({name}/{report.name}): `{options.command}`",
-            ]
-        )
+        return Measured(entries_of(results), report.relative_to(self.options.out), options.command)
 
     def _models(self, scenario: Scenario) -> ModelSet:
         pair = scenario.pair.model_dump_json()
@@ -105,7 +103,21 @@ class PaperBench:
             self.loaded[pair] = load_models(scenario)
         return self.loaded[pair]
 
-    def _draw(self, name: str, experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
+    def _part(self, name: str, experiment: Experiment, measured: Measured | None) -> list[str]:
+        """Return the paragraphs of the report about an experiment."""
+        compared = compare(experiment, [] if measured is None else measured.entries)
+        parts = [f"## {name}: {experiment.shows}"]
+        if measured is None:
+            return [*parts, f"Not run. {experiment.reason}", *_table(experiment, compared)]
+        return [
+            *parts,
+            *([experiment.remark] if experiment.remark else []),
+            *_table(experiment, compared),
+            *self._picture(name, experiment, compared),
+            f"[The whole report]({measured.report}): `{measured.command}`",
+        ]
+
+    def _picture(self, name: str, experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
         """Draw the comparison; return the picture for the report, or nothing if there is no value to draw."""
         # matplotlib takes a second to import.
         from flowedge_testbed.papers.comparison_plot import draw_comparison  # noqa: PLC0415
@@ -114,23 +126,29 @@ class PaperBench:
         if not columns(compared):
             return []
         heading = Heading(f"{name}: {experiment.shows}", ("filled: here; hollow: in the paper",))
-        save(draw_comparison(experiment, compared, heading), self.options.out / name / PICTURE)
-        return [f"![{experiment.shows}: here and in the paper]({name}/{PICTURE})"]
+        save(draw_comparison(experiment, compared, heading), self.options.out / f"{name}.png")
+        return [f"![{experiment.shows}: here and in the paper]({name}.png)"]
 
 
-def smaller(options: BenchOptions, scenario: Scenario, experiment: Experiment) -> BenchOptions:
+def _table(experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
+    return [comparison_table(experiment, compared)] * bool(compared)
+
+
+def smaller(options: BenchOptions, scenario: Scenario, experiments: Sequence[Experiment]) -> BenchOptions:
     """Return the options of a quick run: one prompt of a dataset, and only the methods that are compared.
 
     What was asked for stays. A load keeps its number of prompts, of which each client needs one.
     """
     if not options.quick:
         return options
-    fields = [named for series in experiment.series.values() for named in (series.ours, series.over)]
-    plain = all(named.get("noise", "plain") == "plain" for named in fields)
-    methods = tuple(name for name in scenario.strategies if name in experiment.methods)
+    series = [series for experiment in experiments for series in experiment.series.values()]
+    plain = all(
+        fields.get("noise", "plain") == "plain" for each in series for fields in (each.ours, each.over)
+    )
+    compared = {method for experiment in experiments for method in experiment.methods}
     return replace(
         options,
-        strategies=options.strategies or methods,
+        strategies=options.strategies or tuple(name for name in scenario.strategies if name in compared),
         noise=options.noise or (("plain",) if plain else None),
         samples=options.samples or (1 if scenario.load is None else None),
     )

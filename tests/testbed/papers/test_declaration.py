@@ -77,9 +77,9 @@ def test_a_name_that_is_wrong_is_answered_with_those_that_there_are() -> None:
 def test_a_quick_run_has_the_compared_methods_alone() -> None:
     experiment = read_paper("flowspec").experiments["table2"]
     scenario, asked = experiment.read_scenario(), BenchOptions(Path("x.yaml"), Path("out"), quick=True)
-    quick = smaller(asked, scenario, experiment)
+    quick = smaller(asked, scenario, [experiment])
     assert quick.strategies == ("naive_pp", "pruned_pp", "flowspec_no_sbd", "flowspec_paper")
     assert (quick.samples, quick.noise) == (1, ("plain",))
     whole = BenchOptions(Path("x.yaml"), Path("out"))
-    assert smaller(whole, scenario, experiment) == whole
+    assert smaller(whole, scenario, [experiment]) == whole
     assert "specpipe-figure16" in shipped_scenarios()

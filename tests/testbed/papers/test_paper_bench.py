@@ -32,10 +32,10 @@ def test_an_experiment_is_printed_above_the_papers_figures(pair: ModelSet, tmp_p
     assert report.read_text(encoding="utf-8") == text
     assert re.search(r"^\| over PP \| \d\.\d\d \|\n\| \*in the paper\* \| \*3.89 to 5.23\* \|$", text, re.M)
     assert "| over TP/PP-vLLM, *in the paper* | *2.55 to 3.44* |" in text
-    measured = {run["method"] for run in results(tmp_path / "figure13")["runs"]}
+    measured = {run["method"] for run in results(tmp_path / "llama3-70b")["runs"]}
     assert measured == {"autoregressive", "naive_pp", "specpipe"}, "a quick run has what is compared alone"
-    assert (tmp_path / "figure13" / "comparison.png").is_file()
-    assert not (tmp_path / "figure13" / "runs").exists(), "experiments share their runs"
+    assert (tmp_path / "figure13.png").is_file()
+    assert not (tmp_path / "llama3-70b" / "runs").exists(), "scenarios share their runs"
     PaperBench(options, said, {ModelSetNames().model_dump_json(): pair}).run("specpipe/figure11")
     assert said.begun == [(3, 0), (3, 3)], "figure 11 has the runs of figure 13"
 
@@ -78,4 +78,4 @@ def test_every_experiment_of_a_paper_has_figures(
         rows = re.findall(r"^\| (?!\*)(.+?) \| (.*) \|$", part, re.M)
         measured = [label for label, cells in rows[2:] if re.search(r"\d", cells)]
         assert measured, f"{name} has no figure"
-        assert (out / name / "comparison.png").is_file()
+        assert (out / f"{name}.png").is_file()
