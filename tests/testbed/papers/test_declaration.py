@@ -10,7 +10,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge_testbed.bench import BenchOptions
 from flowedge_testbed.papers.declaration import PAPERS, Experiment, Series, read_paper
 from flowedge_testbed.papers.paper_bench import smaller
-from flowedge_testbed.scenario import SHIPPED, shipped_scenarios
+from flowedge_testbed.scenario import SHIPPED, Scenario, shipped_scenarios
 
 EXPERIMENTS = {
     f"{paper}/{name}": experiment
@@ -34,9 +34,23 @@ def test_an_experiment_is_measured_or_says_why_not(named: str) -> None:
     for values in quick.sweep.values():
         points *= len(values)
     assert points <= MOST_QUICK_POINTS
-    fields = {name for series in experiment.series.values() for name in (*series.ours, *series.over)}
-    assert {name for name in fields if name.startswith("option.")} <= set(scenario.sweep)
-    assert {series.ours.get("dataset") for series in experiment.series.values()} <= {None, *scenario.datasets}
+    for series in experiment.series.values():
+        for fields in (series.ours, series.over):
+            assert {name for name in fields if name.startswith("option.")} <= set(scenario.sweep)
+            assert fields.get("dataset") in {None, *scenario.datasets}
+            assert fields.get("temperature") in {None, *scenario.temperatures}
+            assert fields.get("profile") in {None, *profiles(scenario)}
+
+
+def profiles(scenario: Scenario) -> set[str]:
+    """Return the names of the emulated pipelines as results give them, with every format of the drafter."""
+    found = scenario.emulated_places()
+    names = {name for name, _ in found if name is not None}
+    formats = [
+        (place.emulated, "fp16" if place.emulated.quant == "none" else place.emulated.quant)
+        for _, place in found
+    ]
+    return names | {f"{emulated.model}-{quant}" for emulated, quant in formats}
 
 
 def test_every_scenario_of_a_paper_is_an_experiment() -> None:
