@@ -19,7 +19,13 @@ RECALL = "recall"
 BUNDLED = "bundled"
 BUNDLED_SMALL = "bundled-small"
 BUNDLED_EAGLE3 = "bundled-eagle3"
-BUNDLED_FOLDERS = {BUNDLED: "eagle", BUNDLED_SMALL: "small", BUNDLED_EAGLE3: "eagle3"}  # of flowedge/bundled
+BUNDLED_TARGET = "bundled-target"  # the bundled model itself, as a drafter that it nearly always agrees with
+BUNDLED_FOLDERS = {  # of flowedge/bundled
+    BUNDLED: "eagle",
+    BUNDLED_SMALL: "small",
+    BUNDLED_EAGLE3: "eagle3",
+    BUNDLED_TARGET: "model",
+}
 WORDS = (NO_DRAFTER, NGRAM, RECALL, *BUNDLED_FOLDERS)
 
 

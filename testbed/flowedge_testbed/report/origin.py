@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from flowedge.drafting.choice import BUNDLED, BUNDLED_EAGLE3, BUNDLED_SMALL, NGRAM
+from flowedge.drafting.choice import BUNDLED, BUNDLED_EAGLE3, BUNDLED_SMALL, BUNDLED_TARGET, NGRAM
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Case, Setup
@@ -20,6 +20,7 @@ _BUNDLED_DRAFTERS = {
     BUNDLED: "its EAGLE head",
     BUNDLED_EAGLE3: "its EAGLE-3 head",
     BUNDLED_SMALL: "the bundled small model",
+    BUNDLED_TARGET: "itself",
     NGRAM: "n-gram lookup",
 }
 _CLOCKS = {
