@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,9 +41,9 @@ class ComputeSlot:
 class ComputeSlots:
     """All devices' slots. Devices of one host slow each other down, as processes on its cores do."""
 
-    def __init__(self, places: Iterable[int], speed: Callable[[int], float], at: At) -> None:
+    def __init__(self, places: Iterable[int], speed: Callable[[int, Collection[int]], float], at: At) -> None:
         """
-        speed: how fast each of so many busy devices computes, as a share of its speed alone.
+        speed: how fast a device computes while the devices at some places do, as a share of its speed alone.
         at: schedules an event.
         """
         self._slots = {place: ComputeSlot() for place in places}
@@ -65,7 +65,8 @@ class ComputeSlots:
         """Begin a job of `cost` seconds; `finish` is called when its slot is free again."""
         slot = self._slots[place]
         slot.busy, slot.job, slot.started, slot.finish = True, job, now, finish
-        speed = self._share(now, 1)
+        self._share(now, place)
+        speed = self._speed(place, self._busy)
         slot.concluding = concluding / speed
         slot.due = now + cost / speed + slot.concluding
         self._schedule(place, slot)
@@ -84,19 +85,24 @@ class ComputeSlots:
         def end() -> None:
             if slot.run == run and slot.busy:
                 slot.busy, slot.ended = False, slot.job_due
-                self._share(due, -1)
+                self._share(due, place)
                 slot.finish()
 
         self._at(due, place, end)
 
-    def _share(self, now: float, change: int) -> float:
-        """Change the pace of the busy slots when `change` slots more are busy; return the new speed."""
-        busy = sum(slot.busy for slot in self._slots.values())
-        before, after = self._speed(max(busy - change, 1)), self._speed(max(busy, 1))
-        if before != after:
-            for place, slot in self._slots.items():
-                if slot.busy and slot.due > now:
-                    slot.due = now + (slot.due - now) * before / after
-                    slot.concluding *= before / after
-                    self._schedule(place, slot)
-        return after
+    @property
+    def _busy(self) -> set[int]:
+        return {place for place, slot in self._slots.items() if slot.busy}
+
+    def _share(self, now: float, changed: int) -> None:
+        """Change the pace of the busy slots when that of the place `changed` has begun or ended a job."""
+        busy = self._busy
+        previous = busy ^ {changed}
+        for place, slot in self._slots.items():
+            if place == changed or not slot.busy or slot.due <= now:
+                continue
+            before, after = self._speed(place, previous), self._speed(place, busy)
+            if before != after:
+                slot.due = now + (slot.due - now) * before / after
+                slot.concluding *= before / after
+                self._schedule(place, slot)

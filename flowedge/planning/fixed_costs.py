@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from flowedge.core.arrays import Payload
@@ -56,7 +57,7 @@ class FixedCosts:
     def receive(self, _place: int, _message: Message) -> float:
         return 0.0
 
-    def speed(self, _busy: int) -> float:
+    def speed(self, _place: int, _busy: Collection[int]) -> float:
         return 1.0
 
     def transfer(self, sender: int, message: Message) -> float:

@@ -86,7 +86,10 @@ def require_fit(pipeline: PipelineProfile, capacity: int) -> None:
     Raises:
         CapacityError: for the first device that is too small, with the sums.
     """
-    _require("the draft node", pipeline.draft_node, draft_node_parts(pipeline, capacity))
+    head = draft_node_parts(pipeline, capacity)
+    if pipeline.head_computes:
+        head |= {f"{part} (stage 1)": held for part, held in stage_parts(pipeline, 0, capacity).items()}
+    _require("the draft node", pipeline.draft_node, head)
     for stage, device in enumerate(pipeline.stages):
         _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity))
     for number, middle in enumerate(pipeline.middles, start=1):

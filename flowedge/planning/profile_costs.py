@@ -8,7 +8,7 @@ instead (measured_costs.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -83,6 +83,7 @@ TOKEN_BYTES = 4
 STAGE_TIME_BYTES = 6  # what a stage took, as varints
 LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
 NOTHING_ADDED = StrategyTimes(verified_ms=0, drafted_ms=0)
+_HEAD = (DRAFT_NODE, 0)  # places of one device, where the draft node computes layers
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
@@ -210,12 +211,15 @@ class ProfileCosts:
             )
         return (added.receive_ms + added.mib_ms * sent / (1 << 20) + bookkeeping_ms) / 1e3
 
-    def speed(self, busy: int) -> float:
-        """Return how fast each device computes while `busy` devices do, as a share of its speed alone.
+    def speed(self, place: int, busy: Collection[int]) -> float:
+        """Return how fast a device computes, as a share of its speed alone, while those at `busy` do.
 
-        Devices that all have the same profile with shared cores are agents of one host.
+        Devices that all have the same profile with shared cores are agents of one host. A draft node that is
+        the first stage as well computes for both at half its speed.
         """
-        return 1.0 if self._cores is None else self._cores.speed_of(busy)
+        speed = 1.0 if self._cores is None else self._cores.speed_of(len(busy))
+        halved = self.pipeline.head_computes and place in _HEAD and all(part in busy for part in _HEAD)
+        return speed / 2 if halved else speed
 
     def transfer(self, sender: int, message: Message) -> float:
         """Return how long a message occupies the link out of `sender`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -84,8 +84,8 @@ class Costs(Protocol):
     def receive(self, place: int, message: Message) -> float:
         """Return the time from the arrival of an in-band message until the device has taken it in."""
 
-    def speed(self, busy: int) -> float:
-        """Return how fast each device computes while `busy` devices do, as a share of its speed alone."""
+    def speed(self, place: int, busy: Collection[int]) -> float:
+        """Return how fast a device computes, as a share of its speed alone, while those at `busy` do."""
 
     def transfer(self, sender: int, message: Message) -> float:
         """Return the time for which an in-band message occupies the link out of `sender`."""

@@ -53,8 +53,8 @@ class RandomCosts:
     def receive(self, place, message):
         return float(self.surrounding.integers(0, 4) * self.surrounding_scale[1])
 
-    def speed(self, busy):
-        return float(1 / (1 + self.surrounding_scale[2] * (busy - 1)))
+    def speed(self, place, busy):
+        return float(1 / (1 + self.surrounding_scale[2] * (len(busy) - 1)))
 
     def transfer(self, sender, message):
         return self._draw(2)

@@ -38,7 +38,7 @@ class EvenCosts:
     def receive(self, place, message):
         return 0.0
 
-    def speed(self, busy):
+    def speed(self, place, busy):
         return 1.0
 
     def transfer(self, sender, message):

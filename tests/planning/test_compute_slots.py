@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -16,7 +16,7 @@ JOB = DropCache("s")
 class Clock:
     """A heap of events, and the slots of three devices."""
 
-    def __init__(self, speed: Callable[[int], float]) -> None:
+    def __init__(self, speed: Callable[[int, Collection[int]], float]) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._events = 0
         self.now = 0.0
@@ -40,12 +40,16 @@ class Clock:
         self.now = until
 
 
-def alone(_busy: int) -> float:
+def alone(_place: int, _busy: Collection[int]) -> float:
     return 1.0
 
 
-def two_cores(busy: int) -> float:
-    return min(1.0, 2 / busy)
+def two_cores(_place: int, busy: Collection[int]) -> float:
+    return min(1.0, 2 / len(busy))
+
+
+def first_two_are_one(place: int, busy: Collection[int]) -> float:
+    return 0.5 if place < 2 and {0, 1} <= set(busy) else 1.0
 
 
 def test_a_slot_is_busy_until_what_follows_from_its_job_is_done() -> None:
@@ -77,6 +81,16 @@ def test_three_jobs_on_two_cores_share_them() -> None:
     assert clock.ended[0] == clock.ended[1] == pytest.approx(5)
     # 2 of its 4 seconds are done at 5, and the others have gone.
     assert clock.ended[2] == pytest.approx(7)
+
+
+def test_two_places_of_one_device_slow_each_other_down_and_no_other() -> None:
+    clock = Clock(first_two_are_one)
+    clock.occupy(0, 4)
+    clock.occupy(2, 4)
+    clock.run(2)
+    clock.occupy(1, 1)  # for two seconds, in which half of the other's remaining two are done
+    clock.run()
+    assert clock.ended == {0: 5, 1: 4, 2: 4}
 
 
 def test_the_end_of_a_job_is_told_without_what_follows_from_it_at_any_speed() -> None:

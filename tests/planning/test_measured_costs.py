@@ -139,9 +139,9 @@ def test_devices_share_cores_only_where_all_have_the_same_profile() -> None:
     made = measured_emulation()
     host = made.draft_node.model_copy(update={"shared_cores": SharedCores(cores=2, speed=0.75)})
     shared = ProfileCosts(replace(made, draft_node=host, stages=(host, host)))
-    assert [shared.speed(busy) for busy in (1, 2, 3)] == [1, 0.75, 0.5]
+    assert [shared.speed(0, range(busy)) for busy in (1, 2, 3)] == [1, 0.75, 0.5]
     apart = ProfileCosts(replace(made, draft_node=host, stages=(host, DEVICE)))
-    assert apart.speed(3) == 1
+    assert apart.speed(0, range(3)) == 1
 
 
 def test_a_draft_node_takes_what_was_measured() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flowedge.core.errors import BadRequestError
+from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.messages import Credit, Prune, Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import DraftBatch, DropCache, ExtendDraft, Forward, GrowDraft, Verify
+from flowedge.planning.memory_fit import draft_node_parts, require_fit
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
@@ -251,3 +252,20 @@ def test_jitter_is_seeded() -> None:
     assert drawn != [other.latency(0) for _ in range(20)]
     assert all(0.002 <= value <= 0.007 for value in drawn)
     assert len(set(drawn)) == 20
+
+
+def test_a_head_node_that_computes_layers_shares_its_processor_with_the_first_stage() -> None:
+    costs = ProfileCosts(emulation(head_computes=True))
+    assert costs.speed(DRAFT_NODE, {DRAFT_NODE, 1}) == costs.speed(0, {0}) == 1
+    assert costs.speed(DRAFT_NODE, {DRAFT_NODE, 0}) == costs.speed(0, {DRAFT_NODE, 0, 1}) == 0.5
+    assert costs.speed(1, {DRAFT_NODE, 0, 1}) == 1
+    assert ProfileCosts(emulation()).speed(0, {DRAFT_NODE, 0}) == 1
+
+
+def test_a_head_node_that_computes_layers_holds_both_parts_and_is_one_device() -> None:
+    drafting = sum(draft_node_parts(emulation(), 100).values())
+    tight = DEVICE.model_copy(update={"memory_gib": (drafting + 100) / 2**30})
+    with pytest.raises(CapacityError, match=r"the draft node does not fit .*stage 1"):
+        require_fit(emulation(head_computes=True, draft_node=tight, stages=(tight, DEVICE)), 100)
+    with pytest.raises(BadRequestError, match="one device, but the draft node is a slow"):
+        emulation(head_computes=True, stages=(tight, DEVICE))

@@ -70,6 +70,7 @@ class PipelineProfile:
         draft_tokens: the number of the model's tokens that a drafter without a vocabulary of its own
             proposes; None for all.
         draft_quant: the format of the drafters' layers, and of the LM head that they propose with.
+        head_computes: whether the draft node and the first stage are one device, as PipeInfer's head node is.
     """
 
     model: ModelProfile
@@ -85,6 +86,7 @@ class PipelineProfile:
     keeps_taps: bool = False
     draft_tokens: int | None = None
     draft_quant: PricedQuant = "none"
+    head_computes: bool = False
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -98,6 +100,11 @@ class PipelineProfile:
             )
         if len(self.links) != len(self.stages) + 1:
             raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
+        if self.head_computes and self.stages[0] != self.draft_node:
+            raise BadRequestError(
+                f"a head node that computes layers is one device, but the draft node is a "
+                f"{self.draft_node.title} and the first stage a {self.stages[0].title}; name the same twice"
+            )
         for device in (self.draft_node, *self.stages):
             if self.quant not in READ_AS_STORED and device.dequantise_gweights_s is None:
                 raise BadRequestError(
@@ -197,6 +204,7 @@ class PipelineProfile:
             "verification": self.verification,
             **({"middles": middles} if middles else {}),
             **({"keeps_taps": True} if self.keeps_taps else {}),
+            **({"head_computes": True} if self.head_computes else {}),
         }
 
     @property

@@ -27,11 +27,14 @@ class Devices(YamlDocument):
     Attributes:
         stages: in the order of the pipeline.
         middles: in the order of the middle models in `pair`; a list for a model that is divided.
+        head_computes: whether the draft node is the first stage too, and shares its processor and its memory
+            between the two, as PipeInfer's head node does. The link out of d0 is then within the device.
     """
 
     draft_node: str
     stages: Stages | Annotated[list[str], Field(min_length=1)]
     middles: list[str | Annotated[list[str], Field(min_length=1)]] = Field(default_factory=list)
+    head_computes: bool = False
 
     def names(self, count: int | None) -> list[str]:
         """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
