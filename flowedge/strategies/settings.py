@@ -101,7 +101,7 @@ class TreeSettings(Settings):
     L_exp = -1, says that the new nodes of an expansion are a single segment, not how many there are. The
     paper gives no value for k, L_se, d_se and the rows in flight: k is EAGLE-2's, the other defaults are
     ours. The last three options are for ablations: 0 leaves a mechanism out. `naive_pp` has none of the
-    three, and `pruned_pp` has the early stop alone.
+    three, and cuts its tree into N + 1 segments whatever L_max; `pruned_pp` has the early stop alone.
     """
 
     tree_nodes: int = 80  # L: nodes of a tree, root included (A.1)

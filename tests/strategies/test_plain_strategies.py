@@ -21,17 +21,11 @@ from tests.support.seams import base_growth
 
 
 @pytest.mark.parametrize(
-    "rows, stages, sizes",
-    [
-        (16, 4, [16] * 5),  # the paper's: N + 1 equal segments
-        (16, 8, [8] + [9] * 8),
-        (16, 16, [4] * 5 + [5] * 12),
-        (16, 2, [16] * 5),  # three segments would have more rows than L_max
-        (80, 2, [26, 27, 27]),
-    ],
+    "stages, sizes",
+    [(4, [16] * 5), (8, [8] + [9] * 8), (16, [4] * 5 + [5] * 12), (2, [26, 27, 27]), (1, [40, 40])],
 )
-def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, stages, sizes):
-    strategy = NaivePP(TreeSettings(segment_rows=rows))
+def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(stages, sizes):
+    strategy = NaivePP(TreeSettings())
     script = Script(strategy, stages=stages)
     grow_all(script, np.random.default_rng(0))
     for sent in range(1, len(sizes)):
@@ -48,7 +42,7 @@ def test_naive_pp_sends_the_tree_in_segments_that_are_verified_together(rows, st
 
 
 def test_naive_pp_drafts_a_new_tree_from_the_drawn_token():
-    script = Script(NaivePP(small(segment_rows=5)), stages=0)
+    script = Script(NaivePP(small()), stages=0)
     script.layer(*FIRST)
     script.layer(*SECOND)
     assert script.sends == [Send((0, 1, 3, 2, 5), (-1, 5, 6, 5, 8))]

@@ -20,9 +20,9 @@ class NaivePP(Strategy):
 
     The tree goes in N + 1 segments, one behind the other, as the authors' code cuts it, equal but for a row
     (the shorter ones first): five of 16 rows over four stages. Section 4.1 has the input "processed in a
-    pipelined fashion". No segment has more than L_max rows, which appendix A.1 sets to 16 "for Gardener and
-    all baseline methods", so fewer than four stages get more segments. Nothing is pruned before the last
-    segment has returned; the gain of acting on each segment is what Pruned PP shows.
+    pipelined fashion". Appendix A.1 sets L_max = 16 "for Gardener and all baseline methods", which is the
+    same over four stages; the code bounds no segment of this method, and nor does `segment_rows`. Nothing is
+    pruned before the last segment has returned; the gain of acting on each segment is what Pruned PP shows.
     """
 
     name: ClassVar[str] = "naive_pp"
@@ -33,20 +33,20 @@ class NaivePP(Strategy):
         self._settings = settings
         self._credits = 0
         self._growth = Growth(0, 0, 0, settings.top_k, settings.depth)
-        self._segments = 1  # number of segments that a tree is cut into
+        self._segments = 1  # number of segments that a tree is cut into: N + 1
         self._unsent: list[list[int]] = []  # segments of the tree that is being verified
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
             case Prefilled():
-                self._credits, self._segments = event.credits, self.segments(event.stages)
+                self._credits, self._segments = event.credits, event.stages + 1
                 return [Emit((event.token,)), self._grow(event.token, event.context)]
             case Layer():
                 self._growth.add(event)
                 if not self._growth.finished:
                     return [self._growth.next_layer()]
                 nodes = self._growth.base.best(self._settings.tree_nodes)
-                self._unsent = cut(nodes, self._segments, self._settings.segment_rows)
+                self._unsent = cut(nodes, self._segments)
                 return self._send()
             case Verified():
                 base = self._growth.base
@@ -58,10 +58,6 @@ class NaivePP(Strategy):
             case CreditGranted():
                 self._credits += 1
                 return self._send()
-
-    def segments(self, stages: int) -> int:
-        """Return the number of segments that a tree is cut into."""
-        return stages + 1
 
     def _grow(self, token: int, context: int) -> Grow:
         self._growth = self._growth.successor(DraftTree(token, context), self._settings.depth)
@@ -76,14 +72,12 @@ class NaivePP(Strategy):
         return commands
 
 
-def cut(nodes: Sequence[int], parts: int, most: int) -> list[list[int]]:
-    """Return the nodes in segments that differ by a row at most, the shorter ones first.
+def cut(nodes: Sequence[int], parts: int) -> list[list[int]]:
+    """Return the nodes in so many segments, which differ by a row at most, the shorter ones first.
 
-    Args:
-        parts: number of segments; there are more if a segment would have more than `most` rows, and fewer if
-            there are fewer nodes.
+    There are fewer segments if there are fewer nodes.
     """
-    count = min(max(parts, -(-len(nodes) // most)), len(nodes))
+    count = min(parts, len(nodes))
     rows, longer = divmod(len(nodes), count)
     sizes = [rows] * (count - longer) + [rows + 1] * longer
     left = iter(nodes)
