@@ -11,8 +11,12 @@ from flowedge_testbed.papers.declaration import MEAN, Experiment, Published, Ser
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.markdown import number, table
+from flowedge_testbed.report.pipespec_tables import hierarchies, predicted_speedup
 
 VARIATION = "variation"  # a figure: how much tokens/s differ from prompt to prompt
+EQUATION4 = (
+    "equation4"  # a figure: the speed-up of PipeSpec that its equation 4 predicts from what was counted
+)
 _MEANS = (None, "dataset")  # axes of which the mean is a column
 
 
@@ -105,11 +109,11 @@ def mean_figure(entries: Sequence[Entry], figure: str) -> float | None:
     """Return the mean of a figure over entries; None if it was not measured.
 
     Args:
-        figure: a figure that reports show, by its name there; VARIATION; or a path of keys of the entries, in
-            which * stands for all keys, such as use.*.busy.
+        figure: a figure that reports show, by its name there; VARIATION or EQUATION4; or a path of keys of
+            the entries, in which * stands for all keys, such as use.*.busy.
     """
-    if figure == VARIATION:
-        return _variation(entries)
+    if figure in _COMPUTED:
+        return _COMPUTED[figure](entries)
     shown = {str(name): column for name, column in COLUMNS.items()}
     if figure in shown:
         return shown[figure].value(entries) if entries else None
@@ -123,6 +127,14 @@ def _variation(entries: Sequence[Entry]) -> float | None:
     pairs = [pair for each in prompts for pair in zip(each["tokens"], each["seconds"], strict=True)]
     speeds = [tokens / seconds for tokens, seconds in pairs if seconds]
     return stdev(speeds) / fmean(speeds) if len(speeds) > 1 else None
+
+
+def _equation4(entries: Sequence[Entry]) -> float | None:
+    """Return the speed-up that PipeSpec's equation 4 gives for a method; None if it has no hierarchy."""
+    return next((predicted_speedup(each, None) for each in hierarchies(entries, ())), None)
+
+
+_COMPUTED = {VARIATION: _variation, EQUATION4: _equation4}
 
 
 def _values(entry: Entry, path: str) -> list[float]:
