@@ -12,6 +12,7 @@ from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.markdown import number, table
 from flowedge_testbed.report.pipespec_tables import hierarchies, predicted_speedup
+from flowedge_testbed.scenario import OPTION
 
 VARIATION = "variation"  # a figure: how much tokens/s differ from prompt to prompt
 EQUATION4 = (
@@ -64,7 +65,7 @@ def comparison_table(experiment: Experiment, compared: Sequence[Compared]) -> st
             first = "*in the paper*" if each.ours else f"{each.label}, *in the paper*"
             rows.append([first, *(f"*{value}*" if value else "" for value in theirs)])
     heads = [experiment.unit] if named == [MEAN] else named
-    return table([experiment.axis or "", *heads], rows)
+    return table([(experiment.axis or "").removeprefix(OPTION), *heads], rows)
 
 
 def _ours(experiment: Experiment, series: Series, entries: Sequence[Entry]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from flowedge_testbed.papers.comparison import Compared, columns
 from flowedge_testbed.papers.declaration import MEAN, Experiment
 from flowedge_testbed.report.plots.style import NOTE_SIZE, Heading, new_figure, text_width, tidy
+from flowedge_testbed.scenario import OPTION
 
 _INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#7A1FA2", "#661100")
 _PANEL, _ROW = 1.7, 0.26  # inches: the width of a column's panel, the height of a series in it
@@ -41,7 +42,7 @@ def _draw_lines(
             known = sorted((float(name), value) for name, value in _numbers(values).items() if name != MEAN)
             if known:
                 panel.plot(*zip(*known, strict=True), color=ink, markersize=4.5, label=label, **style)
-    panel.set_xlabel((experiment.axis or "").removeprefix("option."))
+    panel.set_xlabel((experiment.axis or "").removeprefix(OPTION))
     panel.set_ylabel(experiment.unit)
     panel.set_xticks(places, [f"{place:g}" for place in places], fontsize=NOTE_SIZE)
     panel.set_ylim(bottom=0)
