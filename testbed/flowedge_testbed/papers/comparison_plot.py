@@ -68,7 +68,7 @@ def _draw_dots(
         panel.set_title(name if len(names) > 1 else "", fontsize=NOTE_SIZE, fontweight="bold", loc="left")
         panel.set_yticks(range(len(labels)), labels if panel is frames[0][0] else [""] * len(labels))
         panel.set_ylim(len(labels) - 0.5, -0.5)
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 1.08 * panel.get_xlim()[1])  # so that no dot is cut
         panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.set_xlabel(experiment.unit, fontsize=NOTE_SIZE)
         panel.tick_params(labelsize=NOTE_SIZE)
