@@ -158,6 +158,7 @@ class Cell:
 
     case: Case
     method: str
+    strategy: str
     options: Options
     dataset: str
     temperature: float
@@ -345,6 +346,7 @@ class _Planner:
         return Cell(
             case,
             method,
+            strategy,
             options,
             dataset.name,
             temperature,

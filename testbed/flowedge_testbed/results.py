@@ -16,6 +16,7 @@ from typing import Any
 
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.emulation.held_memory import held_gib
+from flowedge_testbed.emulation.predicted_latency import predicted_latency
 from flowedge_testbed.plan import Case, Cell, Options
 from flowedge_testbed.record import DeviceUsage, RunRecord
 from flowedge_testbed.replay.run_bounds import RunBounds, bound_together
@@ -87,6 +88,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     by_seed = [runs[start : start + each] for start in range(0, len(runs), each)]
     flushes = max(len(per_round) - len(runs), 0) if drafts else 0
     firsts = [run.itl_s[0] for run in runs if run.itl_s]
+    hit_rate = 1 - flushes / (tokens - len(runs)) if drafts and tokens > len(runs) else None
     entry: dict[str, Any] = {
         **method_and_place(cell.method, cell.options, cell.case),
         "dataset": cell.dataset,
@@ -104,7 +106,8 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "acceptance_per_segment": _mean(per_segment),
         "rounds": len(per_round),
         "flushes": flushes,
-        "hit_rate": 1 - flushes / (tokens - len(runs)) if drafts and tokens > len(runs) else None,
+        "hit_rate": hit_rate,
+        **_predicted(cell, hit_rate),
         "segments_by_tokens": _counted(per_segment),
         "ttft_ms": fmean(run.ttft_s for run in runs) * 1e3,
         "first_gap_ms": fmean(firsts) * 1e3 if firsts else None,
@@ -171,6 +174,18 @@ def _memory(cell: Cell, devices: Sequence[str]) -> dict[str, float] | None:
         return None
     held = held_gib(setup, cell.capacity, drafts=cell.drafts)
     return {device: held[device] for device in devices}
+
+
+def _predicted(cell: Cell, hit_rate: float | None) -> dict[str, float | None]:
+    """Return the milliseconds between tokens by the papers' models of latency, where they have one."""
+    setup, found = cell.case.setup_of(cell.method), None
+    if isinstance(setup, PipelineProfile):
+        found = predicted_latency(setup, cell.strategy, dict(cell.options), hit_rate)
+    missed = None if found is None else found.with_misses
+    return {
+        "predicted_ms": None if found is None else found.without_misses * 1e3,
+        "predicted_with_misses_ms": None if missed is None else missed * 1e3,
+    }
 
 
 def _milliseconds(gaps: Sequence[float], share: float) -> float | None:

@@ -145,18 +145,18 @@ class LevelByLevel(Strategy):
         Where nothing is in flight, as after a miss, a step goes with the levels that there are.
         """
         drafts = self._drafts
-        while self._unsent_levels < self._step_levels and self._append_level():
+        while self._unsent_depths < self._step_levels and self._append_level():
             pass
-        waits = self._unsent_levels < self._step_levels and not self._gate.idle
+        waits = self._unsent_depths < self._step_levels and not self._gate.idle
         return [] if waits else drafts.unsent()
 
     @property
-    def _unsent_levels(self) -> int:
+    def _unsent_depths(self) -> int:
         return len({int(self._drafts.tree.depths[node]) for node in self._drafts.unsent()})
 
     def _append_ahead(self) -> None:
         """Choose all levels of the next step but the last, so that the drafter can go on below them."""
-        while self._unsent_levels < self._step_levels - 1 and self._append_level():
+        while self._unsent_depths < self._step_levels - 1 and self._append_level():
             pass
 
     def _draft(self) -> list[Grow]:

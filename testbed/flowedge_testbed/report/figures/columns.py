@@ -132,6 +132,8 @@ COLUMNS: dict[ColumnName, Column] = {
     "flushes": Column("flushes", _sum("flushes"), _whole),
     "ttft_ms": Column("TTFT ms", _mean("ttft_ms"), _whole),
     "first_gap_ms": Column("first gap ms", _mean("first_gap_ms"), _whole),
+    "predicted_ms": Column("ms by PipeDec 2.4", _mean("predicted_ms"), _whole),
+    "predicted_with_misses_ms": Column("ms by SpecPipe eq. 1", _mean("predicted_with_misses_ms"), _whole),
     "per_token_ms": Column("ms a token", _per_seconds, _whole),
     "itl_p50_ms": Column("ITL p50 ms", _mean("itl_p50_ms"), _whole),
     "itl_p99_ms": Column("ITL p99 ms", _mean("itl_p99_ms"), _whole),
