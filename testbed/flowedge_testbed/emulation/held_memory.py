@@ -15,10 +15,15 @@ def held_gib(pipeline: PipelineProfile, capacity: int, *, drafts: bool) -> dict[
         capacity: rows of the session's KV cache.
         drafts: whether there is a drafter on the draft node.
     """
-    middles = enumerate(pipeline.middles, start=1)
+    stored = pipeline.model.stored_bytes
+    of_middles = [
+        middle_parts(middle, part, stored, capacity)
+        for middle in pipeline.middles
+        for part in range(len(middle.devices))
+    ]
     parts = {
         "d0": draft_node_parts(pipeline, capacity, drafts=drafts),
         **{f"v{stage + 1}": stage_parts(pipeline, stage, capacity) for stage in range(pipeline.num_stages)},
-        **{f"m{each}": middle_parts(size, pipeline.model.stored_bytes, capacity) for each, size in middles},
+        **{f"m{number}": held for number, held in enumerate(of_middles, start=1)},
     }
     return {place: sum(held.values()) / GIB for place, held in parts.items()}
