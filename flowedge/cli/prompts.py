@@ -90,17 +90,17 @@ def read_prompt_lines(file: Path) -> list[str]:
     Raises:
         BadRequestError: when there is no prompt, or a line is wrong; it names the line.
     """
-    return [turns[0] for turns in read_turn_lines(file, 1)]
+    return [messages[0] for messages in read_message_lines(file, 1)]
 
 
-def read_turn_lines(file: Path, most: int) -> list[tuple[str, ...]]:
-    """Return the first `most` turns of each conversation of a file of JSON lines; a "prompt" is one turn.
+def read_message_lines(file: Path, most: int) -> list[tuple[str, ...]]:
+    """Return the user's first `most` messages of each line of a file of JSON lines, with "prompt" or "turns".
 
     Raises:
         BadRequestError: when there is no prompt, or a line is wrong; it names the line.
     """
     lines = [
-        tuple(_usable(turn, where) for turn in _turns_of(entry, where)[:most])
+        tuple(_usable(message, where) for message in _messages_of(entry, where)[:most])
         for where, entry in read_json_lines(file)
     ]
     if not lines:
@@ -108,8 +108,8 @@ def read_turn_lines(file: Path, most: int) -> list[tuple[str, ...]]:
     return lines
 
 
-def _turns_of(entry: dict[str, Any], where: str) -> list[Any]:
-    """Return "prompt" of an object as its only turn, or its "turns"."""
+def _messages_of(entry: dict[str, Any], where: str) -> list[Any]:
+    """Return "prompt" of an object as its only message, or its "turns"."""
     if "prompt" in entry:
         return [entry["prompt"]]
     turns = entry.get("turns")

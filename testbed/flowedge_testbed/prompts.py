@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flowedge
-from flowedge.cli.prompts import read_turn_lines
+from flowedge.cli.prompts import read_message_lines
 from flowedge.core.errors import BadRequestError
 
 OWN = "bundled"  # the name of the project's own prompt set
@@ -63,7 +63,7 @@ def read_dataset(
     Raises:
         BadRequestError: when no prompt is left, or none is short enough.
     """
-    lines = read_turn_lines(file, choice.turns)
+    lines = read_message_lines(file, choice.turns)
     if choice.skip >= len(lines):
         raise BadRequestError(f"{file} has {len(lines)} prompts, and skip is {choice.skip}: none is left")
     prompts: list[tuple[int, ...]] = []
