@@ -76,6 +76,7 @@ def _entry(cell: LoadCell, record: LoadRecord) -> dict[str, Any]:
         **dict(_quantiles("latency", [request.latency_s for request in requests])),
         **dict(_quantiles("itl", [gap for request in requests for gap in request.itl_s])),
         **dict(_quantiles("per_token", per_token)),
+        "per_token_mean_ms": 1e3 * fmean(per_token) if per_token else None,
         **dict(_quantiles("queued", [request.queued_s for request in requests])),
         "queued_mean_ms": 1e3 * fmean(request.queued_s for request in requests),
         "admitted_mean_ms": 1e3 * fmean(request.admitted_s for request in requests),

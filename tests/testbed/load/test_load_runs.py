@@ -161,7 +161,12 @@ def test_the_report_of_a_load(scenario_file: ScenarioFile, bench: Bench, tmp_pat
     assert "Most tokens:" in report
     assert "Every method gave the same answer to the same request, at every load." in report
     assert "In static batches: in batches." in report
-    for name in ("load-llama2-7b-fp16-0.png", "gantt-naive_pp.png", "gantt-flowspec.png"):
+    for name in (
+        "load-llama2-7b-fp16-0.png",
+        "load-llama2-7b-fp16-0-curve.png",
+        "gantt-naive_pp.png",
+        "gantt-flowspec.png",
+    ):
         assert f"]({name})" in report
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     for file in (out / "runs").glob("*.json"):

@@ -19,11 +19,11 @@ from flowedge_testbed.scenario import LoadChoice, Scenario
 _COLUMNS = (
     "tokens/s and requests/s are of all clients together, from the first counted request to the last token "
     "of the counted answers. TTFT and queueing count from when a client asks; queueing ends when the first "
-    "stage begins to compute the prompt. *Between tokens* are the gaps that a client sees: several tokens "
-    "that come out together count as one gap and then as gaps of zero. *Per token* is the decode time of an "
-    "answer over its tokens after the first. *Slowest* is the tokens/s of the slowest answer over the mean, "
-    "*least rows* the least share of stage rows that a session got while it decoded, over an equal share, "
-    "*refused* the counted requests for which there was no room."
+    "stage begins to compute the prompt. *Answer* is the time to the last token. *Between tokens* are the "
+    "gaps that a client sees: several tokens that come out together count as one gap and then as gaps of "
+    "zero. *Per token* is the decode time of an answer over its tokens after the first. *Slowest* is the "
+    "tokens/s of the slowest answer over the mean, *least rows* the least share of stage rows that a session "
+    "got while it decoded, over an equal share, *refused* the counted requests for which there was no room."
 )
 _USE = (
     "Shares of the measured time. A forward of several sessions counts once. *D0 alone*: the draft node "

@@ -31,8 +31,10 @@ _PANELS = (
     ("tokens_per_s", 1.0, "tokens/s, all clients"),
     ("itl_p99_ms", 1e3, "seconds between tokens, p99"),
     ("ttft_p99_ms", 1e3, "seconds to the first token, p99"),
+    ("latency_p99_ms", 1e3, "seconds to the last token, p99"),
 )
-_WIDTH, _HEIGHT = 13.0, 4.4  # inches
+_WIDTH, _HEIGHT = 15.0, 4.4  # inches
+_CURVE = 7.5  # width of the picture of the curves
 _LABELS = {"clients": "clients", "arrivals_per_s": "requests that arrive in a second"}
 _COLUMNS = 5  # of the legend
 _LONGEST = 2.3  # inches, of a line of the legend
@@ -46,8 +48,7 @@ def draw_load_lines(place: LoadPlace, heading: Heading) -> Figure:
             _line(panel, place, variant, [None if v is None else v / unit for v in place.line(variant, name)])
         panel.set_xlabel(_LABELS[place.kind])
         panel.set_ylabel(label)
-        if place.kind == "clients":
-            panel.set_xscale("log", base=2)
+        panel.set_xscale("log", base=2)
         panel.set_xticks(place.values, [f"{value:g}" for value in place.values], fontsize=NOTE_SIZE)
         panel.minorticks_off()
         panel.set_ylim(bottom=0)
@@ -69,6 +70,37 @@ def _line(panel: Any, place: LoadPlace, variant: Variant, values: Sequence[float
         markerfacecolor=ink if variant.plain else "white", linewidth=0.8 if batches else 1.6,
         label="\n".join(wrapped(variant.label, NOTE_SIZE, _LONGEST)), **line_style(variant.method),
     )  # fmt: skip
+
+
+def draw_curves(place: LoadPlace, heading: Heading) -> Figure:
+    """Draw tokens/s of all clients against the mean time a token: a curve for each method.
+
+    SpecPipe's figure 16 has these axes, and a mark for each load. The more to the left and the higher, the
+    better. The marks are joined in the order of the load, and the last has its value.
+    """
+    figure, axes = new_figure(_CURVE, _HEIGHT, heading)
+    panel = axes[0, 0]
+    for variant in place.variants:
+        own = variant.of(place.entries)
+        known = [entry for entry in own if entry["per_token_mean_ms"] is not None]
+        ink = colour(variant.method)
+        panel.plot(
+            [entry["per_token_mean_ms"] for entry in known], [entry["tokens_per_s"] for entry in known],
+            color=ink, markersize=4.5, markerfacecolor=ink if variant.plain else "white", label=variant.label,
+            linewidth=0.8 if own[0]["static_batches"] else 1.6, **line_style(variant.method),
+        )  # fmt: skip
+        for entry in known[-1:]:
+            panel.annotate(
+                f"{entry['at']:g}", (entry["per_token_mean_ms"], entry["tokens_per_s"]), xytext=(4, 4),
+                textcoords="offset points", fontsize=NOTE_SIZE,
+            )  # fmt: skip
+    panel.set_xlabel(f"ms a token, mean of the answers; numbers are {_LABELS[place.kind]}")
+    panel.set_ylabel(_PANELS[0][2])
+    panel.set_xlim(left=0)
+    panel.set_ylim(bottom=0)
+    tidy(panel)
+    panel.legend(frameon=False, fontsize=NOTE_SIZE)
+    return figure
 
 
 MOST_CHARTED = 8  # clients whose sessions a chart can tell apart well
@@ -117,7 +149,6 @@ def draw_load_pictures(
 def _lines(
     scenario: Scenario, entries: Sequence[Entry], origin: Origin, directory: Path
 ) -> Iterator[Picture]:
-    from flowedge_testbed.report.load.load_pictures import draw_load_lines  # noqa: PLC0415
     from flowedge_testbed.report.plots.style import Heading, save  # noqa: PLC0415
 
     for place in load_places(entries):
@@ -125,6 +156,10 @@ def _lines(
         figure = draw_load_lines(place, Heading(title, origin.lines))
         path = directory / f"{place.file_name}.png"
         yield Picture(save(figure, path), f"tokens/s and times of the answers by load: {place.label}")
+        if len(place.values) > 1:
+            figure = draw_curves(place, Heading(title, origin.lines))
+            path = directory / f"{place.file_name}-curve.png"
+            yield Picture(save(figure, path), f"tokens/s against the time a token: {place.label}")
 
 
 def _charts(

@@ -62,8 +62,9 @@ def _range(least_most: Sequence[float]) -> str:
 
 
 _SPEED = (
-    "Load", "Method", "tokens/s", "requests/s", "TTFT p50 s", "p99", "between tokens p50 ms", "p99",
-    "per token p50 ms", "p99", "queued s", "p99", "slowest", "least rows", "refused",
+    "Load", "Method", "tokens/s", "requests/s", "TTFT p50 s", "p99", "answer p50 s", "p99",
+    "between tokens p50 ms", "p99", "per token p50 ms", "p99", "queued s", "p99", "slowest",
+    "least rows", "refused",
 )  # fmt: skip
 _USE = (
     "Load", "Method", "rows a forward", "p50", "p99", "sessions a forward", "busy D0", "busy stages",
@@ -95,6 +96,8 @@ def _speed(entry: Entry) -> list[str]:
         number(entry["requests_per_s"], 3),
         _seconds(entry["ttft_p50_ms"]),
         _seconds(entry["ttft_p99_ms"]),
+        _seconds(entry["latency_p50_ms"]),
+        _seconds(entry["latency_p99_ms"]),
         number(entry["itl_p50_ms"], 0),
         number(entry["itl_p99_ms"], 0),
         number(entry["per_token_p50_ms"], 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -14,7 +15,7 @@ from flowedge_testbed.load.pipeline_use import PipelineUse
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.load.load_gantt import SESSION_COLOURS, draw_load_gantt
 from flowedge_testbed.report.load.load_groups import load_places
-from flowedge_testbed.report.load.load_pictures import draw_load_lines
+from flowedge_testbed.report.load.load_pictures import draw_curves, draw_load_lines
 from flowedge_testbed.report.load.load_summary import draft_node_lines
 from flowedge_testbed.report.load.load_tables import paper_gains, speed_table, use_table
 from flowedge_testbed.report.plots.style import Heading
@@ -44,6 +45,7 @@ def entry(method: str, at: float, speed: float, **changes: Any) -> Entry:
         "requests_per_s": 0.25,
         **times,
         "queued_mean_ms": 250.0,
+        "per_token_mean_ms": 100.0 * at,
         "slowest_share": 0.8,
         "least_row_share": None,
         "refused": 2,
@@ -115,6 +117,16 @@ def test_it_is_said_where_the_draft_node_holds_the_stages_up() -> None:
         "auto on boards at 16 clients: the draft node is the busiest device (99% of the time), and a stage "
         "idles beside it for 20%",
     ]
+
+
+def test_curves_have_the_time_a_token_below_and_the_throughput_beside() -> None:
+    entries = [entry(method, at, 4.5 * at) for method in ("auto", "naive_pp") for at in (1.0, 8.0)]
+    (place,) = load_places(entries)
+    (panel,) = (figure := draw_curves(place, HEADING)).axes
+    for line in panel.get_lines():
+        assert np.asarray(line.get_xydata()).tolist() == [[100.0, 4.5], [800.0, 36.0]]
+    assert "8" in texts(figure), "the load at the end of a curve"
+    assert cut_texts(figure) == []
 
 
 def test_lines_are_drawn_along_the_load() -> None:
