@@ -30,6 +30,7 @@ from flowedge.device.memory import (
     read_memory_of,
     resident_bytes,
 )
+from flowedge.device.power import board_power
 from flowedge.device.state_dir import state_dir
 from flowedge.device.temperature import hottest
 from flowedge.discovery.advertised_device import AdvertisedDevice
@@ -195,6 +196,7 @@ class DeviceInfo:
             version=VERSION,
             resident_bytes=resident_bytes(),
             temperature=hottest(),
+            power=board_power(),
             instance=self.instance,
             certified_role=text_of(current().roles),
             revocation_number=store.revoked.number if store is not None else 0,

@@ -17,6 +17,7 @@ from flowedge.core.messages import Message
 from flowedge.core.pipeline_config import drafter_label
 from flowedge.core.request import DecodeCounters
 from flowedge.device.memory import read_available_memory
+from flowedge.device.power import rails
 from flowedge.device.temperature import temperatures
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
@@ -139,6 +140,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_device_memory_bytes": ("Memory of the device.", ("state",)),
     "flowedge_gpu_memory_bytes": ("Memory of the GPU, once it is used.", ("gpu", "state")),
     "flowedge_temperature_celsius": ("Temperature, where the device tells.", ("zone",)),
+    "flowedge_power_watts": ("Power, where the board has a monitor.", ("rail",)),
 }
 
 
@@ -174,6 +176,7 @@ class MetricsReadings(Collector):
         yield _gauge("flowedge_gpu_memory_bytes", _gpu_memory())
         zones: dict[tuple[str, ...], float] = {(zone,): celsius for zone, celsius in temperatures().items()}
         yield _gauge("flowedge_temperature_celsius", zones)
+        yield _gauge("flowedge_power_watts", {(rail,): watts for rail, watts in rails().items()})
 
 
 def _of_role(role: PipelineRole) -> Iterator[Metric]:

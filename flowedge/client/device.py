@@ -43,6 +43,7 @@ class Device:
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
         sampling: of a draft node, the model's own temperature, top_p and top_k, as far as it names them.
         no_chat_template: of a draft node, whether the model has no chat template, so that it continues text.
+        power: that the board draws, in watts; None where it has no monitor.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Device:
     temperature: float | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     no_chat_template: bool = False
+    power: float | None = None
 
     @property
     def middle_addresses(self) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ class Device:
             BadRequestError: when a device of this version sends settings that cannot be used.
         """
         converted = {"role", "layers", "stage_addresses", "middles", "config", "compute", "temperature"}
-        converted |= {"capabilities", "sampling"}
+        converted |= {"capabilities", "sampling", "power"}
         names = {field.name for field in fields(cls)} - converted
         plain: dict[str, Any] = {name: getattr(reply, name) for name in names}
         has_config = reply.config and reply.protocol_version == PROTOCOL_VERSION
@@ -150,6 +152,7 @@ class Device:
                 reply.compute.reason,
             ),
             temperature=reply.temperature if reply.HasField("temperature") else None,
+            power=reply.power if reply.HasField("power") else None,
             sampling=_sampling(reply.sampling),
             **plain,
         )

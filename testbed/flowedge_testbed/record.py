@@ -60,6 +60,7 @@ class RunRecord:
         rollbacks, verifiers: as in DecodeCounters.
         model_s: mean seconds of a layer of the draft tree, then of a forward of each middle model, in the
             decode time; 0 if there was none.
+        measured_j: joules of all boards from the arrival to the last token; None where it was not measured.
     """
 
     prompt_tokens: int
@@ -88,6 +89,7 @@ class RunRecord:
     rollbacks: tuple[int, ...] = ()
     verifiers: tuple[VerifierCounts, ...] = ()
     model_s: tuple[float, ...] = ()
+    measured_j: float | None = None
 
     @property
     def devices(self) -> tuple[DeviceUsage, ...]:

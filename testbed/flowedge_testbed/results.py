@@ -134,6 +134,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "memory_gib": _memory(cell, [used[0].device for used in zip(*devices, strict=True)]),
         "use": {used[0].device: _use(used) for used in zip(*devices, strict=True)},
         "energy_j_per_token": _energy(devices, tokens),
+        "measured_j_per_token": _measured(runs, tokens),
         "rows_in_flight": _over_time(runs, [run.rows_in_flight for run in runs]),
         "rows_alive_in_flight": _over_time(runs, [run.rows_alive_in_flight for run in runs]),
         **_bounds(runs, [bound for bound in bounds if bound is not None]),
@@ -249,6 +250,11 @@ def _energy(devices: Iterable[Sequence[DeviceUsage]], tokens: int) -> float | No
     joules = [device.energy_j for run in devices for device in run]
     known = [energy for energy in joules if energy is not None]
     return sum(known) / tokens if len(known) == len(joules) and tokens else None
+
+
+def _measured(runs: Sequence[RunRecord], tokens: int) -> float | None:
+    known = [run.measured_j for run in runs if run.measured_j is not None]
+    return sum(known) / tokens if len(known) == len(runs) and tokens else None
 
 
 def _mean(values: Sequence[int]) -> float | None:

@@ -32,8 +32,8 @@ ColumnName = Literal[
     "tokens_per_s_without_looping", "speedup_vs_naive_pp_without_looping",
     "speedup_vs_autoregressive_without_looping", "tokens_a_round", "tokens_a_segment", "hit_rate", "flushes",
     "ttft_ms", "first_gap_ms", "per_token_ms", "predicted_ms", "predicted_with_misses_ms", "itl_p50_ms",
-    "itl_p99_ms", "latency_s", "rows_for_nothing", "energy_j_per_token", "drawn_on", "memory_gib",
-    "fullest_gib", "tokens_per_s_per_gib", "link_kb_per_token", "crossing_ms", "rows_in_flight",
+    "itl_p99_ms", "latency_s", "rows_for_nothing", "energy_j_per_token", "measured_j_per_token", "drawn_on",
+    "memory_gib", "fullest_gib", "tokens_per_s_per_gib", "link_kb_per_token", "crossing_ms", "rows_in_flight",
     "rows_alive_in_flight", "bound_sent_tokens_per_s",
     "share_of_bound_sent", "bound_tokens_per_s", "share_of_bound",
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from flowedge.client import Client
@@ -11,6 +13,7 @@ from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of
+from flowedge_testbed.live.power_meter import PowerMeter
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.load.arrivals import LoadRequest
 from flowedge_testbed.plan import Run, Task
@@ -36,7 +39,12 @@ def generate_arguments(run: Run, asked: Task | LoadRequest) -> dict[str, Any]:
 
 
 def run_live(
-    draft_node: str, stages: Sequence[str], task: Task, run: Run, middles: Sequence[str] = ()
+    draft_node: str,
+    stages: Sequence[str],
+    task: Task,
+    run: Run,
+    middles: Sequence[str] = (),
+    meter: PowerMeter | None = None,
 ) -> tuple[RunRecord, Trace]:
     """Carry out a run on a ready pipeline of these agents.
 
@@ -44,12 +52,13 @@ def run_live(
 
     Args:
         middles: agents of the middle models, of which a method may leave the first ones out.
+        meter: reads the boards' power during the request.
 
     Raises:
         FlowEdgeError: when the request fails.
         CapacityError: when a device has forgotten a part of the request.
     """
-    with Client(draft_node, timeout_s=ANSWER_S) as client:
+    with Client(draft_node, timeout_s=ANSWER_S) as client, meter or nullcontext():
         generation = client.generate(**generate_arguments(run, task)).result()
     statistics = typed_statistics(generation.statistics)
     tokens = generation.token_ids
@@ -68,7 +77,9 @@ def run_live(
     # On the virtual clock too a request ends for its client with the last token.
     latency_s = statistics.ttft_s + statistics.decode_s
     setup = run.setup
-    return record_from(statistics, tokens, latency_s, trace, setup.watts, setup.side_counts), trace
+    record = record_from(statistics, tokens, latency_s, trace, setup.watts, setup.side_counts)
+    joules = None if meter is None else meter.joules(latency_s)
+    return replace(record, measured_j=joules), trace
 
 
 def middle_agents(spec: PipelineSpec) -> list[str]:

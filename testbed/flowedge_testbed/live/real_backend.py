@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
 from flowedge_testbed.live.live_run import middle_agents, run_live
 from flowedge_testbed.live.load_run import run_live_load
+from flowedge_testbed.live.power_meter import PowerMeter, boards_power
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord
 from flowedge_testbed.model_set import ModelSet
@@ -34,6 +37,8 @@ class RealBackend:
     def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._spec: PipelineSpec | None = None
         self._assembled: str | None = None
+        self._meter: PowerMeter | None = None
+        self._boards = ExitStack()  # connections that the meter reads over
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         """Carry out the runs of a task, as RunBackend has it.
@@ -44,7 +49,8 @@ class RealBackend:
         for run in task.runs:
             spec = run.real.spec
             self._prepare(spec, task.prompt, run)
-            yield run, *run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec))
+            found = run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec), self._meter)
+            yield run, *found
 
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
         """Carry out the load points of a task, as RunBackend has it.
@@ -62,6 +68,8 @@ class RealBackend:
 
     def close(self) -> None:
         """Release the pipeline if it was assembled here. An agent that is gone is logged."""
+        self._boards.close()
+        self._meter = None
         try:
             self._release()
         except FlowEdgeError as error:
@@ -83,3 +91,7 @@ class RealBackend:
             client.generate(
                 prompt_ids=prompt, strategy=run.strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
             ).result()
+        devices = (spec.draft_node, *spec.stages, *middle_agents(spec))
+        boards = [self._boards.enter_context(Client(address)) for address in devices]
+        if boards_power(boards) is not None:
+            self._meter = PowerMeter(partial(boards_power, boards))

@@ -140,6 +140,7 @@ COLUMNS: dict[ColumnName, Column] = {
     "latency_s": Column("latency s", _mean("latency_ms", 1e3)),
     "rows_for_nothing": Column("rows for nothing", _share("rows_for_nothing", "rows_computed"), percent),
     "energy_j_per_token": Column("J/token", _mean("energy_j_per_token"), _tenths),
+    "measured_j_per_token": Column("J/token, measured", _mean("measured_j_per_token"), _tenths),
     "drawn_on": Column("drawn on", lambda _: None, words=drawn_on),
     "memory_gib": Column("GiB", _memory(sum), _tenths),
     "fullest_gib": Column("GiB, fullest device", _memory(max), _tenths),
