@@ -118,7 +118,7 @@ class PipeInfer(Strategy):
     def _draft_known(self) -> list[int]:
         """Add tokens of known proposals to micro-batches; return the tips whose proposals are needed next."""
         while True:
-            tips = self._tips() if self._room > 0 else []
+            tips = self._tips() if self._tokens_left > 0 else []
             unknown = [tip for tip in tips if not self._drafts.computed[tip]]
             if unknown:
                 return unknown
@@ -126,7 +126,7 @@ class PipeInfer(Strategy):
                 return []
 
     @property
-    def _room(self) -> int:
+    def _tokens_left(self) -> int:
         """Tokens that the present micro-batch may still take."""
         settings, begun = self._settings, len(self._batch)
         drafted = len(self._drafts.tree) - 1 - begun
@@ -138,10 +138,10 @@ class PipeInfer(Strategy):
     def _extend(self, tips: list[int]) -> bool:
         """Add the confident proposals below `tips` to the micro-batch; return whether there are any."""
         grown: list[int] = []
-        room = self._room
+        left = self._tokens_left
         forks = max(self._settings.sequences - len(tips), 0)
         for node in sorted(tips, key=lambda tip: -float(self._drafts.tree.scores[tip])):
-            children = self._children(node, room - len(grown), forks)
+            children = self._children(node, left - len(grown), forks)
             forks -= max(len(children) - 1, 0)
             grown += children
         self._batch += [int(self._drafts.names[node]) for node in grown]
