@@ -24,20 +24,17 @@ pytestmark = pytest.mark.slow
 
 def test_an_experiment_is_printed_above_the_papers_figures(pair: ModelSet, tmp_path: Path) -> None:
     options = BenchOptions(Path(), tmp_path, quick=True, data=tmp_path, processes=1)
-    said = Said()
-    report, text = PaperBench(options, said, {ModelSetNames().model_dump_json(): pair}).run(
-        "specpipe/figure13"
-    )
+    said, loaded = Said(), {ModelSetNames().model_dump_json(): pair}
+    report, text = PaperBench(options, said, loaded).run("specpipe/memory")
     assert report == tmp_path / "report.md"
     assert report.read_text(encoding="utf-8") == text
-    assert re.search(r"^\| over PP \| \d\.\d\d \|\n\| \*in the paper\* \| \*3.89 to 5.23\* \|$", text, re.M)
-    assert "| over TP/PP-vLLM, *in the paper* | *2.55 to 3.44* |" in text
-    measured = {run["method"] for run in results(tmp_path / "llama3-70b")["runs"]}
-    assert measured == {"autoregressive", "naive_pp", "specpipe"}, "a quick run has what is compared alone"
-    assert (tmp_path / "figure13.png").is_file()
-    assert not (tmp_path / "llama3-70b" / "runs").exists(), "scenarios share their runs"
-    PaperBench(options, said, {ModelSetNames().model_dump_json(): pair}).run("specpipe/figure11")
-    assert said.begun == [(3, 0), (3, 3)], "figure 11 has the runs of figure 13"
+    assert re.search(r"^\| stage 1 \| \d\d\.\d\d \|\n\| \*in the paper\* \| \*23.50\* \|$", text, re.M)
+    assert re.search(r"^\| draft node \| \d\.\d\d \|$", text, re.M), "a series may have no published value"
+    assert (tmp_path / "memory.png").is_file()
+    assert [run["method"] for run in results(tmp_path / "specpipe-figure12")["runs"]] == ["specpipe"]
+    assert not (tmp_path / "specpipe-figure12" / "runs").exists(), "scenarios share their runs"
+    PaperBench(options, said, loaded).run("specpipe/figure12")
+    assert said.begun == [(1, 0), (1, 1)], "figure 12 has the run of the table of memory"
 
 
 @pytest.mark.parametrize(
