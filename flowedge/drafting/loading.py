@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flowedge.core.errors import CheckpointError
+from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.files import expand_home
 from flowedge.drafting.choice import (
     BUNDLED,
@@ -54,30 +54,42 @@ class TargetModel:
     """The model that a drafter drafts for.
 
     Attributes:
+        checkpoint, head: None where the target's weights are elsewhere; a draft head cannot be loaded then.
         dtype: that of the drafter's weights and caches.
         cuda_graphs: whether a GPU records the forwards of drafters.
         form: how drafters that are models are held.
         vocabulary: the tokens that drafters without a vocabulary of their own propose at first; None for all.
         learner: chooses another vocabulary from the tokens that are drawn.
+        stated_name, stated_vocab, stated_device: where there is no checkpoint, the word for the target in
+            errors, the number of its tokens, and the device of drafters.
     """
 
-    checkpoint: Checkpoint
-    head: LMHead
+    checkpoint: Checkpoint | None
+    head: LMHead | None
     tokenizer: Any
     dtype: torch.dtype
     cuda_graphs: bool = False
     form: DrafterFormat = DEFAULT_FORMAT
     vocabulary: DraftVocabulary | None = None
     learner: VocabularyLearner | None = None
+    stated_name: str = "the target"
+    stated_vocab: int = 0
+    stated_device: str = "cpu"
 
     @property
     def vocab_size(self) -> int:
-        return int(self.checkpoint.config.vocab_size)
+        checkpoint = self.checkpoint
+        return self.stated_vocab if checkpoint is None else int(checkpoint.config.vocab_size)
 
     @property
     def device(self) -> torch.device:
         """The device of the LM head, and so of the drafters."""
-        return self.head.device
+        return torch.device(self.stated_device) if self.head is None else self.head.device
+
+    @property
+    def title(self) -> str:
+        """The word for the target in errors."""
+        return self.stated_name if self.checkpoint is None else str(self.checkpoint.place)
 
     @property
     def quant(self) -> str:
@@ -128,7 +140,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if kind != "lm":
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
-    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place)
+    check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place, target=target.title)
     quant = lm_quant(checkpoint, target.quant)
     model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device, quant)
     if target.cuda_graphs:
@@ -152,7 +164,13 @@ def kind_of(directory: Path) -> DrafterKind:
 
 
 def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:
-    config = target.checkpoint.config
+    checkpoint, lm_head = target.checkpoint, target.head
+    if checkpoint is None or lm_head is None:
+        raise BadRequestError(
+            f"drafter {directory} is a draft head, which needs the embedding and the LM head of "
+            f"{target.title}; name that model as well, or draft by a language model or by n-gram lookup"
+        )
+    config = checkpoint.config
     head: DraftHead
     if kind == "eagle3":
         taps = eagle3_taps(int(config.num_hidden_layers))
@@ -162,19 +180,15 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
         head = load_eagle_head(directory, target.dtype, target.device)
     before = module_bytes(head)
     quantize_block(head, target.quant)
-    check_sizes(head, config, directory)
+    check_sizes(head, config, directory, target.title)
     embedding = head.embed_tokens
     if embedding is None:
-        check_width(head, config, directory)
-        embedding = load_embedding(
-            target.checkpoint, dtype=target.dtype, device=target.device, shared_with=target.head
-        )
+        check_width(head, config, directory, target.title)
+        embedding = load_embedding(checkpoint, dtype=target.dtype, device=target.device, shared_with=lm_head)
     proposals = (
-        None
-        if kind == "eagle3"
-        else _proposals(target.head, target, target.quant, before - module_bytes(head))
+        None if kind == "eagle3" else _proposals(lm_head, target, target.quant, before - module_bytes(head))
     )
-    drafter = HeadDrafter(head, target.head, embedding, taps, recalls and kind == "eagle", proposals)
+    drafter = HeadDrafter(head, lm_head, embedding, taps, recalls and kind == "eagle", proposals)
     if target.cuda_graphs:
         capture_drafting(drafter)
     return drafter
@@ -185,18 +199,18 @@ def _proposals(exact: LMHead, target: TargetModel, quant: str, saved: int) -> Pr
     return ProposalHead(exact, target.vocabulary, quant, target.vocab_size, copy_limit(target.form, saved))
 
 
-def check_sizes(head: DraftHead, config: Any, directory: Path) -> None:
-    """Check that a head was made for a target's hidden size and vocabulary."""
+def check_sizes(head: DraftHead, config: Any, directory: Path, target: str) -> None:
+    """Check that a head was made for the hidden size and vocabulary of a target, which is named `target`."""
     made_for = (head.target_hidden_size, int(head.config.vocab_size))
-    check_target(str(directory), made_for, "this one", (int(config.hidden_size), int(config.vocab_size)))
+    check_target(str(directory), made_for, target, (int(config.hidden_size), int(config.vocab_size)))
 
 
-def check_width(head: DraftHead, config: Any, directory: Path) -> None:
-    """Check that a head is as wide as a target's embedding, which it is to share."""
+def check_width(head: DraftHead, config: Any, directory: Path, target: str) -> None:
+    """Check that a head is as wide as the embedding, which it is to share, of the target named `target`."""
     if head.config.hidden_size != config.hidden_size:
         raise CheckpointError(
-            f"drafter {directory} is {head.config.hidden_size} wide and cannot share the model's embedding, "
-            f"which is {config.hidden_size} wide; it needs an embedding of its own"
+            f"drafter {directory} is {head.config.hidden_size} wide and cannot share the embedding of "
+            f"{target}, which is {config.hidden_size} wide; it needs an embedding of its own"
         )
 
 
@@ -206,22 +220,24 @@ def tokenizer_of(checkpoint: Checkpoint) -> Any:
     return load_tokenizer(Checkpoint.open(BUNDLED) if bundled else checkpoint)
 
 
-def check_same_tokenizer(target: Any, other: Any, directory: Path, what: str = "drafter") -> None:
+def check_same_tokenizer(
+    ours: Any, other: Any, directory: Path, what: str = "drafter", *, target: str = "the model"
+) -> None:
     """Check that two tokenizers have the same tokens; padding of the models' vocabularies is ignored.
 
     Args:
-        target, other: the tokenizers of the target and of the model in `directory`.
-        what: the word for the other model in errors.
+        ours, other: the tokenizers of the target and of the model in `directory`.
+        what, target: the words for the other model and for the target in errors.
 
     Raises:
         CheckpointError: when they differ; the message has the first different token.
     """
-    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, other))
-    for id_ in sorted(ours.keys() | theirs.keys()):
-        if ours.get(id_) != theirs.get(id_):
+    known, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (ours, other))
+    for id_ in sorted(known.keys() | theirs.keys()):
+        if known.get(id_) != theirs.get(id_):
             raise CheckpointError(
-                f"{what} {directory} has another tokenizer than the model: token {id_} is "
-                f"{_shown(theirs, id_)} there and {_shown(ours, id_)} in the model's; "
+                f"{what} {directory} has another tokenizer than {target}: token {id_} is "
+                f"{_shown(theirs, id_)} there and {_shown(known, id_)} in the target's; "
                 "a language model drafts only for models with its own tokenizer"
             )
 

@@ -33,8 +33,14 @@ from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
 
 
-def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none") -> list[LayerBlock]:
-    """Load blocks of `split` layers each, in fp32.
+def load_blocks(
+    checkpoint: Checkpoint,
+    split: Sequence[int],
+    quant: str = "none",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> list[LayerBlock]:
+    """Load blocks of `split` layers each.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -44,7 +50,7 @@ def load_blocks(checkpoint: Checkpoint, split: Sequence[int], quant: str = "none
             f"the split {list(split)} is not the model's {checkpoint.config.num_hidden_layers} layers"
         )
     return [
-        LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=torch.float32)
+        LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, device=device)
         for start, stop in pairwise([0, *accumulate(split)])
     ]
 

@@ -43,8 +43,8 @@ def head_training(
     if directory is not None:
         load = load_eagle3_head if settings.kind == "eagle3" else load_eagle_head
         head = load(directory, torch.float32)
-        check_sizes(head, config, directory)
-        check_width(head, config, directory)
+        check_sizes(head, config, directory, str(target.checkpoint.place))
+        check_width(head, config, directory, str(target.checkpoint.place))
         head.embed_tokens = None  # the target's is used from now on
     elif settings.kind == "eagle3":
         size = min(settings.draft_vocab, int(config.vocab_size))

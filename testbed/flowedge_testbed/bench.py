@@ -27,6 +27,7 @@ from flowedge_testbed.provenance import code_digest, git_revision, versions
 from flowedge_testbed.replay.conversations import Conversations
 from flowedge_testbed.replay.path_coverage import CoverageStore, TreeCoverage
 from flowedge_testbed.replay.run_bounds import all_bounds
+from flowedge_testbed.replay.saved_paths import check_can_save, save_paths
 from flowedge_testbed.report.document import write_report
 from flowedge_testbed.report.leads import leads_content
 from flowedge_testbed.report.load.load_document import write_load_report
@@ -43,6 +44,7 @@ from flowedge_testbed.workers import (
     Stored,
     WorkerSettings,
     carry_out_all,
+    load_pair,
     read_load_record,
     read_record,
     unfinished,
@@ -58,6 +60,7 @@ class BenchOptions:
 
     Attributes:
         data: directory of the datasets' files; see data_directory for None.
+        save_paths: file to write the true paths of all runs to.
         processes: number of processes that carry out runs.
         run_directory: of runs and true paths, which several benchmarks may share; `out` for None.
         cluster_dir, insecure: how agents are called, as `choose_credentials` was told; for the report.
@@ -76,6 +79,10 @@ class BenchOptions:
     model: str | None = None
     drafter: tuple[str, ...] | None = None
     middles: tuple[str, ...] | None = None
+    paths: str | None = None
+    save_paths: Path | None = None
+    dtype: str | None = None
+    device: str | None = None
     data: Path | None = None
     processes: int = 2
     run_directory: Path | None = None
@@ -110,6 +117,10 @@ class BenchOptions:
             "--samples": self.samples,
             "--model": self.model,
             "--middle": _joined(self.middles),
+            "--paths": self.paths,
+            "--save-paths": self.save_paths,
+            "--dtype": self.dtype,
+            "--device": self.device,
             "--data": self.data,
             "--cluster-dir": self.cluster_dir,
         }
@@ -168,7 +179,16 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
         "samples": options.samples,
     }
     content.update({name: value for name, value in given.items() if value is not None})
-    models = {"model": options.model, "drafter": options.drafter, "middles": options.middles}
+    if options.model is not None:
+        content["pair"].pop("paths", None)  # of the scenario's own model
+    models = {
+        "model": options.model,
+        "paths": options.paths,
+        "drafter": options.drafter,
+        "middles": options.middles,
+        "dtype": options.dtype,
+        "device": options.device,
+    }
     content["pair"].update({name: value for name, value in models.items() if value is not None})
     return Scenario.checked(content, "the command line")
 
@@ -180,9 +200,14 @@ def run_bench(options: BenchOptions, progress: BenchProgress, models: ModelSet |
     """
     scenario = overridden(read_scenario(options.scenario), options)
     check_clock(scenario.clock)
+    if options.save_paths is not None:
+        check_can_save(scenario)
     all_cases = cases(scenario, options.scenario.parent)
     benchmark = Benchmark.prepare(options, scenario, all_cases, progress.say, models)
     results = benchmark.run(progress)
+    if options.save_paths is not None:
+        benchmark.save_paths(options.save_paths)
+        progress.say(f"{options.save_paths}: the true paths, for --paths")
     progress.say("writing the report and plots")
     report, summary = benchmark.report(results)
     for line in summary.plain:
@@ -213,7 +238,7 @@ class Benchmark:
         """Load the models and the prompts, and plan the runs on the pipelines of `all_cases`."""
         loaded = load_models(scenario) if models is None else models
         datasets = _datasets(scenario, options.data_directory, loaded, say)
-        hit_rates = library.hit_rates(loaded.checkpoint.fingerprint, loaded.drafter_fingerprint)
+        hit_rates = library.hit_rates(loaded.facts.fingerprint, loaded.drafter_fingerprint)
         base = _base(scenario, loaded)
         if scenario.load is not None:
             load_plan = make_load_plan(scenario, all_cases, datasets, base, hit_rates)
@@ -246,6 +271,11 @@ class Benchmark:
         if done and "schedule" in done[-1].facts:
             progress.say(ScheduleAccuracy(**done[-1].facts["schedule"]).line())
         return results
+
+    def save_paths(self, file: Path) -> None:
+        """Write the true paths of all runs to a file."""
+        assert isinstance(self.plan, Plan)  # see check_can_save
+        save_paths(file, self.plan, self.models, self.options.stored)
 
     def report(self, results: Mapping[str, Any]) -> tuple[Path, BenchSummary]:
         """Write the report and its pictures; return the report's path and the summary at its beginning."""
@@ -281,10 +311,7 @@ class Benchmark:
             traced = frozenset(cell.load.key for cell in charted_load(scenario, self.plan))
         else:
             traced = frozenset(ChartedRuns.of(scenario, self.plan).methods if scenario.clock in LIVE else ())
-        names = scenario.pair
-        return WorkerSettings(
-            names.model, names.drafter, scenario.clock, self.options.stored, traced, tuple(names.middles)
-        )
+        return WorkerSettings(scenario.pair, scenario.clock, self.options.stored, traced)
 
     def _results(self) -> dict[str, Any]:
         scenario, models = self.scenario, self.models
@@ -347,22 +374,21 @@ def _stored(read: Callable[[Path, str], Stored | None], out: Path, key: str) -> 
 
 def load_models(scenario: Scenario) -> ModelSet:
     """Load the pair of a scenario, and its middle models."""
-    names = scenario.pair
-    return ModelSet.load(names.model, names.drafter, names.middles)
+    return load_pair(scenario.pair)
 
 
 def _datasets(
     scenario: Scenario, directory: Path, models: ModelSet, say: Callable[[str], None]
 ) -> list[Dataset]:
     files, missing = dataset_files(scenario.datasets, directory)
-    if OWN in files:
+    if len(missing) == len(scenario.datasets):
         say(
             f"none of the scenario's datasets is in {directory} (--data DIR names another place): "
             "running on the project's own prompts"
         )
     elif missing:
         say(f"not in {directory}, and left out: {', '.join(missing)}")
-    room = models.max_positions - scenario.max_new_tokens
+    room = models.facts.max_positions - scenario.max_new_tokens
     choice = scenario.prompt_choice
     if OWN in files:
         choice = replace(choice, skip=0)  # which is of the datasets' files

@@ -71,7 +71,7 @@ def bench(
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Number of prompts of each dataset.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="The real target: bundled, a directory or a hub id.")
+        str | None, typer.Option(help="The real target: bundled, a directory, a GGUF file or a hub id.")
     ] = None,
     drafter: Annotated[
         list[str] | None,
@@ -80,6 +80,28 @@ def bench(
     middle: Annotated[
         str | None,
         typer.Option(metavar="DIR,...", help="Middle models of pipespec, the smallest first."),
+    ] = None,
+    paths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="True paths from a file of --save-paths, or a shipped one, in place of a target.",
+        ),
+    ] = None,
+    save_paths: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the true paths of all runs in a .safetensors file."),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="float16|bfloat16|float32", help="Dtype of the real models. Default: float32."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda|auto",
+            help="Device of the real models. Default: a GPU if there is one, the CPU for bundled models.",
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -137,6 +159,10 @@ def bench(
         model=model,
         drafter=None if not drafter else drafter_names(drafter),
         middles=words(middle),
+        paths=paths,
+        save_paths=save_paths,
+        dtype=dtype,
+        device=device,
         data=data,
         processes=processes,
         cluster_dir=cluster_dir,

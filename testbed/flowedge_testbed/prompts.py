@@ -46,9 +46,10 @@ class PromptChoice:
 def dataset_files(datasets: Mapping[str, str], directory: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the files to read, by dataset, and the names of the datasets whose file is missing.
 
-    If all are missing, the project's own prompts take their place, under their own name.
+    The file `bundled` is that of the project's own prompts. If all are missing, these take their place,
+    under their own name.
     """
-    files = {name: directory / file for name, file in datasets.items()}
+    files = {name: OWN_FILE if file == OWN else directory / file for name, file in datasets.items()}
     missing = [name for name, file in files.items() if not file.is_file()]
     if len(missing) == len(files):
         return {OWN: OWN_FILE}, missing

@@ -16,7 +16,7 @@ from flowedge.version import VERSION
 # The packages that a run's figures depend on, but not those that only show them.
 PACKAGES = {
     "flowedge": ("core", "drafting", "engine", "models", "planning", "protocol", "strategies"),
-    "flowedge_testbed": ("emulation", "live", "replay"),
+    "flowedge_testbed": ("emulation", "live", "replay", "true_paths"),
 }
 MODULES = ("run_backends.py", "record.py", "trace.py")  # of the testbed, likewise
 ROOT = Path(flowedge.__file__).parents[1]

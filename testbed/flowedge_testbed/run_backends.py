@@ -31,7 +31,6 @@ from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayDrafts, ReplayStage, ReplayStages
 from flowedge_testbed.replay.path_drafter import KeptPaths, PathDrafter
-from flowedge_testbed.replay.true_path import PathStore
 from flowedge_testbed.trace import Trace, TraceObserver
 
 
@@ -132,9 +131,7 @@ class ReplayBackend:
 
     def __init__(self, models: ModelSet, directory: Path) -> None:
         self._models = models
-        self._paths = PathStore(
-            directory / "paths", models.checkpoint, models.head, models.drafter.taps, models.dtype
-        )
+        self._paths = models.path_source(directory)
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         models = self._models
@@ -201,7 +198,7 @@ class ReplayBackend:
         draft: DraftExecutor,
     ) -> VirtualPipeline:
         """Return the pipeline of a run; `make_stage` makes a stage that taps so many values of a row."""
-        vocab_size, emulation = self._models.head.vocab_size, run.emulation
+        vocab_size, emulation = self._models.facts.vocab_size, run.emulation
         taps = emulation.taps if emulation.keeps_taps else ()
         widths = [tapped_values(WIDTH, taps, *block) for block in emulation.blocks]
         specs = [
@@ -225,7 +222,7 @@ class ReplayBackend:
         spec = DraftNodeSpec(
             width=widths[-1][1],
             kept_taps=retained_values(WIDTH, taps, emulation.keeping_blocks),
-            max_positions=self._models.max_positions,
+            max_positions=self._models.facts.max_positions,
             prefill_rows=run.prefill_rows,
             num_stages=len(stages),
             num_routes=1 + len(middles),

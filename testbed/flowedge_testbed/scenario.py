@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation, VerificationChoice, drafter_names
@@ -42,16 +50,27 @@ SHIPPED = Path(__file__).parent / "scenarios"  # in its folder papers, one for e
 
 
 class ModelSetNames(YamlDocument):
-    """The real models, which supply the tokens: `bundled`, a directory or a hub id each.
+    """The real models, which supply the tokens: `bundled`, a directory, a GGUF file or a hub id each.
 
     Attributes:
         drafter: names as `flowedge generate --drafter` takes them; in the file, a single name or a list.
         middles: middle models of a PipeSpec hierarchy, the smallest first, as in `--middle`.
+        paths: a file of true paths, or the name of a shipped one, which stands for the target. `model` is
+            opened then for a draft head alone, or if it is not `bundled`; it must be the file's model.
+        dtype, device: what the models compute in, and where; see ModelSet.load.
     """
 
     model: str = "bundled"
     drafter: tuple[str, ...] = ("bundled",)
     middles: list[str] = Field(default_factory=list)
+    paths: str | None = None
+    dtype: StoredDtype | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @property
+    def target(self) -> str:
+        """What the target's tokens come from, in words."""
+        return self.model if self.paths is None else f"the file of true paths {self.paths}"
 
     @field_validator("drafter", mode="before")
     @classmethod
@@ -66,6 +85,13 @@ class ModelSetNames(YamlDocument):
     @field_serializer("drafter")
     def _write_drafter(self, names: tuple[str, ...]) -> str | list[str]:
         return drafter_value(names)
+
+    @model_serializer(mode="wrap")
+    def _write_choices(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out choices that were not made, so that older results keep their settings."""
+        written: dict[str, Any] = write(self)
+        unmade = {"paths": None, "dtype": None, "device": "auto"}
+        return {key: value for key, value in written.items() if key not in unmade or value != unmade[key]}
 
 
 class Hosts(YamlDocument):
@@ -252,6 +278,20 @@ class Scenario(SystemChoice):
     def _emulates_one_way(self) -> Scenario:
         if self.places and (self.devices is not None or self.links is not None or self.emulated):
             raise ValueError("places stand in place of devices, links and emulated; give one or the other")
+        return self
+
+    @model_validator(mode="after")
+    def _pair_fits_the_clock(self) -> Scenario:
+        if self.clock in ("paced", "real") and (self.pair.dtype is not None or self.pair.device == "cuda"):
+            raise ValueError(
+                f"pair.dtype and pair.device are of models in this process; on the {self.clock} clock agents "
+                "compute, so leave them out"
+            )
+        if self.pair.paths is not None and self.clock != "replay":
+            raise ValueError(
+                f"pair.paths {self.pair.paths!r} stands for the target, which the {self.clock} clock "
+                "computes; use --clock replay, or name the model and no paths"
+            )
         return self
 
     @model_validator(mode="after")

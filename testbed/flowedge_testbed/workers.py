@@ -14,6 +14,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flowedge.models.host.payloads import torch_dtype
 from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord, charted_part
@@ -23,6 +24,7 @@ from flowedge_testbed.record import RunRecord
 from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.replay.run_bounds import drafts, is_bounded
 from flowedge_testbed.run_backends import RunBackend, make_run_backend
+from flowedge_testbed.scenario import ModelSetNames
 from flowedge_testbed.trace import Trace
 
 Stored = TypeVar("Stored")
@@ -33,18 +35,16 @@ class WorkerSettings:
     """What a worker process needs to begin.
 
     Attributes:
-        model, drafter, middles: as in ModelSet.load.
+        pair: the models.
         clock: the name of the run backend.
         directory: where runs are stored.
         traced: keys of the runs whose traces are stored as well.
     """
 
-    model: str
-    drafter: tuple[str, ...]
+    pair: ModelSetNames
     clock: str
     directory: Path
     traced: frozenset[str] = frozenset()
-    middles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,12 @@ def _lacks_trace(key: str, settings: WorkerSettings) -> bool:
     return key in settings.traced and read_trace(settings.directory, key) is None
 
 
+def load_pair(names: ModelSetNames) -> ModelSet:
+    """Load the models of a scenario. Errors as in ModelSet.load."""
+    dtype = None if names.dtype is None else torch_dtype(names.dtype)
+    return ModelSet.load(names.model, names.drafter, names.middles, dtype, names.device, names.paths)
+
+
 class Worker:
     """The models and the run backend of one process."""
 
@@ -124,9 +130,7 @@ class Worker:
 
         torch.set_num_threads(1)
         self._settings = settings
-        loaded = (
-            ModelSet.load(settings.model, settings.drafter, settings.middles) if models is None else models
-        )
+        loaded = load_pair(settings.pair) if models is None else models
         self._backend: RunBackend = make_run_backend(settings.clock, loaded, settings.directory)
         self._coverages = CoverageStore(loaded, settings.directory)
 

@@ -55,7 +55,7 @@ def measure(models: ModelSet, names: str, directory: Path) -> HitRates:
     return HitRates(
         title=names,
         source=f"python -m testbed.tools.hit_rates, {SAMPLES} of the project's own prompts, temperature 0",
-        model=models.checkpoint.fingerprint,
+        model=models.facts.fingerprint,
         drafter=models.drafter_fingerprint,
         rates=rates,
     )

@@ -14,9 +14,9 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import Options, Run, Task, cases
 from flowedge_testbed.prompts import PromptChoice, dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
-from flowedge_testbed.replay.true_path import PathStore, TruePath
 from flowedge_testbed.run_backends import make_run_backend
 from flowedge_testbed.scenario import ModelSetNames, read_scenario
+from flowedge_testbed.true_paths.true_path import TruePath
 
 SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"
 
@@ -41,7 +41,7 @@ class SampleRuns:
         self._backend = make_run_backend("replay", models, directory)
         files, _ = dataset_files({dataset: f"{dataset}.jsonl"}, data)
         self.dataset = next(iter(files))
-        room = models.max_positions - self._scenario.max_new_tokens
+        room = models.facts.max_positions - self._scenario.max_new_tokens
         self._prompts: Sequence[tuple[int, ...]] = read_dataset(
             self.dataset, files[self.dataset], PromptChoice(samples), room, models.encode
         ).prompts
@@ -70,9 +70,9 @@ class SampleRuns:
     def paths(self) -> Iterator[TruePath]:
         """Yield the true path of each prompt at temperature 0."""
         models, longest = self._models, self._scenario.max_new_tokens
-        store = PathStore(self._directory, models.checkpoint, models.head, models.drafter.taps, models.dtype)
+        source = models.path_source(self._directory)
         for index, prompt in enumerate(self._prompts):
-            yield store.path(prompt, SamplingParams(seed=index), longest, models.eos)
+            yield source.path(prompt, SamplingParams(seed=index), longest, models.eos)
 
     @property
     def num_prompts(self) -> int:

@@ -226,7 +226,7 @@ def main() -> int:
     settings = {
         "datasets": datasets,
         "samples": arguments.samples,
-        "model": models.checkpoint.fingerprint,
+        "model": models.facts.fingerprint,
         "drafter": models.drafter_fingerprint,
         "code": code_digest(),
     }

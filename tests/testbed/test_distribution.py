@@ -30,7 +30,7 @@ def test_its_version_is_that_of_flowedge() -> None:
 def test_all_data_files_are_in_the_wheel() -> None:
     (patterns,) = project(ROOT / "testbed")["tool"]["setuptools"]["package-data"].values()
     packed = {file for pattern in patterns for file in PACKAGE.glob(pattern)}
-    assert packed == {*PACKAGE.rglob("*.yaml"), *PACKAGE.rglob("*.json")}
+    assert packed == {file for kind in ("yaml", "json", "safetensors") for file in PACKAGE.rglob(f"*.{kind}")}
 
 
 def test_every_folder_of_modules_is_a_package_and_no_tool_is() -> None:

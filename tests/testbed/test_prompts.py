@@ -12,7 +12,6 @@ from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.prompts import PromptChoice, read_dataset
 from flowedge_testbed.replay.conversations import Conversations
-from flowedge_testbed.replay.true_path import PathStore
 from tests.testbed.conftest import Bench, ScenarioFile, results
 
 LINES = [{"turns": [f"Question {number}?", "And one more?"]} for number in range(4)]
@@ -43,13 +42,12 @@ def test_a_turn_holds_the_answer_to_the_turn_before_it(pair: ModelSet, file: Pat
     sampling = SamplingParams(seed=3)
     first, second = Conversations(pair, tmp_path, 6).prompts(dataset, 0, sampling)
     assert first == pair.encode("Question 0?")
-    store = PathStore(tmp_path / "paths", pair.checkpoint, pair.head, pair.drafter.taps, pair.dtype)
-    path = store.path(first, sampling, 6, pair.eos)
+    path = pair.path_source(tmp_path).path(first, sampling, 6, pair.eos)
     answer = pair.tokenizer.decode(path.tokens[len(first) :], skip_special_tokens=True)
     text = pair.tokenizer.decode(second)
     assert answer in text and text.index(answer) < text.index("And one more?")
     # A turn for which there is no room ends the conversation.
-    room = pair.max_positions - len(second) + 1
+    room = pair.facts.max_positions - len(second) + 1
     assert len(Conversations(pair, tmp_path, room).prompts(dataset, 0, sampling)) == 1
 
 

@@ -249,20 +249,29 @@ class WholeModel(StageContent):
 
     @classmethod
     def matching(
-        cls, config: PipelineConfig, tokenizer: Any, *, vocab_size: int, hub: bool = True
+        cls,
+        config: PipelineConfig,
+        tokenizer: Any,
+        *,
+        vocab_size: int,
+        hub: bool = True,
+        target: str = "the model",
     ) -> tuple[WholeModel, Checkpoint]:
         """Return the content for a whole model, and its checkpoint.
 
         Args:
             config: with the model, which is named as a drafter is, and its dtype.
             tokenizer: the target's; vocab_size: the target's number of token ids.
+            target: the word for the target in errors.
 
         Raises:
             BadRequestError: when it is no language model.
             CheckpointError: when its files cannot be read, or its tokenizer is another.
         """
         checkpoint = cls(config, 0, 0).open(hub=hub)
-        check_same_tokenizer(tokenizer, tokenizer_of(checkpoint), checkpoint.place, "middle model")
+        check_same_tokenizer(
+            tokenizer, tokenizer_of(checkpoint), checkpoint.place, "middle model", target=target
+        )
         layers = int(checkpoint.config.num_hidden_layers)
         return cls(config, 0, layers, vocab_size=vocab_size), checkpoint
 

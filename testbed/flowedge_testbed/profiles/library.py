@@ -63,6 +63,23 @@ def token_ranking(model: str) -> TokenRanking:
     )
 
 
+def true_paths(name: str) -> Path:
+    """Return the file of true paths that `name` gives: a .safetensors file, or a shipped file by its stem.
+
+    Raises:
+        BadRequestError: when there is no such file; it lists the shipped ones.
+    """
+    shipped = {path.stem: path for path in sorted((SHIPPED / "true_paths").glob("*.safetensors"))}
+    if name in shipped:
+        return shipped[name]
+    if not Path(name).is_file():
+        raise BadRequestError(
+            f"there is no file of true paths {name!r}; give a .safetensors file, or the name of a shipped "
+            f"one: {', '.join(shipped)}"
+        )
+    return Path(name)
+
+
 def _read(folder: str, name: str, beside: Path | None, kind: type[D]) -> D:
     if name.endswith((".yaml", ".yml")):
         return read_document((beside or Path()) / name, kind)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 from flowedge.core.sampling import SamplingParams
-from flowedge.text.tokenizer import encode_messages
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.prompts import Dataset
-from flowedge_testbed.replay.true_path import PathStore
 
 
 class Conversations:
@@ -20,9 +17,7 @@ class Conversations:
         """directory: of the runs; an answer's true path is stored where the replay looks for it."""
         self._models = models
         self._max_new_tokens = max_new_tokens
-        self._paths = PathStore(
-            directory / "paths", models.checkpoint, models.head, models.drafter.taps, models.dtype
-        )
+        self._paths = models.path_source(directory)
 
     def prompts(self, dataset: Dataset, index: int, sampling: SamplingParams) -> list[tuple[int, ...]]:
         """Return the prompt of each turn, which all draw with the same seed.
@@ -34,16 +29,12 @@ class Conversations:
     def _prompts(self, dataset: Dataset, index: int, sampling: SamplingParams) -> Iterator[tuple[int, ...]]:
         models, prompt = self._models, dataset.prompts[index]
         yield prompt
-        messages: list[dict[str, str]] = []
         turns = dataset.turns[index]
-        for asked, following in pairwise(turns):
+        answers: list[list[int]] = []
+        for number in range(1, len(turns)):
             path = self._paths.path(prompt, sampling, self._max_new_tokens, models.eos)
-            drawn = [int(token) for token in path.tokens[path.prompt_tokens :] if token not in models.eos]
-            answer = models.tokenizer.decode(drawn, skip_special_tokens=True)
-            messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-            prompt = tuple(
-                encode_messages(models.tokenizer, [*messages, {"role": "user", "content": following}])
-            )
-            if len(prompt) + self._max_new_tokens > models.max_positions:
+            answers.append(path.tokens[path.prompt_tokens :].tolist())
+            prompt = models.encode_turns(turns[: number + 1], answers, sampling)
+            if len(prompt) + self._max_new_tokens > models.facts.max_positions:
                 return
             yield prompt

@@ -25,7 +25,7 @@ from flowedge.engine.jobs import (
     Verify,
 )
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
-from flowedge_testbed.replay.true_path import TruePath
+from flowedge_testbed.true_paths.true_path import TruePath
 
 WIDTH = 1  # of a hidden state in replay
 

@@ -22,7 +22,7 @@ from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
-from flowedge_testbed.replay.true_path import PathStore, TruePath
+from flowedge_testbed.true_paths.true_path import TruePath
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,7 @@ class CoverageStore:
         """`directory` is that of a ReplayBackend, whose true paths are used."""
         self._models = models
         self._directory = directory / "coverage"
-        self._paths = PathStore(
-            directory / "paths", models.checkpoint, models.head, models.drafter.taps, models.dtype
-        )
+        self._paths = models.path_source(directory)
 
     def coverage(
         self,

@@ -10,7 +10,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.emulation.draft_share import DraftShare
-from flowedge_testbed.replay.true_path import PathStore, TruePath
+from flowedge_testbed.true_paths.true_path import PathSource, TruePath
 
 
 @dataclass(eq=False)
@@ -100,8 +100,8 @@ class PathDrafter:
 class KeptPaths:
     """The paths and drafters of requests, kept for further requests of the same prompt and sampling."""
 
-    def __init__(self, store: PathStore, drafter_for: Callable[[DraftShare], Drafter]) -> None:
-        self._store = store
+    def __init__(self, source: PathSource, drafter_for: Callable[[DraftShare], Drafter]) -> None:
+        self._source = source
         self._drafter_for = drafter_for
         self._paths: dict[str, TruePath] = {}
         self._drafters: dict[tuple[str, bool, DraftShare], PathDrafter] = {}
@@ -109,9 +109,9 @@ class KeptPaths:
     def of(self, request: Request, share: DraftShare) -> tuple[TruePath, PathDrafter]:
         """Return the true path of a request, and the drafter along it; `share` as in ModelSet.drafter_for."""
         asked = (request.prompt, request.sampling, request.max_new_tokens, request.eos)
-        key = self._store.key(*asked)
+        key = self._source.key(*asked)
         if key not in self._paths:
-            self._paths[key] = self._store.path(*asked)
+            self._paths[key] = self._source.path(*asked)
         noise = request.draft_noise
         kind = (key, noise is not None, share)
         if kind not in self._drafters:

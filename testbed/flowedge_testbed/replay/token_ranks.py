@@ -11,7 +11,7 @@ from flowedge.drafting.drafter import ROOT
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.replay.path_coverage import LayerSource
 from flowedge_testbed.replay.path_drafter import History
-from flowedge_testbed.replay.true_path import TruePath
+from flowedge_testbed.true_paths.true_path import TruePath
 
 
 def token_ranks(drafter: LayerSource, path: TruePath, most: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 from flowedge.core.pipeline_config import drafter_label
 from flowedge.strategies.published.pipespec import PipeSpecSync
 from flowedge_testbed.plan import Plan
+from flowedge_testbed.prompts import OWN
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables
 from flowedge_testbed.report.draw_places import drawn_line
@@ -84,11 +85,11 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
         + ", ".join(f"{name} {number}" for name, number in results["versions"].items()),
         f"- Prompts: {sets}; {left_out} left out as too long; at most {scenario.max_new_tokens} new tokens; "
         f"seeds {', '.join(map(str, scenario.seeds))}",
-        f"- Tokens from: {scenario.pair.model} with drafter {drafter_label(scenario.pair.drafter)}",
+        f"- Tokens from: {scenario.pair.target} with drafter {drafter_label(scenario.pair.drafter)}",
         *_origin_of_times(plan),
         drawn_line(results["runs"]),
     ]
-    if "bundled" in results["datasets"]:
+    if OWN in results["datasets"] and OWN not in scenario.datasets:
         lines.append("- The scenario's datasets were not found: these are the project's own prompts.")
     if results["outputs_differ"]:
         lines.append(f"- **Outputs differ from the first method's: {', '.join(results['outputs_differ'])}.**")

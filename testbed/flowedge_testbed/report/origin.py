@@ -125,12 +125,16 @@ def _range(values: Iterable[float]) -> str:
 
 def tokens_phrase(models: ModelSet, setup: Setup) -> str:
     """Return which real models supply the tokens, and whose speeds are shown."""
-    size = models.parameters
-    millions = "" if size is None else f"{size / 1e6:.3g} M"
-    if models.model == BUNDLED:
+    facts, kept = models.facts, models.kept
+    millions = "" if facts.parameters is None else f"{facts.parameters / 1e6:.3g} M"
+    if facts.title == BUNDLED:
         model = f"the bundled {millions} model"
     else:
-        model = f"{_short(models.model)}{f' ({millions} parameters)' if millions else ''}"
+        model = f"{facts.title}{f' ({millions} parameters)' if millions else ''}"
+    if (facts.dtype, facts.device) != ("float32", "cpu"):
+        model += f" in {facts.dtype} on {facts.device}"
+    if kept is not None:
+        model += f", read from {kept.file.name},"
     drafters = [_BUNDLED_DRAFTERS.get(name, _short(name)) for name in models.drafter_names]
     middles = f", middle models {', '.join(map(_short, models.middle_names))}" if models.middle_names else ""
     phrase = f"tokens by {model} and {' and '.join(drafters)}{middles}"

@@ -147,7 +147,7 @@ def doubts(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
         found.append("other work on the devices is in the figures, and a second run takes another time")
     else:
         found.append("no device was measured: times are computed from the profiles of devices and links")
-        pair = "the bundled models'" if scenario.pair.model == BUNDLED else "the real models'"
+        pair = "the bundled models'" if scenario.pair.target == BUNDLED else "the real models'"
         found.append(f"how many draft tokens are accepted is {pair}, not the emulated models'")
     if scenario.clock == "paced":
         found.append("a busy machine overruns the emulated times (schedule in run.json)")
@@ -161,7 +161,7 @@ def doubts(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
     elif chance is None and fewest < FEW_PROMPTS:
         counted = "1 prompt" if fewest == 1 else f"{fewest} prompts"
         found.append(f"only {counted} of a dataset: a lead of some percent may be chance")
-    if OWN in results["datasets"]:
+    if OWN in results["datasets"] and OWN not in scenario.datasets:
         found.append("the scenario's datasets were not found, so these are the project's own prompts")
     looping = sum(entry["looping_requests"] for entry in entries)
     if looping:

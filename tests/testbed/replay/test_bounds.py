@@ -30,8 +30,9 @@ from flowedge_testbed.replay.path_coverage import (
 )
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.run_bounds import bound_together, trip_s
-from flowedge_testbed.replay.true_path import PathStore, TruePath
 from flowedge_testbed.scenario import read_scenario
+from flowedge_testbed.true_paths.path_store import PathStore
+from flowedge_testbed.true_paths.true_path import TruePath
 from testbed.tools.sample_runs import SCENARIO
 
 # Children of each token with their log-probabilities. Best first, with cumulative scores: the root, 5 (-0.5),

@@ -12,7 +12,7 @@ from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.replay.path_drafter import History, PathDrafter
 from flowedge_testbed.replay.token_ranks import token_ranks, top_k_rates
-from flowedge_testbed.replay.true_path import PathStore, TruePath
+from flowedge_testbed.true_paths.true_path import TruePath
 
 
 class Listed:
@@ -40,7 +40,6 @@ def test_the_rate_of_k_is_the_share_of_ranks_up_to_k() -> None:
 
 
 def test_the_bundled_drafter_ranks_most_tokens_high(pair: ModelSet, tmp_path: Path) -> None:
-    store = PathStore(tmp_path, pair.checkpoint, pair.head, pair.drafter.taps)
-    path = store.path(pair.encode("Once upon a time"), SamplingParams(), 16, frozenset())
+    path = pair.path_source(tmp_path).path(pair.encode("Once upon a time"), SamplingParams(), 16, frozenset())
     rates = top_k_rates(token_ranks(PathDrafter(pair.drafter, path, "ranks"), path, 64), (1, 8, 64))
     assert 0.2 < rates[1] < rates[8] <= rates[64]
