@@ -130,6 +130,10 @@ def bench(
     file = _experiments_of(paper) if scenario == PAPERS else find_scenario(scenario)
     if paper is not None and scenario != PAPERS:
         raise BadRequestError(f"--paper {paper} goes with `papers`; {scenario} is a single scenario")
+    if save_paths is not None and scenario == PAPERS:
+        raise BadRequestError(
+            f"--save-paths {save_paths}: it keeps the true paths of a single scenario; name one, not `papers`"
+        )
 
     if clock == REAL or cluster_dir is not None or insecure:
         choose_credentials(cluster_dir, insecure)

@@ -44,6 +44,7 @@ def test_an_experiment_is_printed_above_the_papers_figures(pair: ModelSet, tmp_p
         (["papers", "--paper", "eagle"], "there is no paper 'eagle'"),
         (["papers", "--paper", "flowspec/table9"], "there is no experiment 'table9'"),
         (["ablation", "--paper", "flowspec"], "--paper flowspec goes with `papers`"),
+        (["papers", "--paper", "flowspec", "--save-paths", "p"], "the true paths of a single scenario"),
     ],
 )
 def test_a_wrong_paper_is_refused(
