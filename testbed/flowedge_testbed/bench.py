@@ -173,7 +173,7 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
         content["places"] = {name: content["places"][name] for name in options.places}
     given: dict[str, Any] = {
         "clock": options.clock,
-        "strategies": options.strategies,
+        "strategies": None if options.strategies is None else _methods(options.strategies, scenario),
         "temperatures": options.temperatures,
         "noise": options.noise,
         "samples": options.samples,
@@ -191,6 +191,18 @@ def overridden(scenario: Scenario, options: BenchOptions) -> Scenario:
     }
     content["pair"].update({name: value for name, value in models.items() if value is not None})
     return Scenario.checked(content, "the command line")
+
+
+def _methods(given: Sequence[str], scenario: Scenario) -> list[str]:
+    """Return the names of methods; a variant's name may have commas, at which --strategies was split."""
+    found: list[str] = []
+    rest = list(given)
+    while rest:
+        counts = range(len(rest), 1, -1)
+        count = next((count for count in counts if ", ".join(rest[:count]) in scenario.variants), 1)
+        found.append(", ".join(rest[:count]))
+        del rest[:count]
+    return found
 
 
 def run_bench(options: BenchOptions, progress: BenchProgress, models: ModelSet | None = None) -> Path:

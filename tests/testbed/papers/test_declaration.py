@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge_testbed.bench import BenchOptions
+from flowedge_testbed.bench import BenchOptions, overridden
 from flowedge_testbed.papers.declaration import PAPERS, Experiment, Series, read_paper
 from flowedge_testbed.papers.paper_bench import smaller
 from flowedge_testbed.scenario import SHIPPED, Scenario, shipped_scenarios
@@ -97,3 +98,12 @@ def test_a_quick_run_has_the_compared_methods_alone() -> None:
     whole = BenchOptions(Path("x.yaml"), Path("out"))
     assert smaller(whole, scenario, [experiment]) == whole
     assert "specpipe-figure16" in shipped_scenarios()
+
+
+def test_a_variant_whose_name_has_a_comma_can_be_named_on_the_command_line() -> None:
+    scenario = read_paper("flowspec").experiments["barrier"].read_scenario()
+    split = ("naive_pp", "pipedec", "pipedec", "PipeDec's barrier")
+    asked = BenchOptions(Path("x.yaml"), Path("out"), strategies=split)
+    methods = ["naive_pp", "pipedec", "pipedec, PipeDec's barrier"]
+    assert overridden(scenario, asked).strategies == methods
+    assert overridden(scenario, replace(asked, strategies=tuple(methods))).strategies == methods
