@@ -139,7 +139,7 @@ def test_named_figures_have_a_column_each() -> None:
     )
     assert header == ["Model", "Method", "T", "ms a token", "tokens/s per GiB", "GiB, fullest device"]
     assert row[3:] == ["67", "2.000", "6.0"]
-    assert tuple(COLUMNS) == get_args(ColumnName), "each name of the scenario is a column"
+    assert set(COLUMNS) == set(get_args(ColumnName)), "each name of the scenario is a column"
 
 
 def test_devices_have_their_memory_and_their_bytes() -> None:
