@@ -293,7 +293,7 @@ def system_of(scenario: Scenario, method: str) -> System:
     Raises:
         BadRequestError: when the clock has no other system than FlowEdge's own.
     """
-    system = scenario.system(method)
+    system = System.of(scenario.system_choice(method), scenario.method(method)[0])
     if system != OWN_SYSTEM and scenario.clock not in ("virtual", "replay"):
         raise BadRequestError(
             f"method {method} has another barrier, express or kv_pruning than FlowEdge's agents, which the "

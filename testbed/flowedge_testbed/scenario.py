@@ -26,7 +26,7 @@ from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.emulation.place import Count, Devices, Emulated, Links, Place
 from flowedge_testbed.emulation.published_places import published_place
-from flowedge_testbed.emulation.system import System, SystemChoice
+from flowedge_testbed.emulation.system_choice import SystemChoice
 from flowedge_testbed.prompts import PromptChoice
 
 ClockName = Literal["virtual", "replay", "paced", "real"]
@@ -354,10 +354,9 @@ class Scenario(SystemChoice):
         named = (self.verification[key] for key in (name, strategy) if key in self.verification)
         return next(named, published_place(strategy))
 
-    def system(self, name: str) -> System:
-        """Return the system that runs a method."""
-        variant = self.variants.get(name, MethodVariant(strategy=name))
-        return System.of(variant.over(self), variant.strategy)
+    def system_choice(self, name: str) -> SystemChoice:
+        """Return what is chosen about the system that runs a method."""
+        return self.variants.get(name, MethodVariant(strategy=name)).over(self)
 
     def noises(self, name: str, temperature: float) -> list[Noise]:
         """Return the kinds of drafting that a method is run with.

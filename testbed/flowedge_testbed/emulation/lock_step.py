@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from flowedge.core.messages import Message, Segment, SegmentBatch
 from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, VirtualPipeline
+from flowedge_testbed.emulation.system_choice import LockStepName
 from flowedge_testbed.emulation.transmission import Transfer, at_once, central_schedule
-
-LockStepName = Literal["flowspec", "pipedec"]
 
 
 class Phase(Enum):

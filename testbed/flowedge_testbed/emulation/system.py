@@ -1,43 +1,18 @@
-"""What a scenario chooses about the system that runs a method, besides the method's own options."""
+"""The emulated system that runs a method: its pipeline, its costs and its faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from flowedge.core.messages import Message, Prune
-from flowedge.planning.profile.model import YamlDocument
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import ExpressDelay, VirtualPipeline
-from flowedge_testbed.emulation.lock_step import LOCK_STEPS, OWN_LOCK_STEPS, LockStepName, LockStepPipeline
+from flowedge_testbed.emulation.lock_step import LOCK_STEPS, OWN_LOCK_STEPS, LockStepPipeline
+from flowedge_testbed.emulation.system_choice import LockStepName, SystemChoice
 from flowedge_testbed.emulation.unpruned_cache import UnprunedCacheCosts
-
-BarrierChoice = bool | Literal["flowspec", "pipedec"]
-
-
-class SystemChoice(YamlDocument):
-    """How an emulated system runs a method; what is not given here is as elsewhere in the scenario.
-
-    Attributes:
-        barrier: the lock-step that the method runs in: that of a paper's system, or with `true` that of the
-            system which the method was published with, if it has any (see `lock_step`).
-        express: whether prunes go straight to every stage, and not in-band alone.
-        kv_pruning: whether stages drop pruned rows from their KV cache; if not, attention goes on reading
-            them.
-    """
-
-    barrier: BarrierChoice | None = None
-    express: bool | None = None
-    kv_pruning: bool | None = None
-
-    def over(self, other: SystemChoice) -> SystemChoice:
-        """Return these choices, and those of another where these are not given."""
-        names = SystemChoice.model_fields
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return SystemChoice(**{name: getattr(other, name) for name in names} | given)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ def test_replay_keeps_what_a_pipeline_of_any_length_taps(scenario_file: Scenario
         strategies=["autoregressive", "flowspec"],
         sweep={"stages": [1, 2, 4]},
         # All rows come back, with everything.
-        emulated=[{"model": "llama2-7b", "verification": "draft-node", "kept_taps": False}],
+        emulated=[{"model": "llama2-7b", "kept_taps": False}],
+        verification="draft-node",
         devices={"draft_node": agx, "stages": {"device": agx, "count": 1}},
         max_new_tokens=8,
     )
@@ -94,7 +95,8 @@ def test_kept_taps_are_replayed_only(scenario_file: ScenarioFile, tmp_path: Path
     for kept in (False, True):
         scenario = scenario_file(
             strategies=["naive_pp"],
-            emulated=[{"model": "llama2-7b", "verification": "draft-node", "kept_taps": kept}],
+            emulated=[{"model": "llama2-7b", "kept_taps": kept}],
+            verification="draft-node",
         )
         sent += runs(scenario, tmp_path / str(kept), "replay", drafter)
     with_rows, apart = sent

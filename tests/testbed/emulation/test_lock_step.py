@@ -14,7 +14,8 @@ from flowedge.engine.activity import TRANSFER
 from flowedge.engine.jobs import DraftBatch, DraftJob, ForwardBatch, StageJob
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, VirtualObserver
 from flowedge_testbed.emulation.lock_step import LOCK_STEPS, LockStepName, LockStepPipeline
-from flowedge_testbed.emulation.system import OWN_SYSTEM, System, SystemChoice
+from flowedge_testbed.emulation.system import OWN_SYSTEM, System
+from flowedge_testbed.emulation.system_choice import SystemChoice
 from flowedge_testbed.emulation.transmission import Transfer, at_once, central_schedule
 from flowedge_testbed.emulation.unpruned_cache import UnprunedCacheCosts
 from flowedge_testbed.model_set import ModelSet

@@ -243,7 +243,7 @@ EMULATED = {"devices": {"draft_node": "orin-nano-8gb", "stages": ["orin-nano-8gb
             "real hosts run one",
         ),
         ({"hosts": HOSTS, "prefill_rows": 64}, "prefill_rows is 64"),
-        ({"hosts": HOSTS, **EMULATED}, "devices has 1 stages, but hosts.stages has 2"),
+        ({"hosts": HOSTS, **EMULATED}, "devices has 1 stages and middles, but hosts has 2"),
         ({"hosts": {**HOSTS, "split": [8]}}, "hosts.split is for 1 stages"),
         ({"hosts": {**HOSTS, "stages": ["127.0.0.1:1"]}}, "named twice"),
         ({"hosts": {**HOSTS, "stages": ["nonsense"]}}, "nonsense"),
