@@ -71,12 +71,17 @@ class PipeSpecSync(Hierarchy):
         if self.drafting.drafts or any(self.batches.values()):
             return []
         level = self._next_level()
+        if level is None:
+            return []
         if level == 0:
             return [self.drafting.ask(self.chain)]
         return [self.send(level)] if self.credits[self.routes[level - 1]] else []
 
-    def _next_level(self) -> int:
-        """Return the level of the model that works next: the largest that has all the tokens it waits for."""
+    def _next_level(self) -> int | None:
+        """Return the level of the model that works next: the largest that has all the tokens it waits for.
+
+        None has work when the answer ends before the last token that was sent.
+        """
         levels = range(1, 1 + len(self.routes))
         waits_for = self._lookahead
         for level in reversed(levels):
@@ -86,4 +91,4 @@ class PipeSpecSync(Hierarchy):
         if self.drafting.has_work(self.chain, self.chain_rows):
             return 0
         # A drafter that proposes nothing more leaves the models to what there is.
-        return next(level for level in levels if self.has_unsent(level))
+        return next((level for level in levels if self.has_unsent(level)), None)
