@@ -27,7 +27,7 @@ def test_requests_are_told_to_wait_until_the_pipeline_is_ready() -> None:
             assert client.get("/flowedge/v1/cluster").json()["opening"] is None
         assert (early.status_code, early.headers["retry-after"]) == (503, "2")
         assert early.json()["error"]["code"] == "not_ready"
-        assert "this machine: starting a draft node and 1 stage agent" in early.json()["error"]["message"]
+        assert "the gateway opens its pipelines: this machine: " in early.json()["error"]["message"]
         assert ready.status_code == 503 and "opens its pipelines" in ready.json()["reason"]
         assert cluster["opening"] is not None and not cluster["pipelines"]
     finally:
