@@ -226,7 +226,7 @@ def _hierarchy(runs: Sequence[RunRecord]) -> dict[str, Any]:
         "verifiers": [
             {
                 **{name: sum(getattr(run, name) for run in level) for name in _COUNTS},
-                **{name: _by_place([getattr(run, name) for run in level]) for name in _PLACES},
+                **{name: added(getattr(run, name) for run in level) for name in _PLACES},
             }
             for level in levels
         ],
@@ -234,7 +234,8 @@ def _hierarchy(runs: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def _by_place(counts: Sequence[Sequence[int]]) -> list[int]:
+def added(counts: Iterable[Sequence[int]]) -> list[int]:
+    """Return the sums of counts by place; a shorter list has none at the places behind its end."""
     return [sum(place) for place in itertools.zip_longest(*counts, fillvalue=0)]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -73,9 +74,11 @@ def mean_of(entries: Sequence[Entry], name: str) -> float | None:
     return fmean(values) if values and all(value is not None for value in values) else None
 
 
-def groups(entries: Sequence[Entry]) -> Iterator[tuple[str, float, Variant, list[Entry]]]:
-    """Yield the entries of each model, temperature and variant."""
-    keys = unique((e["profile"], e["temperature"], variant_of(e)) for e in entries)
-    for profile, temperature, variant in keys:
-        own = [e for e in variant.of(entries) if (e["profile"], e["temperature"]) == (profile, temperature)]
-        yield profile, temperature, variant, own
+def groups(
+    entries: Sequence[Entry], name_of: Callable[[Entry], str] = itemgetter("profile")
+) -> Iterator[tuple[str, float, Variant, list[Entry]]]:
+    """Yield the entries of each model, temperature and variant; or of each place, with `place_of`."""
+    keys = unique((name_of(e), e["temperature"], variant_of(e)) for e in entries)
+    for name, temperature, variant in keys:
+        own = [e for e in variant.of(entries) if (name_of(e), e["temperature"]) == (name, temperature)]
+        yield name, temperature, variant, own

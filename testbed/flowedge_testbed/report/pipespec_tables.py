@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
-from flowedge_testbed.report.entries import Entry, mean_of, place_of, unique, variant_of
+from flowedge_testbed.report.entries import Entry, groups, mean_of, place_of
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.pipespec_equations import (
     Acceptance,
@@ -16,6 +15,7 @@ from flowedge_testbed.report.pipespec_equations import (
     synchronous_hierarchy_speedup,
     tokens_per_step,
 )
+from flowedge_testbed.results import added
 
 _ABOUT_STEPS = (
     "A step is a batch of rows that returned to a verifying model; gamma is the mean number of draft tokens "
@@ -35,7 +35,7 @@ _ABOUT_SPEEDUPS = (
 
 
 @dataclass(frozen=True)
-class Hierarchy:
+class CountedHierarchy:
     """What the runs of one method of a place counted, over all datasets.
 
     Attributes:
@@ -61,7 +61,7 @@ def analysis(entries: Sequence[Entry], synchronous: Container[str]) -> list[str]
     return [_ABOUT_STEPS, step_table(found), _ABOUT_SPEEDUPS, speedup_table(found)]
 
 
-def step_table(found: Sequence[Hierarchy]) -> str:
+def step_table(found: Sequence[CountedHierarchy]) -> str:
     """Return alpha, gamma, rho and E(N) of each verifying model (equations 1 to 3)."""
     header = [
         "Model", "Method", "T", "verifier", "alpha", "the first", "behind four", "gamma", "rho", "eq. 3",
@@ -91,7 +91,7 @@ def step_table(found: Sequence[Hierarchy]) -> str:
     return table(header, rows, left=2)
 
 
-def speedup_table(found: Sequence[Hierarchy]) -> str:
+def speedup_table(found: Sequence[CountedHierarchy]) -> str:
     """Return predicted speed-ups beside the measured ones (equations 4 to 6)."""
     header = [
         "Model", "Method", "T", "ms of each model", "predicted", "ideal", "steps at once", "measured",
@@ -118,7 +118,7 @@ def speedup_table(found: Sequence[Hierarchy]) -> str:
     return table(header, rows, left=2)
 
 
-def predicted_speedup(hierarchy: Hierarchy, plain_ms: float | None) -> float | None:
+def predicted_speedup(hierarchy: CountedHierarchy, plain_ms: float | None) -> float | None:
     """Return the speed-up by equation 4 or 5; None where equation 5 lacks the time of a plain token."""
     if not hierarchy.synchronous:
         return tokens_per_step(hierarchy.pairs[-1])
@@ -127,18 +127,16 @@ def predicted_speedup(hierarchy: Hierarchy, plain_ms: float | None) -> float | N
     return synchronous_hierarchy_speedup(hierarchy.pairs, [*hierarchy.model_ms, plain_ms])
 
 
-def hierarchies(entries: Sequence[Entry], synchronous: Container[str]) -> Iterator[Hierarchy]:
+def hierarchies(entries: Sequence[Entry], synchronous: Container[str]) -> Iterator[CountedHierarchy]:
     """Yield what was counted of each hierarchy at each place, temperature and kind of drafting.
 
     synchronous: the methods of which one model works at a time.
     """
     counted = [entry for entry in entries if "verifiers" in entry]
-    keys = unique((place_of(e), e["temperature"], variant_of(e)) for e in counted)
-    for place, temperature, variant in keys:
-        own = [e for e in variant.of(counted) if (place_of(e), e["temperature"]) == (place, temperature)]
+    for place, temperature, variant, own in groups(counted, place_of):
         verifiers = tuple(map(_added, zip(*(entry["verifiers"] for entry in own), strict=True)))
         model_ms = [entry["model_ms"] for entry in own]
-        yield Hierarchy(
+        yield CountedHierarchy(
             place,
             variant.label,
             temperature,
@@ -153,7 +151,7 @@ def hierarchies(entries: Sequence[Entry], synchronous: Container[str]) -> Iterat
 def _added(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sum of one model's counts over datasets."""
     return {
-        name: [sum(place) for place in zip_longest(*(each[name] for each in counts), fillvalue=0)]
+        name: added(each[name] for each in counts)
         if isinstance(value, list)
         else sum(each[name] for each in counts)
         for name, value in counts[0].items()

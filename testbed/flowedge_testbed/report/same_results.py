@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flowedge_testbed.report.entries import Entry, Variant, unique, variants
+from flowedge_testbed.report.entries import Entry, Variant, at_point, mean_of, unique, variants
 
 _NAMES_OF_MODELS = ("profile", "model")
 _NAMES_OF_METHODS = ("method", "options", "noise")
@@ -67,6 +67,45 @@ def equal_variants(entries: Sequence[Entry]) -> list[EqualVariants]:
     """Return the methods in the order in which they first come, those with equal results together."""
     found = _grouped(variants(entries), lambda variant: variant.of(entries), _NAMES_OF_METHODS)
     return [EqualVariants(members) for members in found]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a panel shows: the methods on equal models, at one temperature and one point of the sweep."""
+
+    models: EqualModels
+    temperature: float
+    entries: Sequence[Entry]
+    methods: Sequence[EqualVariants]
+
+    @property
+    def title(self) -> str:
+        points = unique(map(at_point, self.entries))
+        return ", ".join(filter(None, (self.models.label, *points, f"temperature {self.temperature:g}")))
+
+    def speed(self, method: EqualVariants, dataset: str | None) -> float | None:
+        """Return tokens/s on a dataset, or as a mean over all; None if the method did not run there."""
+        own = [e for e in method.first.of(self.entries) if dataset is None or e["dataset"] == dataset]
+        return mean_of(own, "tokens_per_s")
+
+
+def panels(entries: Sequence[Entry]) -> list[Panel]:
+    """Return the panels of all entries, with equal models and, within a panel, equal methods only once."""
+    found = []
+    for models in equal_models(entries):
+        own = models.of(entries)
+        for temperature, point in unique((entry["temperature"], at_point(entry)) for entry in own):
+            mine = [entry for entry in own if (entry["temperature"], at_point(entry)) == (temperature, point)]
+            found.append(Panel(models, temperature, mine, equal_variants(mine)))
+    return found
+
+
+def by_temperature(entries: Sequence[Entry]) -> Iterator[tuple[EqualModels, float, list[Entry]]]:
+    """Yield the entries of each model at each temperature, at all points of the sweep; equal models once."""
+    for models in equal_models(entries):
+        own = models.of(entries)
+        for temperature in unique(entry["temperature"] for entry in own):
+            yield models, temperature, [entry for entry in own if entry["temperature"] == temperature]
 
 
 def _grouped(

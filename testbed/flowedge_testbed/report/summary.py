@@ -17,7 +17,7 @@ from flowedge_testbed.report.lead_table import lead_lines
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.markdown import give_or_take
 from flowedge_testbed.report.origin import Origin
-from flowedge_testbed.report.same_results import EqualVariants, equal_models, equal_variants
+from flowedge_testbed.report.same_results import EqualVariants, by_temperature, equal_variants
 from flowedge_testbed.results import BASELINES
 from flowedge_testbed.scenario import Scenario
 
@@ -60,13 +60,10 @@ def summarise(scenario: Scenario, results: Mapping[str, Any], origin: Origin, co
 
 def _fastest(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the fastest method of each model, by temperature."""
-    for models in equal_models(entries):
-        told = []
-        for temperature in unique(entry["temperature"] for entry in entries):
-            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
-            if mine:
-                told.append(f"{fastest(mine)} at temperature {temperature:g}")
-        yield f"{models.label}: {', '.join(told)}"
+    told: dict[str, list[str]] = {}
+    for models, temperature, mine in by_temperature(entries):
+        told.setdefault(models.label, []).append(f"{fastest(mine)} at temperature {temperature:g}")
+    yield from (f"{label}: {', '.join(each)}" for label, each in told.items())
 
 
 def fastest(entries: Sequence[Entry]) -> str:
@@ -117,13 +114,11 @@ def _lead_half_width(entries: Sequence[Entry], ranked: Sequence[tuple[float, Equ
 def _chance(entries: Sequence[Entry]) -> float | None:
     """Return the largest share that the two fastest methods of a model may differ by chance."""
     found = []
-    for models in equal_models(entries):
-        for temperature in unique(entry["temperature"] for entry in entries):
-            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
-            ranked = _ranked(mine)
-            width = _lead_half_width(mine, ranked)
-            if width is not None:
-                found.append(width * ranked[1][0] / ranked[0][0])
+    for _, _, mine in by_temperature(entries):
+        ranked = _ranked(mine)
+        width = _lead_half_width(mine, ranked)
+        if width is not None:
+            found.append(width * ranked[1][0] / ranked[0][0])
     return max(found, default=None)
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any
 
-from flowedge_testbed.report.entries import Entry, groups, mean_of, place_of, unique, variant_of, variants
+from flowedge_testbed.report.entries import (
+    Entry,
+    groups,
+    mean_of,
+    place_of,
+    unique,
+    variant_of,
+    variants,
+)
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.figures.spread import ratio_half_width
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
+from flowedge_testbed.results import added
 from flowedge_testbed.scenario import ColumnName
 
 _FIGURES = ("ξ", "SR", "×AR")  # tokens/s, and speedup over naive_pp and over autoregressive decoding
@@ -192,5 +200,5 @@ def accepted_table(entries: Sequence[Entry]) -> str:
 
 def accepted_shares(entries: Sequence[Entry]) -> list[float]:
     """Return the share of the returned segments with which 0, 1, 2, ... tokens came out."""
-    counts = [sum(places) for places in zip_longest(*(e["segments_by_tokens"] for e in entries), fillvalue=0)]
+    counts = added(entry["segments_by_tokens"] for entry in entries)
     return [count / sum(counts) for count in counts]

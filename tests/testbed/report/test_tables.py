@@ -11,7 +11,7 @@ from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.figures import device_tables
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.figures.sweep_tables import sweep_tables, swept_columns
-from flowedge_testbed.report.plots.bars import bar_rows
+from flowedge_testbed.report.same_results import panels
 from flowedge_testbed.scenario import ColumnName
 
 
@@ -88,7 +88,7 @@ def test_without_a_sweep_the_papers_figures_stand_beneath() -> None:
 
 
 def test_bars_of_points_are_rows_of_panels() -> None:
-    rows = bar_rows([entry("pipedec", float(width), width=width) for width in (8, 16)])
+    rows = panels([entry("pipedec", float(width), width=width) for width in (8, 16)])
     assert [row.title for row in rows] == [
         "llama2-7b-fp16, width 8, temperature 0",
         "llama2-7b-fp16, width 16, temperature 0",

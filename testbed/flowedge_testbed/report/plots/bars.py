@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from flowedge_testbed.report.entries import Entry, at_point, mean_of, unique
+from flowedge_testbed.report.entries import Entry, unique
 from flowedge_testbed.report.leads import HELD, Lead
 from flowedge_testbed.report.plots.style import (
     MARGIN,
@@ -20,7 +19,7 @@ from flowedge_testbed.report.plots.style import (
     three_digits,
     wrapped,
 )
-from flowedge_testbed.report.same_results import EqualModels, EqualVariants, equal_models, equal_variants
+from flowedge_testbed.report.same_results import Panel, panels
 
 LABEL_SIZE = 8.0  # points
 _ROW_TITLE_SIZE = 9.0
@@ -34,40 +33,9 @@ _LONGEST_LABEL = 3.2
 _ROOM = 1.42  # of the longest bar, for its value
 
 
-@dataclass(frozen=True)
-class BarRow:
-    """The bars of equal models at one temperature and one point of the sweep."""
-
-    models: EqualModels
-    temperature: float
-    entries: Sequence[Entry]
-    methods: Sequence[EqualVariants]
-
-    @property
-    def title(self) -> str:
-        points = unique(map(at_point, self.entries))
-        return ", ".join(filter(None, (self.models.label, *points, f"temperature {self.temperature:g}")))
-
-    def speed(self, method: EqualVariants, dataset: str | None) -> float | None:
-        """Return tokens/s on a dataset, or as a mean over all; None if the method did not run there."""
-        own = [e for e in method.first.of(self.entries) if dataset is None or e["dataset"] == dataset]
-        return mean_of(own, "tokens_per_s")
-
-
-def bar_rows(entries: Sequence[Entry]) -> list[BarRow]:
-    """Return the rows of panels, with equal models and, within a row, equal methods only once."""
-    rows = []
-    for models in equal_models(entries):
-        own = models.of(entries)
-        for temperature, point in unique((entry["temperature"], at_point(entry)) for entry in own):
-            mine = [entry for entry in own if (entry["temperature"], at_point(entry)) == (temperature, point)]
-            rows.append(BarRow(models, temperature, mine, equal_variants(mine)))
-    return rows
-
-
 def draw_bars(entries: Sequence[Entry], heading: Heading) -> Figure:
     """Draw the rows of panels: each bar with its value, the longest of a panel in bold."""
-    rows, datasets = bar_rows(entries), unique(entry["dataset"] for entry in entries)
+    rows, datasets = panels(entries), unique(entry["dataset"] for entry in entries)
     columns = [None, *datasets] if len(datasets) > 1 else datasets
     labels = {
         method.label: "\n".join(wrapped(method.label, LABEL_SIZE, _LONGEST_LABEL))
@@ -105,7 +73,7 @@ def draw_bars(entries: Sequence[Entry], heading: Heading) -> Figure:
     return figure
 
 
-def _draw_panel(panel: Any, row: BarRow, dataset: str | None, labels: Sequence[str]) -> None:
+def _draw_panel(panel: Any, row: Panel, dataset: str | None, labels: Sequence[str]) -> None:
     speeds = [row.speed(method, dataset) for method in row.methods]
     best = max((speed for speed in speeds if speed is not None), default=None)
     for place, (method, speed) in enumerate(zip(row.methods, speeds, strict=True)):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from flowedge_testbed.report.entries import Entry, at_point, unique
+from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.report.plots.style import NOTE_SIZE, Heading, colour, line_style, new_figure, tidy
-from flowedge_testbed.report.same_results import equal_models, equal_variants
+from flowedge_testbed.report.same_results import panels
 from flowedge_testbed.report.tables import accepted_shares
 
 _PANEL, _HEIGHT = 5.0, 3.2  # inches
@@ -16,23 +16,17 @@ _PANEL, _HEIGHT = 5.0, 3.2  # inches
 
 def draw_accepted(entries: Sequence[Entry], heading: Heading) -> Figure:
     """Draw a panel for each model, point and temperature: a line for each method through its shares."""
-    panels = []
-    for models in equal_models(entries):
-        own = models.of(entries)
-        for point, temperature in unique((at_point(entry), entry["temperature"]) for entry in own):
-            mine = [entry for entry in own if (at_point(entry), entry["temperature"]) == (point, temperature)]
-            title = ", ".join(filter(None, (models.label, point, f"temperature {temperature:g}")))
-            panels.append((title, mine))
-    figure, axes = new_figure(_PANEL * len(panels), _HEIGHT, heading, columns=len(panels))
-    for panel, (title, mine) in zip(axes[0], panels, strict=True):
-        for method in equal_variants(mine):
-            shares, ink = accepted_shares(method.first.of(mine)), colour(method.first.method)
+    shown = panels(entries)
+    figure, axes = new_figure(_PANEL * len(shown), _HEIGHT, heading, columns=len(shown))
+    for panel, content in zip(axes[0], shown, strict=True):
+        for method in content.methods:
+            shares, ink = accepted_shares(method.first.of(content.entries)), colour(method.first.method)
             panel.plot(
                 range(len(shares)), [100 * share for share in shares], color=ink, label=method.label,
                 markersize=4.5, markerfacecolor=ink if method.first.plain else "white",
                 **line_style(method.first.method),
             )  # fmt: skip
-        panel.set_title(title, fontsize=NOTE_SIZE, loc="left")
+        panel.set_title(content.title, fontsize=NOTE_SIZE, loc="left")
         panel.set_xlabel("tokens that come out with a segment")
         panel.set_ylabel("percent of the segments")
         panel.set_ylim(bottom=0)

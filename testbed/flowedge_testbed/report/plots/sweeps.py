@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from flowedge_testbed.report.plots.style import (
     tidy,
     wrapped,
 )
-from flowedge_testbed.report.same_results import EqualModels, EqualVariants, equal_models, equal_variants
+from flowedge_testbed.report.same_results import EqualModels, EqualVariants, by_temperature, equal_variants
 from flowedge_testbed.scenario import ColumnName
 
 _PANEL = 4.2  # inches, as all lengths here; the width of a panel without the labels of its lines
@@ -84,8 +83,7 @@ def sweep_panels(entries: Sequence[Entry], axis: str, name: ColumnName) -> list[
     temperatures = unique(entry["temperature"] for entry in entries)
     published = published_sweep(entries, axis) if name == SPEED else {}
     panels = []
-    for models, temperature in product(equal_models(entries), temperatures):
-        mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
+    for models, temperature, mine in by_temperature(entries):
         methods = equal_variants(mine)
         theirs = {
             f"{method.first.method}, published": published[counterpart(method.first)]
@@ -193,11 +191,11 @@ class SweepMap:
 
 def sweep_maps(entries: Sequence[Entry]) -> list[SweepMap]:
     """Return a map for each model, temperature and method, with equal results only once."""
-    found = []
-    for models in equal_models(entries):
-        for temperature in unique(entry["temperature"] for entry in entries):
-            mine = [entry for entry in models.of(entries) if entry["temperature"] == temperature]
-            found += [(models, temperature, method, mine) for method in equal_variants(mine)]
+    found = [
+        (models, temperature, method, mine)
+        for models, temperature, mine in by_temperature(entries)
+        for method in equal_variants(mine)
+    ]
     several = len({(models.label, temperature) for models, temperature, _, _ in found}) > 1
     return [
         SweepMap(models, temperature, method, method.first.of(mine), several)
