@@ -43,8 +43,7 @@ class PipelineSpec(PipelineConfig):
     middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def model_post_init(self, _: Any, /) -> None:
-        of_middles = [address for _, addresses in self.middles for address in addresses]
-        addresses = [self.draft_node, *self.stages, *of_middles]
+        addresses = [self.draft_node, *self.stages, *self.middle_addresses]
         for address in addresses:
             checked_address(address)
         if not self.stages or not all(agents for _, agents in self.middles):
@@ -54,6 +53,11 @@ class PipelineSpec(PipelineConfig):
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
         if repeated:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
+
+    @property
+    def middle_addresses(self) -> tuple[str, ...]:
+        """The addresses of the agents of all middle models, the smallest model's first."""
+        return tuple(address for _, addresses in self.middles for address in addresses)
 
     def is_served_by(self, device: Device) -> bool:
         """Return whether the device is the draft node of exactly this pipeline (see `is_met_by`)."""

@@ -44,6 +44,15 @@ def number_of(place: int) -> int:
     return DRAFT_NODE - place
 
 
+def places_of(stages: int, sides: int, unused: int = 0) -> list[int]:
+    """Return the places of the draft node, of its stages and of the devices of side routes, in this order.
+
+    unused: the number of devices of side routes that are left out; a hierarchy of fewer models leaves out the
+        first.
+    """
+    return [*range(DRAFT_NODE, stages), *(device_of(number) for number in range(1 + unused, 1 + sides))]
+
+
 def route_lines(stages: int, side_counts: Sequence[int]) -> dict[int, list[int]]:
     """Return the places of the stages of each route, in order.
 
@@ -158,11 +167,14 @@ class VirtualPipeline:
         counts = [1] * len(side_stages) if side_counts is None else side_counts
         self._lines = route_lines(len(stages), counts)
         self._routes = {place: route for route, line in self._lines.items() for place in line}
-        side_places = [device_of(number) for number in range(1, 1 + len(side_stages))]
-        self._machines = dict(enumerate(self.stages)) | dict(zip(side_places, side_stages, strict=True))
-        self._stage_executors = dict(enumerate(stage_executors)) | dict(
-            zip(side_places, side_executors, strict=True)
-        )
+        self._next = {
+            (route, sender): receiver
+            for route, line in self._lines.items()
+            for sender, receiver in itertools.pairwise([DRAFT_NODE, *line, DRAFT_NODE])
+        }
+        _, *places = places_of(len(stages), len(side_stages))
+        self._machines = dict(zip(places, [*stages, *side_stages], strict=True))
+        self._stage_executors = dict(zip(places, [*stage_executors, *side_executors], strict=True))
         self._costs = costs
         self._express_fault = express_fault
         self._observer = observer or VirtualObserver()
@@ -346,8 +358,7 @@ class VirtualPipeline:
 
     def _receiver(self, sender: int, route: int) -> int:
         """Return the place behind a device on a route, which begins and ends at the draft node."""
-        line = [DRAFT_NODE, *self._lines[route], DRAFT_NODE]
-        return line[line.index(sender) + 1]
+        return self._next[route, sender]
 
     def _send_express(self, place: int, message: Message) -> None:
         extra = 0.0 if self._express_fault is None else self._express_fault(place, message)

@@ -141,8 +141,7 @@ def _profiled(
     devices: Devices | None, spec: PipelineSpec, beside: Path
 ) -> tuple[tuple[str, ...], tuple[Watts | None, ...]]:
     """Return the title and the power of each host: its address and None if it has no profile."""
-    of_middles = [address for _, addresses in spec.middles for address in addresses]
-    addresses = (spec.draft_node, *spec.stages, *of_middles)
+    addresses = (spec.draft_node, *spec.stages, *spec.middle_addresses)
     if devices is None:
         return addresses, tuple(None for _ in addresses)
     middles = [name for each in devices.middles for name in as_names(each)]

@@ -13,7 +13,7 @@ from flowedge.core.request import Finished, Request, StageReport, Tokens, Verifi
 from flowedge.engine.activity import DRAFT, FORWARD
 from flowedge.engine.statistics import RequestClock, RequestStatistics
 from flowedge.planning.profile.device import Watts
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, device_of, route_lines
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, TimedOutput, places_of, route_lines
 from flowedge.strategies.events import TARGET
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.trace import Trace, place_name, use_between
@@ -226,11 +226,9 @@ def _devices(
         statistics.draft_node.report,
         *(device.report for device in (*statistics.stages, *statistics.middles)),
     ]
-    ring = range(DRAFT_NODE, len(statistics.stages))
-    every = [*ring, *(device_of(number) for number in range(1, 1 + len(watts) - len(ring)))]
-    power = dict(zip(every, watts, strict=True))
-    # A hierarchy of fewer models leaves the first of the middle models out.
-    places = [*ring, *every[len(every) - len(statistics.middles) :]]
+    stages, sides = len(statistics.stages), len(watts) - 1 - len(statistics.stages)
+    power = dict(zip(places_of(stages, sides), watts, strict=True))
+    places = places_of(stages, sides, sides - len(statistics.middles))
     uses = use_between(trace.intervals, places, statistics.ttft_s, last)
     context = statistics.prompt_tokens + statistics.new_tokens - 1  # the last token's row is not needed
     records: list[DeviceUsage] = []

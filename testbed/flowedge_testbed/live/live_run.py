@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from flowedge.client import Client
-from flowedge.client.assembly import PipelineSpec
 from flowedge.client.transcript import typed_statistics
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of
+from flowedge.planning.virtual_pipeline import places_of
 from flowedge_testbed.live.power_meter import PowerMeter
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.load.arrivals import LoadRequest
@@ -69,10 +68,7 @@ def run_live(
         )
     unused = len(middles) - len(statistics.middles)
     timelines = fetch_timelines([draft_node, *stages, *middles[unused:]], generation.session)
-    places = [
-        *range(DRAFT_NODE, len(stages)),
-        *(device_of(number) for number in range(1 + unused, 1 + len(middles))),
-    ]
+    places = places_of(len(stages), len(middles), unused)
     trace = trace_of(timelines, statistics.link_bytes.get("express", 0), places)
     # On the virtual clock too a request ends for its client with the last token.
     latency_s = statistics.ttft_s + statistics.decode_s
@@ -80,11 +76,6 @@ def run_live(
     record = record_from(statistics, tokens, latency_s, trace, setup.watts, setup.side_counts)
     joules = None if meter is None else meter.joules(latency_s)
     return replace(record, measured_j=joules), trace
-
-
-def middle_agents(spec: PipelineSpec) -> list[str]:
-    """Return the addresses of the agents of all middle models, the smallest model's first."""
-    return [address for _, addresses in spec.middles for address in addresses]
 
 
 def arrival_of(timelines: Sequence[DeviceTimeline]) -> float:

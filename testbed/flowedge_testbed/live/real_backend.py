@@ -12,7 +12,7 @@ from typing import Any
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import FlowEdgeError
-from flowedge_testbed.live.live_run import middle_agents, run_live
+from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.live.load_run import run_live_load
 from flowedge_testbed.live.power_meter import PowerMeter, boards_power
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
@@ -49,7 +49,7 @@ class RealBackend:
         for run in task.runs:
             spec = run.real.spec
             self._prepare(spec, task.prompt, run)
-            found = run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec), self._meter)
+            found = run_live(spec.draft_node, spec.stages, task, run, spec.middle_addresses, self._meter)
             yield run, *found
 
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
@@ -91,7 +91,7 @@ class RealBackend:
             client.generate(
                 prompt_ids=prompt, strategy=run.strategy, max_new_tokens=WARM_UP_TOKENS, seed=0
             ).result()
-        devices = (spec.draft_node, *spec.stages, *middle_agents(spec))
+        devices = (spec.draft_node, *spec.stages, *spec.middle_addresses)
         boards = [self._boards.enter_context(Client(address)) for address in devices]
         if boards_power(boards) is not None:
             self._meter = PowerMeter(partial(boards_power, boards))

@@ -10,7 +10,7 @@ from flowedge.agent.local_cluster import LocalAgent, LocalCluster
 from flowedge.core.errors import BadRequestError
 from flowedge.device.process import module_command
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of, places_of
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
 from flowedge_testbed.paced.timings import JobTiming, TimingReader
@@ -29,10 +29,7 @@ class PacedCluster:
         """
         self._network = Namespaces(1 + stages + middles) if namespaces else None
         self._agents = LocalCluster(stages, middles=middles, name="paced", threads=1, command=self._command)
-        self._places = [
-            *range(DRAFT_NODE, stages),
-            *(device_of(number) for number in range(1, 1 + middles)),
-        ]
+        self._places = places_of(stages, middles)
         self._directory: Path | None = None
         self._readers: list[TimingReader] = []
         self._stack = ExitStack()

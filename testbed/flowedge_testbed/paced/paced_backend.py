@@ -18,7 +18,7 @@ from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.published.pipespec import PipeSpec
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
-from flowedge_testbed.live.live_run import middle_agents, run_live
+from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.live.load_run import run_live_load
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord
@@ -73,7 +73,7 @@ class PacedBackend:
         """
         for run in task.runs:
             cluster, spec = self._prepare(task.prompt, run)
-            record, trace = run_live(spec.draft_node, spec.stages, task, run, middle_agents(spec))
+            record, trace = run_live(spec.draft_node, spec.stages, task, run, spec.middle_addresses)
             self._timings.setdefault(run.strategy, []).extend(cluster.timings())
             yield run, record, trace
 
