@@ -248,7 +248,7 @@ class Benchmark:
         models: ModelSet | None = None,
     ) -> Benchmark:
         """Load the models and the prompts, and plan the runs on the pipelines of `all_cases`."""
-        loaded = load_models(scenario) if models is None else models
+        loaded = load_pair(scenario.pair) if models is None else models
         datasets = _datasets(scenario, options.data_directory, loaded, say)
         hit_rates = library.hit_rates(loaded.facts.fingerprint, loaded.drafter_fingerprint)
         base = _base(scenario, loaded)
@@ -382,11 +382,6 @@ def _stored(read: Callable[[Path, str], Stored | None], out: Path, key: str) -> 
     if record is None:
         raise BadRequestError(f"run {key} is missing from {out}; give the same command again")
     return record
-
-
-def load_models(scenario: Scenario) -> ModelSet:
-    """Load the pair of a scenario, and its middle models."""
-    return load_pair(scenario.pair)
 
 
 def _datasets(

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowedge_testbed.bench import BenchOptions, BenchProgress, load_models, overridden, run_bench
+from flowedge_testbed.bench import BenchOptions, BenchProgress, overridden, run_bench
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.papers.comparison import Compared, columns, compare, comparison_table, entries_of
 from flowedge_testbed.papers.declaration import Experiment, read_paper
 from flowedge_testbed.report.entries import Entry
-from flowedge_testbed.scenario import Scenario, read_scenario, shipped_scenarios
+from flowedge_testbed.scenario import Scenario, shipped_scenarios
+from flowedge_testbed.workers import load_pair
 
 
 @dataclass(frozen=True)
@@ -85,22 +86,22 @@ class PaperBench:
 
     def _measure(self, named: str, experiments: Sequence[Experiment]) -> Measured:
         """Run a scenario for the experiments that it measures."""
-        file, out = shipped_scenarios()[named], self.options.out / named
-        self.progress.say(f"{named}: {read_scenario(file).title}")
+        scenario, out = experiments[0].read_scenario(), self.options.out / named
+        self.progress.say(f"{named}: {scenario.title}")
         options = replace(
-            smaller(self.options, read_scenario(file), experiments),
-            scenario=file,
+            smaller(self.options, scenario, experiments),
+            scenario=shipped_scenarios()[named],
             out=out,
             run_directory=self.options.out,
         )
-        report = run_bench(options, self.progress, self._models(overridden(read_scenario(file), options)))
+        report = run_bench(options, self.progress, self._models(overridden(scenario, options)))
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
         return Measured(entries_of(results), report.relative_to(self.options.out), options.command)
 
     def _models(self, scenario: Scenario) -> ModelSet:
         pair = scenario.pair.model_dump_json()
         if pair not in self.loaded:
-            self.loaded[pair] = load_models(scenario)
+            self.loaded[pair] = load_pair(scenario.pair)
         return self.loaded[pair]
 
     def _part(self, name: str, experiment: Experiment, measured: Measured | None) -> list[str]:
