@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from flowedge.device.memory import GIB
 from flowedge.planning.memory_fit import draft_node_parts, middle_parts, stage_parts
 from flowedge.planning.profile.pipeline import PipelineProfile
-
-GIB = 2**30
 
 
 def held_gib(pipeline: PipelineProfile, capacity: int, *, drafts: bool) -> dict[str, float]:

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.disk_cache.digest import hash_range
 from flowedge.models.files.weight_file import StoredSlice, WeightFile
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.planning.profile.profile_files import explain
@@ -35,8 +36,6 @@ from flowedge_testbed.true_paths.path_header import (
     turns_digest,
 )
 from flowedge_testbed.true_paths.true_path import TruePath
-
-_CHUNK = 1 << 20  # bytes read at a time for the digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,11 +199,8 @@ def _check_tensor(
 
 
 def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
     with file.open("rb") as content:
-        while chunk := content.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hash_range(content.fileno(), 0, file.stat().st_size).hexdigest()
 
 
 def write_path_file(

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.device.disk_cache.digest import HEX_PATTERN
 from flowedge.planning.profile.model import StoredDtype, YamlDocument
 
 METADATA = "flowedge_true_paths"
 
 Positive = Annotated[int, Field(gt=0)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=f"^{HEX_PATTERN}$")]
 
 
 class TargetFacts(YamlDocument):
