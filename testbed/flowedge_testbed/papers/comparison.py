@@ -22,7 +22,7 @@ _MEANS = (None, "dataset")  # axes of which the mean is a column
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSeries:
     """A series: both values by column. A column that one of them lacks is missing there."""
 
     label: str
@@ -36,15 +36,15 @@ def entries_of(results: Mapping[str, Any]) -> list[Entry]:
     return found
 
 
-def compare(experiment: Experiment, entries: Sequence[Entry]) -> list[Compared]:
+def compare(experiment: Experiment, entries: Sequence[Entry]) -> list[ComparedSeries]:
     """Return every series of an experiment with what the entries give for it."""
     return [
-        Compared(label, _ours(experiment, series, entries), series.published)
+        ComparedSeries(label, _ours(experiment, series, entries), series.published)
         for label, series in experiment.series.items()
     ]
 
 
-def columns(compared: Sequence[Compared]) -> list[str]:
+def columns(compared: Sequence[ComparedSeries]) -> list[str]:
     """Return all columns: numbers ascending, names in the order of the entries, the mean last."""
     found = dict.fromkeys(name for each in compared for name in [*each.ours, *each.published])
     names = [name for name in found if name != MEAN]
@@ -53,7 +53,7 @@ def columns(compared: Sequence[Compared]) -> list[str]:
     return names + [MEAN] * (MEAN in found)
 
 
-def comparison_table(experiment: Experiment, compared: Sequence[Compared]) -> str:
+def comparison_table(experiment: Experiment, compared: Sequence[ComparedSeries]) -> str:
     """Return the table of an experiment: two rows a series, ours and the paper's."""
     named = columns(compared)
     rows: list[list[str]] = []

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flowedge_testbed.papers.comparison import Compared, columns
+from flowedge_testbed.papers.comparison import ComparedSeries, columns
 from flowedge_testbed.papers.declaration import MEAN, Experiment
 from flowedge_testbed.report.plots.style import NOTE_SIZE, Heading, new_figure, text_width, tidy
 from flowedge_testbed.scenario import OPTION
@@ -17,7 +17,7 @@ _INKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B
 _PANEL, _ROW = 1.7, 0.26  # inches: the width of a column's panel, the height of a series in it
 
 
-def draw_comparison(experiment: Experiment, compared: Sequence[Compared], heading: Heading) -> Figure:
+def draw_comparison(experiment: Experiment, compared: Sequence[ComparedSeries], heading: Heading) -> Figure:
     """Draw lines over the columns if these are numbers, otherwise a panel of dots for each column."""
     names = [name for name in columns(compared) if name != MEAN]
     if experiment.axis not in (None, "dataset", "profile", "method") and len(names) > 1:
@@ -26,7 +26,7 @@ def draw_comparison(experiment: Experiment, compared: Sequence[Compared], headin
 
 
 def _draw_lines(
-    experiment: Experiment, compared: Sequence[Compared], places: Sequence[float], heading: Heading
+    experiment: Experiment, compared: Sequence[ComparedSeries], places: Sequence[float], heading: Heading
 ) -> Figure:
     figure, frames = new_figure(6.4, 3.2, heading)
     panel = frames[0, 0]
@@ -52,7 +52,7 @@ def _draw_lines(
 
 
 def _draw_dots(
-    experiment: Experiment, compared: Sequence[Compared], names: Sequence[str], heading: Heading
+    experiment: Experiment, compared: Sequence[ComparedSeries], names: Sequence[str], heading: Heading
 ) -> Figure:
     labels = [each.label for each in compared]
     beside = max(text_width(label, NOTE_SIZE) for label in labels)
@@ -81,5 +81,5 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
-def _inks(compared: Sequence[Compared]) -> list[str]:
+def _inks(compared: Sequence[ComparedSeries]) -> list[str]:
     return [_INKS[index % len(_INKS)] for index in range(len(compared))]

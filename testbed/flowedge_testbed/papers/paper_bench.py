@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flowedge_testbed.bench import BenchOptions, BenchProgress, overridden, run_bench
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.papers.comparison import Compared, columns, compare, comparison_table, entries_of
+from flowedge_testbed.papers.comparison import ComparedSeries, columns, compare, comparison_table, entries_of
 from flowedge_testbed.papers.declaration import Experiment, read_paper
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.scenario import Scenario, shipped_scenarios
@@ -17,7 +17,7 @@ from flowedge_testbed.workers import load_pair
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredScenario:
     """A benchmark that was run for one experiment or several.
 
     Attributes:
@@ -60,7 +60,7 @@ class PaperBench:
         experiments = paper.chosen(only)
         self.options.out.mkdir(parents=True, exist_ok=True)
         report, text, parts = self.options.out / "report.md", "", [f"# {paper.title}", self._introduction]
-        measured: dict[str, Measured] = {}
+        measured: dict[str, MeasuredScenario] = {}
         for each, experiment in experiments.items():
             scenario = experiment.scenario
             if scenario is not None and scenario not in measured:
@@ -84,7 +84,7 @@ class PaperBench:
             f"{said} With --quick, datasets are single prompts and answers are short: these are no results."
         )
 
-    def _measure(self, named: str, experiments: Sequence[Experiment]) -> Measured:
+    def _measure(self, named: str, experiments: Sequence[Experiment]) -> MeasuredScenario:
         """Run a scenario for the experiments that it measures."""
         scenario, out = experiments[0].read_scenario(), self.options.out / named
         self.progress.say(f"{named}: {scenario.title}")
@@ -96,7 +96,7 @@ class PaperBench:
         )
         report = run_bench(options, self.progress, self._models(overridden(scenario, options)))
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        return Measured(entries_of(results), report.relative_to(self.options.out), options.command)
+        return MeasuredScenario(entries_of(results), report.relative_to(self.options.out), options.command)
 
     def _models(self, scenario: Scenario) -> ModelSet:
         pair = scenario.pair.model_dump_json()
@@ -104,7 +104,7 @@ class PaperBench:
             self.loaded[pair] = load_pair(scenario.pair)
         return self.loaded[pair]
 
-    def _part(self, name: str, experiment: Experiment, measured: Measured | None) -> list[str]:
+    def _part(self, name: str, experiment: Experiment, measured: MeasuredScenario | None) -> list[str]:
         """Return the paragraphs of the report about an experiment."""
         compared = compare(experiment, [] if measured is None else measured.entries)
         parts = [f"## {name}: {experiment.shows}"]
@@ -118,7 +118,7 @@ class PaperBench:
             f"[The whole report]({measured.report}): `{measured.command}`",
         ]
 
-    def _picture(self, name: str, experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
+    def _picture(self, name: str, experiment: Experiment, compared: Sequence[ComparedSeries]) -> list[str]:
         """Draw the comparison; return the picture for the report, or nothing if there is no value to draw."""
         # matplotlib takes a second to import.
         from flowedge_testbed.papers.comparison_plot import draw_comparison  # noqa: PLC0415
@@ -131,7 +131,7 @@ class PaperBench:
         return [f"![{experiment.shows}: here and in the paper]({name}.png)"]
 
 
-def _table(experiment: Experiment, compared: Sequence[Compared]) -> list[str]:
+def _table(experiment: Experiment, compared: Sequence[ComparedSeries]) -> list[str]:
     return [comparison_table(experiment, compared)] * bool(compared)
 
 

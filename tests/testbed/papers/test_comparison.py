@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowedge_testbed.papers.comparison import Compared, columns, compare, comparison_table, mean_figure
+from flowedge_testbed.papers.comparison import ComparedSeries, columns, compare, comparison_table, mean_figure
 from flowedge_testbed.papers.declaration import Experiment, Series
 from flowedge_testbed.report.entries import Entry
 
@@ -63,7 +63,7 @@ def test_a_series_of_another_point_is_the_base() -> None:
 def test_a_series_that_was_not_measured_is_empty() -> None:
     series = {"here": Series(ours={"method": "a"}), "theirs": Series(published={"mean": 3.0})}
     compared = compare(experiment(None, **series), [])
-    assert compared == [Compared("here", {}, {}), Compared("theirs", {}, {"mean": 3.0})]
+    assert compared == [ComparedSeries("here", {}, {}), ComparedSeries("theirs", {}, {"mean": 3.0})]
     assert comparison_table(experiment(None, **series), compared).splitlines()[2:] == [
         "| here |  |",
         "| theirs, *in the paper* | *3.00* |",

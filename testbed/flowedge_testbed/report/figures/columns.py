@@ -19,7 +19,7 @@ HalfWidth: TypeAlias = Callable[[Sequence[Entry], Sequence[Entry]], float | None
 
 
 @dataclass(frozen=True)
-class Column:
+class FigureColumn:
     """A figure of a method, from its entries: a mean over datasets and points, or a sum.
 
     Attributes:
@@ -104,55 +104,63 @@ def _per_seconds(entries: Sequence[Entry]) -> float | None:
 _whole = partial(number, digits=0)
 _tenths = partial(number, digits=1)
 
-COLUMNS: dict[ColumnName, Column] = {
-    "tokens_per_s": Column("tokens/s", _mean("tokens_per_s"), spread=lambda own, _: speed_half_width(own)),
-    "speedup_vs_naive_pp": Column(
+COLUMNS: dict[ColumnName, FigureColumn] = {
+    "tokens_per_s": FigureColumn(
+        "tokens/s", _mean("tokens_per_s"), spread=lambda own, _: speed_half_width(own)
+    ),
+    "speedup_vs_naive_pp": FigureColumn(
         "vs naive_pp",
         _mean("speedup_vs_naive_pp"),
         times,
         lambda own, among: speedup_half_width(own, among, "naive_pp"),
     ),
-    "speedup_vs_autoregressive": Column(
+    "speedup_vs_autoregressive": FigureColumn(
         "vs autoregressive",
         _mean("speedup_vs_autoregressive"),
         times,
         lambda own, among: speedup_half_width(own, among, "autoregressive"),
     ),
-    "looping": Column("looping", _share("looping_requests", "requests"), percent, words=_looping),
-    "tokens_per_s_without_looping": Column("tokens/s (not looping)", _varied("tokens_per_s_without_looping")),
-    "speedup_vs_naive_pp_without_looping": Column(
+    "looping": FigureColumn("looping", _share("looping_requests", "requests"), percent, words=_looping),
+    "tokens_per_s_without_looping": FigureColumn(
+        "tokens/s (not looping)", _varied("tokens_per_s_without_looping")
+    ),
+    "speedup_vs_naive_pp_without_looping": FigureColumn(
         "vs naive_pp (not looping)", _varied("speedup_vs_naive_pp_without_looping"), times
     ),
-    "speedup_vs_autoregressive_without_looping": Column(
+    "speedup_vs_autoregressive_without_looping": FigureColumn(
         "vs autoregressive (not looping)", _varied("speedup_vs_autoregressive_without_looping"), times
     ),
-    "tokens_a_round": Column("tokens a round", _mean("acceptance_length")),
-    "tokens_a_segment": Column("a segment", _mean("acceptance_per_segment")),
-    "hit_rate": Column("hit rate", _mean("hit_rate"), percent),
-    "flushes": Column("flushes", _sum("flushes"), _whole),
-    "ttft_ms": Column("TTFT ms", _mean("ttft_ms"), _whole),
-    "first_gap_ms": Column("first gap ms", _mean("first_gap_ms"), _whole),
-    "predicted_ms": Column("ms by PipeDec 2.4", _mean("predicted_ms"), _whole),
-    "predicted_with_misses_ms": Column("ms by SpecPipe eq. 1", _mean("predicted_with_misses_ms"), _whole),
-    "per_token_ms": Column("ms a token", _per_seconds, _whole),
-    "itl_p50_ms": Column("ITL p50 ms", _mean("itl_p50_ms"), _whole),
-    "itl_p99_ms": Column("ITL p99 ms", _mean("itl_p99_ms"), _whole),
-    "latency_s": Column("latency s", _mean("latency_ms", 1e3)),
-    "rows_for_nothing": Column("rows for nothing", _share("rows_for_nothing", "rows_computed"), percent),
-    "energy_j_per_token": Column("J/token", _mean("energy_j_per_token"), _tenths),
-    "measured_j_per_token": Column("J/token, measured", _mean("measured_j_per_token"), _tenths),
-    "drawn_on": Column("drawn on", lambda _: None, words=drawn_on),
-    "memory_gib": Column("GiB", _memory(sum), _tenths),
-    "fullest_gib": Column("GiB, fullest device", _memory(max), _tenths),
-    "tokens_per_s_per_gib": Column("tokens/s per GiB", _speed_per_gib, partial(number, digits=3)),
-    "link_kb_per_token": Column("kB a token", _bytes_per_token, _tenths),
-    "crossing_ms": Column("crossing ms", _mean("crossing_ms"), _whole),
-    "rows_in_flight": Column("rows in flight", _mean("rows_in_flight"), _tenths),
-    "rows_alive_in_flight": Column("rows alive", _mean("rows_alive_in_flight"), _tenths),
-    "bound_sent_tokens_per_s": Column("bound", _mean("bound_sent_tokens_per_s")),
-    "share_of_bound_sent": Column("share", _mean("share_of_bound_sent"), percent),
-    "bound_tokens_per_s": Column("bound (alive)", _mean("bound_tokens_per_s")),
-    "share_of_bound": Column("share (alive)", _mean("share_of_bound"), percent),
+    "tokens_a_round": FigureColumn("tokens a round", _mean("acceptance_length")),
+    "tokens_a_segment": FigureColumn("a segment", _mean("acceptance_per_segment")),
+    "hit_rate": FigureColumn("hit rate", _mean("hit_rate"), percent),
+    "flushes": FigureColumn("flushes", _sum("flushes"), _whole),
+    "ttft_ms": FigureColumn("TTFT ms", _mean("ttft_ms"), _whole),
+    "first_gap_ms": FigureColumn("first gap ms", _mean("first_gap_ms"), _whole),
+    "predicted_ms": FigureColumn("ms by PipeDec 2.4", _mean("predicted_ms"), _whole),
+    "predicted_with_misses_ms": FigureColumn(
+        "ms by SpecPipe eq. 1", _mean("predicted_with_misses_ms"), _whole
+    ),
+    "per_token_ms": FigureColumn("ms a token", _per_seconds, _whole),
+    "itl_p50_ms": FigureColumn("ITL p50 ms", _mean("itl_p50_ms"), _whole),
+    "itl_p99_ms": FigureColumn("ITL p99 ms", _mean("itl_p99_ms"), _whole),
+    "latency_s": FigureColumn("latency s", _mean("latency_ms", 1e3)),
+    "rows_for_nothing": FigureColumn(
+        "rows for nothing", _share("rows_for_nothing", "rows_computed"), percent
+    ),
+    "energy_j_per_token": FigureColumn("J/token", _mean("energy_j_per_token"), _tenths),
+    "measured_j_per_token": FigureColumn("J/token, measured", _mean("measured_j_per_token"), _tenths),
+    "drawn_on": FigureColumn("drawn on", lambda _: None, words=drawn_on),
+    "memory_gib": FigureColumn("GiB", _memory(sum), _tenths),
+    "fullest_gib": FigureColumn("GiB, fullest device", _memory(max), _tenths),
+    "tokens_per_s_per_gib": FigureColumn("tokens/s per GiB", _speed_per_gib, partial(number, digits=3)),
+    "link_kb_per_token": FigureColumn("kB a token", _bytes_per_token, _tenths),
+    "crossing_ms": FigureColumn("crossing ms", _mean("crossing_ms"), _whole),
+    "rows_in_flight": FigureColumn("rows in flight", _mean("rows_in_flight"), _tenths),
+    "rows_alive_in_flight": FigureColumn("rows alive", _mean("rows_alive_in_flight"), _tenths),
+    "bound_sent_tokens_per_s": FigureColumn("bound", _mean("bound_sent_tokens_per_s")),
+    "share_of_bound_sent": FigureColumn("share", _mean("share_of_bound_sent"), percent),
+    "bound_tokens_per_s": FigureColumn("bound (alive)", _mean("bound_tokens_per_s")),
+    "share_of_bound": FigureColumn("share (alive)", _mean("share_of_bound"), percent),
 }
 
 ACCEPTANCE: tuple[ColumnName, ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowedge_testbed.report.entries import Entry, Variant, groups, unique
-from flowedge_testbed.report.figures.columns import COLUMNS, Column
+from flowedge_testbed.report.figures.columns import COLUMNS, FigureColumn
 from flowedge_testbed.report.markdown import table
 from flowedge_testbed.report.paper import counterpart, published_map, published_sweep
 from flowedge_testbed.scenario import OPTION, ColumnName
@@ -70,7 +70,12 @@ def _maps(entries: Sequence[Entry], axes: tuple[str, str], name: ColumnName) -> 
 
 
 def _map(
-    entries: Sequence[Entry], axes: tuple[str, str], variant: Variant, column: Column, *, published: bool
+    entries: Sequence[Entry],
+    axes: tuple[str, str],
+    variant: Variant,
+    column: FigureColumn,
+    *,
+    published: bool,
 ) -> str:
     theirs = published_map(entries, axes, variant) if published else {}
     down, right = ([entry["point"][axis] for entry in entries] for axis in axes)
