@@ -90,6 +90,15 @@ class PipelineSettings(PipelineConfig):
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Addresses of the stages, host:port, in layer order. Empty: the idle agents that are found."
     )
+    spares: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
+        (), "Addresses of agents that take the place of a stage that is lost, the first choice first."
+    )
+    standby: Annotated[str, checked_by(checked_address)] | None = setting(
+        None,
+        "Address of an agent that leads the pipeline when this device is lost; it may be a stage. It needs "
+        "the same model and drafter. Default: none.",
+        examples=["192.168.1.21:7070"],
+    )
     count: int = setting(0, "Number of stages to find; 0 uses all idle agents.", ge=0)
     look_s: Seconds = setting(5.0, "Seconds between checks that the pipeline is complete.")
 
@@ -97,6 +106,12 @@ class PipelineSettings(PipelineConfig):
     def _stages_are_clear(self) -> PipelineSettings:
         if self.stages and self.count:
             raise ValueError("set either pipeline.stages or pipeline.count, not both")
+        if self.spares and not self.stages:
+            raise ValueError(
+                "pipeline.spares go with pipeline.stages; without them each idle agent is a spare"
+            )
+        if both := sorted(set(self.spares) & set(self.stages)):
+            raise ValueError(f"{', '.join(both)}: either a stage or a spare of the pipeline, not both")
         wanted = self.stages_required
         if self.split and len(self.split) != wanted:
             asked = counted(wanted, "stage") if wanted else "no number of stages"
@@ -177,6 +192,20 @@ class DeadlineSettings(LinkDeadlines, CallDeadlines):
         60.0, "A session without any message, result or output for this long is ended."
     )
     keep_alive_s: Seconds = setting(1.0, "Longest time between two messages to a client.")
+    flapping_s: float = setting(
+        120.0,
+        "A stage that is lost three times within this time is left out for a growing time, if the pipeline "
+        "works without it; 0: never.",
+        ge=0,
+        le=3600,
+    )
+    recovery_s: float = setting(
+        120.0,
+        "Time for which an answer waits for another pipeline when its own has lost a device; 0: it ends "
+        "with an error at once.",
+        ge=0,
+        le=3600,
+    )
     drain_s: float = setting(
         20.0,
         "Time for open sessions to finish when the agent is told to stop; systemd's TimeoutStopSec must be "

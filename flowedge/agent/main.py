@@ -11,8 +11,8 @@ from pathlib import Path
 
 from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.agent_server import agent_server
-from flowedge.agent.configured_pipeline import keep_pipeline
 from flowedge.agent.device_info import DeviceId, device_name
+from flowedge.agent.keeping.configured_pipeline import keep_pipeline
 from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations
@@ -99,6 +99,7 @@ async def run_agent(
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             releasing = agent.roles.release("", "the device has drained")
             await within(config.deadlines.stop_s, releasing, "the role was not released")
+        agent.left.free()
         await agent.listener.close()
         await server.stop(STOP_GRACE_S)
         agent.compute.stop(config.deadlines.stop_s)

@@ -76,6 +76,8 @@ class AgentMetrics(LiveObserver):
             buckets=QUEUE_SECONDS,
         )
         self._refused = counter("flowedge_requests_refused", "Requests that were never opened.", ["reason"])
+        self._lost = counter("flowedge_devices_lost", "Devices that the pipeline has lost.", ["state"])
+        self._recovered = counter("flowedge_answers_recovered", "Answers that went on with another pipeline.")
         self._itl = histogram(
             "flowedge_inter_token_seconds", "Between two tokens of a request.", buckets=SECONDS
         )
@@ -106,6 +108,13 @@ class AgentMetrics(LiveObserver):
 
     def of_link(self, link: str) -> tuple[CountBytes, CountBytes]:
         return self._link.labels(link, "sent").inc, self._link.labels(link, "received").inc
+
+    def recovered(self) -> None:
+        """Count an answer that goes on with another pipeline than it was begun with."""
+        self._recovered.inc()
+
+    def lost(self, state: str) -> None:
+        self._lost.labels(state).inc()
 
     def decoded(self, counters: DecodeCounters) -> None:
         self._reused.inc(counters.reused_rows)

@@ -152,14 +152,17 @@ class Operations:
         """Return when all sessions have ended; those that do not end in time end with a DrainingError."""
         role, deadlines = self._agent.roles.role, self._agent.config.deadlines
         hurry = self._signals.hurry
-        if role is None or await _is_drained(role, deadlines.drain_s, hurry):
+        drain_s = 0.0 if role is not None and role.hands_over else deadlines.drain_s
+        if role is None or await _is_drained(role, drain_s, hurry):
             _log.info("the agent has drained", extra=about(event="drained"))
             return
-        why = "told to stop at once" if hurry.is_set() else f"{deadlines.drain_s:g} s were over"
+        why = "told to stop at once" if hurry.is_set() else f"{drain_s:g} s were over"
+        said = "it is draining, and the session did not end in time"
+        if role.hands_over:
+            why, said = "answers go on without this device", "it is being stopped"
         fields = about(event="handed_back", sessions=role.load().sessions, reason=why)
         _log.warning("what still runs is handed back", extra=fields)
-        reason = "it is draining, and the session did not end in time"
-        role.fail_sessions(DrainingError(self._agent.name, reason))
+        role.fail_sessions(DrainingError(self._agent.name, said))
         if not await _is_drained(role, deadlines.stop_s, asyncio.Event()):
             _log.warning("not all peers have taken note of what was handed back")
 

@@ -77,6 +77,7 @@ def answer_all(
                         write_answer("\n")  # sets the answers apart
                     if concurrency == 1:
                         asking.on_waiting, asking.on_pause = screen.show_queue_position, screen.show_pause
+                        asking.on_recovering = screen.show_recovering
                     screen.announce(index + 1, len(prompts), asking.prompt)
                     _show(questions.texts(index), screen)
                     answer = asking.answer(_judge(asking, checker, screen))

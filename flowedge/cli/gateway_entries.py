@@ -132,7 +132,7 @@ def _entry(
             report("this machine", f"the logs of the agents are in {cluster.logs} until they end, {size}")
             addresses = tuple(agent.address for agent in cluster.agents)
         draft_node, *others = addresses
-        spec = request.spec(draft_node, tuple(others))
+        spec = request.spec(draft_node, tuple(others)).changed(standby=declared.standby or "")
     return PipelineEntry(
         draft_node,
         spec,
@@ -140,4 +140,5 @@ def _entry(
         declared.aliases,
         declared.label or "",
         declared.certificate or "",
+        declared.standby or "",
     )

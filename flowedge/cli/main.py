@@ -56,6 +56,7 @@ _HELP = {
     "doctor": "Find what keeps devices from working together: network, clocks, versions, libraries, memory.",
     "agent": "Run the agent of this device, which serves a part of a pipeline when asked to.",
     "use": "Have the devices of the network run another model, and wait until they do.",
+    "upgrade": "Start the agents of the network again with another version, one by one, while requests run.",
     "release": "Release the pipelines of devices, and free their memory; running requests fail.",
     "cluster": "Make a cluster and manage its members.",
     "join": "Make this device, or its user, a member of a cluster. The key is created here and never "
@@ -63,6 +64,7 @@ _HELP = {
     "inspect": (
         "Show a model's layers and sizes and, with --memory, how many devices it needs; reads headers only."
     ),
+    "plan": "Plan a model over boards: which take part, their layers, and the tokens a second to expect.",
     "models": "List, fetch, delete and verify cached weights.",
     "demo": "Show a pipeline on this machine: agents that find each other, answers, and their check.",
     "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
@@ -74,7 +76,11 @@ _FIRST_COMMANDS = (
     Entry("flowedge chat --model bundled", "Talk to the small model that comes along."),
     Entry("flowedge agent", "Serve on this device; run it on each."),
 )
-_MODULES = {"use": "release"}  # of commands whose module has another name
+_MODULES = {
+    "use": "release",
+    "upgrade": "devices",
+    "plan": "inspect",
+}  # of commands whose module has another name
 _LONGEST_COMMAND = 44  # columns, of _FIRST_COMMANDS
 COMMANDS = {
     name: CommandEntry(f"flowedge.cli.commands.{_MODULES.get(name, attribute)}:{attribute}", line)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from flowedge.cli.prompt_answer import PromptAnswer, Verdict
 from flowedge.client import Client, Generation
-from flowedge.client.transcript import OnWaiting
+from flowedge.client.transcript import OnRecovering, OnWaiting
 from flowedge.core.errors import CapacityError, DeadlineError
 from flowedge.core.generate_options import GenerateOptions
 
@@ -32,6 +32,7 @@ class Questioner:
         timeout_s: seconds for the answer, waits for room included.
         stop: no request is begun, or begun again, when it is set.
         on_waiting: is told of the request's place in the queue (see Client.generate).
+        on_recovering: is told of a device that was lost, and when the answer goes on (likewise).
         on_pause: is told of the seconds after which the prompt is asked again.
         generation: the answer so far; None before the prompt is asked.
         asked, answered: when, on time.monotonic().
@@ -43,6 +44,7 @@ class Questioner:
     timeout_s: float
     stop: threading.Event = field(default_factory=threading.Event)
     on_waiting: OnWaiting | None = None
+    on_recovering: OnRecovering | None = None
     on_pause: Callable[[float], None] | None = None
     generation: Generation | None = None
     asked: float = 0.0
@@ -78,7 +80,11 @@ class Questioner:
     def _try(self, left_s: float) -> Generator[str, None, float | None]:
         """Yield the text; return the seconds after which to ask again, None when the answer is complete."""
         with self.client.generate(
-            self.prompt, timeout_s=left_s, options=self.options, on_waiting=self.on_waiting
+            self.prompt,
+            timeout_s=left_s,
+            options=self.options,
+            on_waiting=self.on_waiting,
+            on_recovering=self.on_recovering,
         ) as generation:
             self.generation = generation
             if self.stop.is_set():  # since it was looked at; whoever has set it may not have seen this answer

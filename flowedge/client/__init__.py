@@ -3,6 +3,7 @@
 from flowedge.client.aio import AsyncClient, AsyncConversation, AsyncGeneration
 from flowedge.client.device import Device, DraftNodeStatus
 from flowedge.client.messages import ChatMessage, ToolCall
+from flowedge.client.request import Recovery
 from flowedge.client.sync import Client, Conversation, Generation
 from flowedge.client.transcript import Chunk, TokenLogprob, ToolCallDelta
 from flowedge.core.generate_options import GenerateOptions
@@ -21,6 +22,7 @@ __all__ = [
     "GenerateOptions",
     "Generation",
     "Grammar",
+    "Recovery",
     "TokenLogprob",
     "ToolCall",
     "ToolCallDelta",

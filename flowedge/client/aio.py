@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -18,23 +19,28 @@ from flowedge.client.channel import CHANNEL_OPTIONS, read_replies, stream_ended
 from flowedge.client.clock_offset import Exchange, exchange_clocks
 from flowedge.client.conversation import BaseConversation
 from flowedge.client.device import Device, DraftNodeStatus
-from flowedge.client.transcript import Chunk, OnWaiting, StreamedTranscript
+from flowedge.client.request import RestOfAnswer
+from flowedge.client.transcript import Callbacks, Chunk, StreamedTranscript
 from flowedge.cluster.tls.channels import Connection
 from flowedge.core.errors import (
     CapacityError,
     DeadlineError,
+    DeviceError,
     DeviceLostError,
+    DrainingError,
     FlowEdgeError,
     PipelineNotReadyError,
 )
+from flowedge.network.address import is_address
 from flowedge.network.deadline import within
-from flowedge.network.grpc_status import from_status, passed_deadline
+from flowedge.network.grpc_status import from_status, passed_deadline, says_why
 from flowedge.v1 import agent_pb2
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.agent_pb2_grpc import AgentStub
 from flowedge.v1.generation_pb2_grpc import GenerationStub
 
 _FIRST_S, _MOST_S = 0.2, 5.0  # of a pause
+_MOST_ALTERNATIVES = 16
 
 
 @dataclass(eq=False, repr=False)
@@ -42,37 +48,54 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
     """`Client` for asyncio, with the same arguments and the same errors; answers are read by `async for`.
 
     Attributes:
-        connection: to the agent.
+        address: of the draft node that calls go to now.
+        connection: to that one.
+        pipeline_returns: whether somebody else than the draft node sets its pipeline up after a loss, so
+            that answers wait for that.
     """
 
     connection: Connection = field(init=False)
+    pipeline_returns: bool = field(default=False, kw_only=True)
     _answered: bool = field(init=False, default=False)  # whether the agent has ever answered
+    _connections: dict[str, Connection] = field(init=False)  # by address
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.connection = Connection(self.address, CHANNEL_OPTIONS, name=self.name, security=self.security)
+        self._connections = {self.address: self.connection}
+        for address in self.alternatives:
+            self.learn(address)
 
-    def _start(
-        self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
-    ) -> AsyncGeneration:
-        return AsyncGeneration(RequestEvents(self, request, seconds), request.request_id, on_waiting)
+    def _start(self, request: pb.GenerateRequest, seconds: float, callbacks: Callbacks) -> AsyncGeneration:
+        return AsyncGeneration(RequestEvents(self, request, seconds), request.request_id, callbacks)
 
     async def describe(self) -> Device:
         """Ask the agent what it is and which role it has."""
-        stub = AgentStub(await self.connection.channel())
+        address, connection = self.address, self.connection
         try:
-            reply = await stub.Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
+            channel = await connection.channel()
+            reply = await AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=self.silence_s)
+        except DeviceLostError:
+            self.move_on(address)
+            raise
         except grpc.aio.AioRpcError as error:
+            self.move_on(address)
             if passed_deadline(error):
+                connection.note_silent(channel)
                 limit = f"after {self.silence_s:g} s, the limit given by silence_s"
                 raise DeadlineError(f"device {self.address} had not answered {limit}") from error
             raise self.error_of(error) from error
         self.note_answer()
+        for other in (reply.standby, reply.stands_by_for):
+            self.learn(other)
+        if not reply.stage_addresses and not reply.not_ready:
+            self.move_on(address)
         return Device.from_proto(reply)
 
     async def watch(self) -> AsyncGenerator[PipelineActivity, None]:
         """Watch the draft node's pipeline, as `Client.watch` does; iterate over it with `async for`."""
-        call = GenerationStub(await self.connection.channel()).Watch(pb.WatchRequest())
+        channel = await self.connection.channel()
+        call = GenerationStub(channel).Watch(pb.WatchRequest())
         try:
             async with aclosing(read_replies(call, self.silence_s)) as messages:
                 async for message in messages:
@@ -80,13 +103,13 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
         except grpc.aio.AioRpcError as error:
             raise self.error_of(error) from error
         except DeadlineError:
-            raise self.silent() from None
+            raise self.silent(channel) from None
         raise stream_ended(self.address, "the watch was ended")
 
     async def await_ready(self, timeout_s: float, on_reason: Callable[[str], None] = lambda _: None) -> None:
         """Wait until the draft node's pipeline is ready, as `Client.await_ready` does."""
-        stub, reason = GenerationStub(await self.connection.channel()), "its pipeline is not ready"
-        call = stub.Watch(pb.WatchRequest(until_ready=True), timeout=timeout_s)
+        channel, reason = await self.connection.channel(), "its pipeline is not ready"
+        call = GenerationStub(channel).Watch(pb.WatchRequest(until_ready=True), timeout=timeout_s)
         try:
             async with aclosing(read_replies(call, self.silence_s)) as messages:
                 async for message in messages:
@@ -99,7 +122,7 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
                 raise PipelineNotReadyError(self.address, late) from error
             raise self.error_of(error) from error
         except DeadlineError:
-            raise self.silent() from None
+            raise self.silent(channel) from None
 
     async def devices(self) -> list[Device]:
         """Ask the draft node and its stages what they are, as `Client.devices` does."""
@@ -124,10 +147,29 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
     async def close(self) -> None:
         """End the connection; requests that are running are cancelled."""
         self._cancel_answers()
-        await self.connection.close()
+        for connection in self._connections.values():
+            await connection.close()
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    def learn(self, address: str) -> None:
+        """Take note of another draft node that answers as this one does; what is no address is none."""
+        is_new = is_address(address) and address not in self._connections
+        if is_new and len(self._connections) <= _MOST_ALTERNATIVES:
+            self._connections[address] = Connection(address, CHANNEL_OPTIONS, security=self.security)
+
+    @property
+    def draft_nodes(self) -> int:
+        """How many draft nodes are known."""
+        return len(self._connections)
+
+    def move_on(self, lost: str) -> None:
+        """Have calls go to the next draft node that is known, if they still go to the one at `lost`."""
+        if self.address == lost:
+            addresses = list(self._connections)
+            self.address = addresses[(addresses.index(lost) + 1) % len(addresses)]
+            self.connection = self._connections[self.address]
 
     def note_answer(self) -> None:
         """Take note that the agent has answered, so that it speaks as this side does."""
@@ -138,8 +180,10 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
         self.connection.note(error)
         return from_status(error, self.address, wants_tls=self.connection.is_plaintext and not self._answered)
 
-    def silent(self) -> DeviceLostError:
-        """Return the error for a device that gives no sign of life."""
+    def silent(self, channel: grpc.aio.Channel | None) -> DeviceLostError:
+        """Return the error for a device that gives no sign of life over a channel; take note of that."""
+        for connection in self._connections.values():  # it may have moved on since
+            connection.note_silent(channel)
         limit = f"no sign of life for {self.silence_s:g} s, the limit given by silence_s"
         return DeviceLostError(self.address, limit)
 
@@ -147,31 +191,72 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
 class RequestEvents:
     """The events that a draft node streams for one request, which is sent again where that may help.
 
+    Before its first event the request is sent again as often as the client's `retries` say. Afterwards the
+    answer goes on behind the tokens that have come, so that nothing is repeated: the draft node, or the
+    connection to it, may be lost for up to `recovery_s`.
+
     It is sent at once; to be made by code that the event loop runs.
     """
 
     def __init__(self, client: AsyncClient, request: pb.GenerateRequest, timeout_s: float) -> None:
         self._client, self._request, self._timeout_s = client, request, timeout_s
+        request.goes_on = client.recovery_s > 0
         self._until = time.monotonic() + timeout_s
         self._retries = Retries(client.retries)
-        self._final = False  # whether it was cancelled, or its answer has begun, so that it is not sent again
+        self._cancelled = False
+        self._address = client.address  # of the draft node that was asked last
+        self._elsewhere = 0  # how often another draft node was asked before the first event
+        self._begun: RestOfAnswer | None = None
+        self._said_why = False  # whether the draft node has said itself why the call failed
+        self._channel: grpc.aio.Channel | None = None  # of the call
         self.call: asyncio.Future[Any] = asyncio.ensure_future(self._send(0.0))
 
     async def read(self) -> pb.GenerateEvent | None:
-        """Return the next event; None where the request is sent again, after a pause.
+        """Return the next event; None where the request is sent again before it was begun, after a pause.
 
         Raises the FlowEdgeError for which the answer cannot be completed.
         """
         try:
             event = await self._read()
         except FlowEdgeError as error:
-            pause_s = None if self._final else self._retries.pause_s(error, self._until - time.monotonic())
+            await self._ask_who_leads(error)
+            pause_s = None if self._cancelled else self._pause_s(error)
             if pause_s is None:
                 raise
+            if self._begun is not None:
+                self._begun.ask(self._request)
             self.call = asyncio.ensure_future(self._send(pause_s))
-            return None
-        self._final = self._final or event.WhichOneof("body") not in ("waiting", "keep_alive")
+            return None if self._begun is None else self._begun.recovering(error)
+        if self._begun is not None:
+            return self._begun.take(event)
+        if event.HasField("started"):
+            self._begun = RestOfAnswer(event.started)
+            self._client.learn(event.started.standby)
         return event
+
+    async def _ask_who_leads(self, error: FlowEdgeError) -> None:
+        """Have the client learn of the standby that leads in place of the draft node, which says so."""
+        if isinstance(error, PipelineNotReadyError) and self._begun is None and not self._elsewhere:
+            with contextlib.suppress(FlowEdgeError):
+                await self._client.describe()
+
+    def _pause_s(self, error: FlowEdgeError) -> float | None:
+        """Return the seconds after which the request is sent again; None if it is not."""
+        left_s, client = self._until - time.monotonic(), self._client
+        others = client.draft_nodes - 1
+        if others and isinstance(error, DeviceError):
+            client.move_on(self._address)
+        if self._begun is None:
+            if isinstance(error, DeviceError) and self._elsewhere < others:
+                self._elsewhere += 1
+                return 0.0
+            return self._retries.pause_s(error, left_s)
+        comes_again = isinstance(error, DrainingError | PipelineNotReadyError)
+        lost = isinstance(error, DeviceLostError) and (not self._said_why or client.pipeline_returns)
+        if not (comes_again or lost or (others and isinstance(error, DeviceError))):
+            return None
+        pause_s = self._begun.pause_s(client.recovery_s)
+        return pause_s if pause_s is not None and pause_s < left_s else None
 
     async def stream(self) -> AsyncGenerator[pb.GenerateEvent | None, None]:
         """Yield what `read` returns until the answer is complete; leaving the loop ends the call."""
@@ -186,31 +271,35 @@ class RequestEvents:
             self.cancel()
 
     def cancel(self) -> None:
-        """End the call."""
-        self._final = True
-        if self.call.cancel() or self.call.cancelled():
-            return
-        if self.call.exception() is None:
-            self.call.result().cancel()
+        """End the call, and hold nothing of it: the connection lives as long as its last call."""
+        self._cancelled, self._channel, call = True, None, self.call
+        self.call = call.get_loop().create_future()
+        self.call.cancel()
+        if not (call.cancel() or call.cancelled()) and call.exception() is None:
+            call.result().cancel()
 
     async def _send(self, pause_s: float) -> Any:
         if pause_s:
             await asyncio.sleep(pause_s)
-        stub = GenerationStub(await self._client.connection.channel())
-        return stub.Generate(self._request, timeout=self._until - time.monotonic())
+        self._address = self._client.address
+        self._channel = await self._client.connection.channel()
+        generate = GenerationStub(self._channel).Generate
+        return generate(self._request, timeout=self._until - time.monotonic())
 
     async def _read(self) -> pb.GenerateEvent:
-        call = await asyncio.shield(self.call)
+        self._said_why = False
+        reading = (await asyncio.shield(self.call)).read()
         try:
-            event = await within(self._client.silence_s, call.read(), "no sign of life came")
+            event = await within(self._client.silence_s, reading, "no sign of life came")
         except DeadlineError:
-            raise self._client.silent() from None
+            raise self._client.silent(self._channel) from None
         except grpc.aio.AioRpcError as error:
             if passed_deadline(error):
                 limit = f"after {self._timeout_s:g} s, the limit given by timeout_s"
                 late = f"the answer of {self._client.address} was not complete {limit}"
-                raise DeadlineError(late) from error
-            raise self._client.error_of(error) from error
+                raise DeadlineError(late) from error.with_traceback(None)
+            self._said_why = says_why(error)
+            raise self._client.error_of(error) from error.with_traceback(None)  # which holds the call
         self._client.note_answer()
         if not isinstance(event, pb.GenerateEvent):
             raise stream_ended(self._client.address, "the answer was complete")
@@ -261,8 +350,8 @@ class AsyncGeneration(
 ):
     """`Generation` for asyncio."""
 
-    def __init__(self, events: RequestEvents, request_id: str, on_waiting: OnWaiting | None = None) -> None:
-        super().__init__(request_id, on_waiting)
+    def __init__(self, events: RequestEvents, request_id: str, callbacks: Callbacks) -> None:
+        super().__init__(request_id, callbacks)
         self._events = events
 
     def __aiter__(self) -> AsyncIterator[Chunk]:

@@ -33,6 +33,7 @@ class PipelineSpec(PipelineConfig):
         stages: addresses in the order of the layers.
         middles: (model, addresses of its agents) of each middle model of a hierarchy, the smallest first;
             its layers are divided over these agents as evenly as possible.
+        standby: address of an agent that leads the pipeline when the draft node is lost; "" for none.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
@@ -41,16 +42,19 @@ class PipelineSpec(PipelineConfig):
     draft_node: str
     stages: tuple[str, ...]
     middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    standby: str = ""
 
     def model_post_init(self, _: Any, /) -> None:
         addresses = [self.draft_node, *self.stages, *self.middle_addresses]
-        for address in addresses:
+        for address in (*addresses, *filter(None, [self.standby])):
             checked_address(address)
         if not self.stages or not all(agents for _, agents in self.middles):
             raise BadRequestError(
                 "a pipeline needs a draft node, at least one stage, and an agent for each middle model"
             )
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
+        if self.standby == self.draft_node:
+            raise BadRequestError(f"{self.standby} is the draft node; its standby must be another agent")
         if repeated:
             raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
 
@@ -60,10 +64,13 @@ class PipelineSpec(PipelineConfig):
         return tuple(address for _, addresses in self.middles for address in addresses)
 
     def is_served_by(self, device: Device) -> bool:
-        """Return whether the device is the draft node of exactly this pipeline (see `is_met_by`)."""
-        there = (device.stage_addresses, device.middles)
+        """Return whether the device is the draft node of this pipeline (see `is_met_by`).
+
+        A pipeline that has lost a device may have fewer stages.
+        """
         met = device.config is not None and self.is_met_by(device.config)
-        return met and there == (self.stages, self.middles)
+        there = set(device.stage_addresses)
+        return met and bool(there) and there <= set(self.stages) and device.middles == self.middles
 
 
 def assemble(
@@ -116,6 +123,7 @@ async def _set_up(
         protocol_version=PROTOCOL_VERSION,
         middles=[pb.Middle(model=model, addresses=addresses) for model, addresses in spec.middles],
         config=spec.to_json(),
+        standby=spec.standby,
     )
     ready, news = False, "none"
     until = None if limit_s is None else time.monotonic() + limit_s

@@ -12,8 +12,8 @@ from typing import Any, Generic
 from flowedge.client.channel import SILENCE_S
 from flowedge.client.conversation import AnswerT, BaseConversation
 from flowedge.client.messages import AUTO, ChatMessage, ToolOffer, checked_messages
-from flowedge.client.request import chat_request, checked_seconds, chosen_options, prompt_request
-from flowedge.client.transcript import OnWaiting
+from flowedge.client.request import RECOVERY_S, chat_request, checked_seconds, chosen_options, prompt_request
+from flowedge.client.transcript import Callbacks, OnRecovering, OnWaiting
 from flowedge.cluster.process import Security
 from flowedge.cluster.settings import SecuritySettings
 from flowedge.core.errors import BadRequestError
@@ -35,6 +35,11 @@ class BaseClient(Generic[AnswerT]):
         retries: how often a request is sent again for which a device was lost, or which found no room and is
             expected to find some; only before its first event. With 1 or more, a request also waits for a
             pipeline that is being set up.
+        recovery_s: seconds for which an answer that has begun waits to go on when the draft node, or the
+            connection to it, is lost; 0 ends it with an error at once.
+        alternatives: addresses of other draft nodes of the same model, such as a standby: when the draft node
+            is lost, or leads no pipeline, requests go there, and answers that have begun go on there. A draft
+            node names its own standby, so that one need not be given.
         name: the name that the device's certificate must have; any name of the cluster if None.
         cluster_dir: the directory of the credentials to show, as --cluster-dir; the state directory if None.
         security: credentials that are loaded already, instead of `cluster_dir`.
@@ -50,6 +55,8 @@ class BaseClient(Generic[AnswerT]):
     timeout_s: float = 600.0
     silence_s: float = SILENCE_S
     retries: int = 0
+    recovery_s: float = RECOVERY_S
+    alternatives: Sequence[str] = ()
     name: str | None = None
     cluster_dir: str | Path | None = None
     security: Security | None = None
@@ -58,9 +65,14 @@ class BaseClient(Generic[AnswerT]):
     def __post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise BadRequestError(f"the address is {self.address!r}; it must be text of the form host:port")
-        checked_address(self.address)
+        if isinstance(self.alternatives, str):
+            raise BadRequestError("alternatives is a text; it must be a sequence of addresses")
+        for address in (self.address, *self.alternatives):
+            checked_address(address)
         checked_seconds("timeout_s", self.timeout_s)
         checked_seconds("silence_s", self.silence_s)
+        if self.recovery_s:
+            checked_seconds("recovery_s", self.recovery_s)
         if not is_integer(self.retries) or self.retries < 0:
             raise BadRequestError(f"retries is {self.retries!r}; it must be an integer of 0 or more")
         if self.cluster_dir is not None:
@@ -80,6 +92,7 @@ class BaseClient(Generic[AnswerT]):
         request_id: str | None = None,
         options: GenerateOptions | None = None,
         on_waiting: OnWaiting | None = None,
+        on_recovering: OnRecovering | None = None,
         **arguments: Any,
     ) -> AnswerT:
         """Start an answer; iterate over the result for its chunks as they are accepted.
@@ -94,6 +107,8 @@ class BaseClient(Generic[AnswerT]):
             options: how to answer; `arguments` replace single fields of it.
             on_waiting: called for each new place of the request among those that wait for room, by the code
                 that iterates over the result.
+            on_recovering: called by the same code with a `Recovery` when a device was lost, and when more is
+                known of it; with None when the answer goes on.
 
         Raises:
             BadRequestError: when there is no such option, or its value is wrong, before anything is sent.
@@ -102,7 +117,7 @@ class BaseClient(Generic[AnswerT]):
         seconds = self._seconds_for(timeout_s)
         chosen = chosen_options(options, arguments)
         request = prompt_request(chosen, prompt, prompt_ids, request_id, text=text)
-        return self._begin(request, seconds, on_waiting)
+        return self._begin(request, seconds, Callbacks(on_waiting, on_recovering))
 
     @with_options_shown
     def chat(
@@ -118,6 +133,7 @@ class BaseClient(Generic[AnswerT]):
         request_id: str | None = None,
         options: GenerateOptions | None = None,
         on_waiting: OnWaiting | None = None,
+        on_recovering: OnRecovering | None = None,
         **arguments: Any,
     ) -> AnswerT:
         """Start the next message of a conversation; the other arguments are those of `generate`.
@@ -139,7 +155,7 @@ class BaseClient(Generic[AnswerT]):
         offer = ToolOffer(tools, tool_choice, parallel_tool_calls, template_values)
         chosen = chosen_options(options, arguments)
         request = chat_request(chosen, checked_messages(messages), offer, request_id, parse=parse)
-        return self._begin(request, seconds, on_waiting)
+        return self._begin(request, seconds, Callbacks(on_waiting, on_recovering))
 
     @with_options_shown
     def conversation(
@@ -171,14 +187,14 @@ class BaseClient(Generic[AnswerT]):
         """Return the seconds that a generation may take: its own limit if it has one, or the client's."""
         return self.timeout_s if timeout_s is None else checked_seconds("timeout_s", timeout_s)
 
-    def _begin(self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None) -> AnswerT:
+    def _begin(self, request: pb.GenerateRequest, seconds: float, callbacks: Callbacks) -> AnswerT:
         """Start an answer, which is cancelled if the client is closed before the answer is complete."""
-        answer = self._start(request, seconds, on_waiting)
+        answer = self._start(request, seconds, callbacks)
         self._answers.add(answer)
         return answer
 
     @abstractmethod
-    def _start(self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None) -> AnswerT:
+    def _start(self, request: pb.GenerateRequest, seconds: float, callbacks: Callbacks) -> AnswerT:
         """Send a request, whose answer may take so many seconds."""
 
     def _cancel_answers(self) -> None:

@@ -21,6 +21,12 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
+    # A device that comes back is called at once: gRPC's own pause grows to two minutes, and an attempt that a
+    # dead cable swallowed takes it 20 s. A new client knows nothing of the failures of an earlier one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 SILENCE_S = 5.0  # a draft node that has nothing to send gives a sign of life each second
 

@@ -43,6 +43,8 @@ class Device:
         temperature: of the hottest zone, in degrees Celsius; None where the device reports none.
         sampling: of a draft node, the model's own temperature, top_p and top_k, as far as it names them.
         no_chat_template: of a draft node, whether the model has no chat template, so that it continues text.
+        standby: of a draft node, the address of the agent that leads its pipeline when it is lost.
+        stands_by_for: of such an agent, the address of the draft node.
         power: that the board draws, in watts; None where it has no monitor.
     """
 
@@ -78,6 +80,8 @@ class Device:
     temperature: float | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     no_chat_template: bool = False
+    standby: str = ""
+    stands_by_for: str = ""
     power: float | None = None
 
     @property

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import random
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flowedge.client.messages import ChatMessage, ToolOffer
-from flowedge.core.errors import BadRequestError, wrong_type
+from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, wrong_type
 from flowedge.core.generate_options import MAX_TOKENS, GenerateOptions, is_integer, is_number
 from flowedge.core.ids import check_request_id, new_request_id
 from flowedge.core.plain_text import checked_utf8
+from flowedge.network.device_state import DeviceState, state_of
 from flowedge.v1 import generation_pb2 as pb
+
+KEEP_ALIVE = pb.GenerateEvent(keep_alive=pb.KeepAlive())
+RECOVERY_S = 60.0
+_FIRST_TRY_S, _MOST_TRY_S = 0.1, 1.0  # pauses before the rest of an answer is asked for
 
 
 def prompt_request(
@@ -138,3 +147,78 @@ def _checked_token_ids(token_ids: Sequence[int]) -> list[int]:
         if not 0 <= token <= MAX_TOKENS:
             raise BadRequestError(f"prompt_ids[{place}] is {token}; it must be from 0 to {MAX_TOKENS}")
     return [int(token) for token in found]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """That a device was lost under an answer, which waits to go on; as text, in words.
+
+    Attributes:
+        device: its name, or its address.
+        state: the word for its state, such as "frozen" (docs/reliability.md); "lost" until that is known.
+        reason: how it was lost, and what its state means.
+        expected_s: seconds after which the answer is expected to go on; None where nobody knows.
+    """
+
+    device: str
+    state: str
+    reason: str
+    expected_s: float | None = None
+
+    @classmethod
+    def from_proto(cls, told: pb.Recovering) -> Recovery:
+        """Read what a draft node tells."""
+        return cls(told.device, told.state or DeviceState.LOST.value, told.reason, told.expected_s or None)
+
+    def __str__(self) -> str:
+        return f"device {self.device}: {self.reason}" if self.device else self.reason
+
+
+class RestOfAnswer:
+    """Asks for the rest of an answer whose stream was broken off.
+
+    This side knows the seed and the tokens that have come. Draws depend on these alone, so any draft node
+    that answers as the first did goes on with the very tokens that would have come.
+    """
+
+    def __init__(self, started: pb.Started) -> None:
+        self._started = started
+        self._tokens: list[int] = []
+        self._moved = time.monotonic()
+        self._tries = 0  # since then
+        self._begins_again = False  # whether what announces the answer is to come once more
+
+    def take(self, event: pb.GenerateEvent) -> pb.GenerateEvent:
+        """Take note of an event, and return what a reader of the whole answer is told."""
+        body = event.WhichOneof("body")
+        if body == "chunk":
+            self._tokens += event.chunk.token_ids
+            self._moved, self._tries = time.monotonic(), 0
+        if not self._begins_again or body not in ("started", "waiting"):
+            return event
+        self._begins_again = body != "started"
+        return KEEP_ALIVE
+
+    def ask(self, request: pb.GenerateRequest) -> None:
+        """Have a request ask for the rest."""
+        self._begins_again = True
+        request.answers_as = self._started.answers_as
+        request.answered[:] = self._tokens
+        options = json.loads(request.options or "{}")
+        request.options = json.dumps({**options, "seed": self._started.seed})
+
+    def pause_s(self, recovery_s: float) -> float | None:
+        """Return the seconds to wait before the next try; None if nothing has come for `recovery_s`."""
+        if time.monotonic() - self._moved > recovery_s:
+            return None
+        self._tries += 1
+        pause_s: float = min(_FIRST_TRY_S * 2.0 ** min(self._tries - 1, 8), _MOST_TRY_S)
+        return pause_s * random.uniform(0.5, 1.0)
+
+    @staticmethod
+    def recovering(error: FlowEdgeError) -> pb.GenerateEvent:
+        """Return the event that tells a reader of a break."""
+        device = error.device if isinstance(error, DeviceError) else ""
+        reason = error.reason if isinstance(error, DeviceError) else str(error)
+        state = state_of(error if isinstance(error, DeviceLostError) else None, None)
+        return pb.GenerateEvent(recovering=pb.Recovering(device=device, reason=reason, state=state))

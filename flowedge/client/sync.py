@@ -14,7 +14,7 @@ from flowedge.client.clock_offset import Exchange
 from flowedge.client.conversation import BaseConversation
 from flowedge.client.device import Device, DraftNodeStatus
 from flowedge.client.loop_thread import ReadAhead, run
-from flowedge.client.transcript import Chunk, OnWaiting, StreamedTranscript
+from flowedge.client.transcript import Callbacks, Chunk, StreamedTranscript
 from flowedge.core.errors import FlowEdgeError
 from flowedge.v1 import generation_pb2 as pb
 
@@ -38,12 +38,14 @@ class Client(BaseClient["Generation"], AbstractContextManager["Client"]):
             self.address,
             silence_s=self.silence_s,
             retries=self.retries,
+            recovery_s=self.recovery_s,
+            alternatives=self.alternatives,
             name=self.name,
             security=self.security,
         )
 
-    def _start(self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None) -> Generation:
-        return Generation(self._client, request, seconds, on_waiting)
+    def _start(self, request: pb.GenerateRequest, seconds: float, callbacks: Callbacks) -> Generation:
+        return Generation(self._client, request, seconds, callbacks)
 
     def describe(self) -> Device:
         """Ask the agent what it is and which role it has."""
@@ -124,10 +126,10 @@ class Generation(StreamedTranscript, Iterator[Chunk], AbstractContextManager["Ge
         client: AsyncClient,
         request: pb.GenerateRequest,
         timeout_s: float,
-        on_waiting: OnWaiting | None = None,
+        callbacks: Callbacks,
     ) -> None:
         """Send a request, whose answer may take `timeout_s`."""
-        super().__init__(request.request_id, on_waiting)
+        super().__init__(request.request_id, callbacks)
         events = run(_sent(client, request, timeout_s))
         self._events = ReadAhead(events.stream())
 

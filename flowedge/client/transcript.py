@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from flowedge.client.messages import ChatMessage, ToolCall
+from flowedge.client.request import Recovery
 from flowedge.core.errors import FlowEdgeError, ProtocolError
 from flowedge.core.plain_text import counted
 from flowedge.core.request import drafting_gain
@@ -25,6 +26,17 @@ _MOST_LOGPROB = 1e-6  # rounding
 
 OnWaiting: TypeAlias = Callable[[int, float], None]
 """Called with a request's place in the queue, and the seconds after which it is expected to be begun."""
+OnRecovering: TypeAlias = Callable[[Recovery | None], None]
+"""Called with what was lost, and again when more is known of it, while an answer waits to go on; with None
+when it goes on."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What code that reads an answer is told beside its chunks; see `Client.generate`."""
+
+    on_waiting: OnWaiting | None = None
+    on_recovering: OnRecovering | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,7 @@ class Transcript:
             does not wait, or not any more.
         expected_s: seconds after which a waiting request is expected to be begun; None if it does not wait.
         queue_s: seconds that the request waited for room.
+        recovering: what was lost, while the answer waits to go on; None otherwise.
         token_ids: tokens of the answer, without the prompt's.
         reasoning: what the model thought before its answer, where that is separated from the text.
         tool_calls: the calls that the answer asks for.
@@ -150,6 +163,7 @@ class Transcript:
     queue_position: int = 0
     expected_s: float | None = None
     queue_s: float = 0.0
+    recovering: Recovery | None = None
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     reasoning: str = ""
@@ -177,6 +191,9 @@ class Transcript:
         body = event.WhichOneof("body")
         if body == "keep_alive":
             return None
+        if body == "recovering" and self.finish_reason is None:
+            self.recovering = Recovery.from_proto(event.recovering)
+            return None
         if body is None or self.finish_reason is not None or _comes_first(body) != (self.seed is None):
             raise ProtocolError(f"the draft node sent an event {body!r} at the wrong place")
         if body == "waiting":
@@ -196,6 +213,7 @@ class Transcript:
         return self._add(event.chunk)
 
     def _add(self, sent: pb.Chunk) -> Chunk:
+        self.recovering = None
         chunk = Chunk(
             tuple(sent.token_ids), sent.text, sent.reasoning, read_deltas(sent), read_logprobs(sent)
         )
@@ -242,9 +260,9 @@ class StreamedTranscript(Transcript):
         on_end: called once, when the answer is complete, has failed or was cancelled by `close`.
     """
 
-    def __init__(self, request_id: str, on_waiting: OnWaiting | None = None) -> None:
+    def __init__(self, request_id: str, callbacks: Callbacks) -> None:
         super().__init__()
-        self._on_waiting = on_waiting
+        self._callbacks = callbacks
         self.request_id = request_id
         self._error: FlowEdgeError | None = None
         self.on_end: Callable[[StreamedTranscript], None] | None = None
@@ -276,9 +294,16 @@ class StreamedTranscript(Transcript):
         if event is None:
             self.queue_position, self.expected_s = 0, None
             return None
+        recovering = self.recovering
         chunk = self.apply(event)
-        if self.expected_s is not None and event.WhichOneof("body") == "waiting" and self._on_waiting:
-            self._on_waiting(self.queue_position, self.expected_s)
+        if (
+            self.expected_s is not None
+            and event.WhichOneof("body") == "waiting"
+            and self._callbacks.on_waiting
+        ):
+            self._callbacks.on_waiting(self.queue_position, self.expected_s)
+        if self.recovering != recovering and self._callbacks.on_recovering:
+            self._callbacks.on_recovering(self.recovering)
         if chunk is not None and chunk.token_ids:
             self._token_times.append(time.monotonic())
         if self.finish_reason is not None:

@@ -36,6 +36,8 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Agent/Timeline": PEOPLE | LEADERS,
     "/flowedge.v1.Agent/BecomeStage": LEADERS,
     "/flowedge.v1.Agent/BecomeDraftNode": PEOPLE,
+    "/flowedge.v1.Agent/StandBy": LEADERS,
+    "/flowedge.v1.Agent/Prepare": LEADERS,
     "/flowedge.v1.Agent/Release": PEOPLE | LEADERS,
     "/flowedge.v1.Generation/Generate": PEOPLE,
     "/flowedge.v1.Generation/Watch": PEOPLE,

@@ -141,11 +141,15 @@ class DeviceLostError(DeviceError):
 
     Attributes:
         silence_s: seconds for which it was silent; 0 where that is not the reason.
+        by_neighbour: whether its neighbour in the pipeline has noticed, and no link of this device.
+        stands_still: whether its links live, but nothing comes back.
     """
 
     code = "device_lost"
     status = "UNAVAILABLE"
     silence_s = 0.0
+    by_neighbour = False
+    stands_still = False
 
 
 class DrainingError(DeviceLostError):
@@ -164,6 +168,12 @@ class PipelineNotReadyError(DeviceError):
     code = "not_ready"
     status = "UNAVAILABLE"
     retry_after_s = 2.0
+
+
+class OtherModelError(DeviceError):
+    """A pipeline that took the place of a lost one and would answer otherwise, so no answer can go on."""
+
+    code = "other_model"
 
 
 class DeadlineError(FlowEdgeError):
@@ -194,7 +204,9 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in plain:
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    of_device = {cls.code: cls for cls in (DeviceLostError, DrainingError, PipelineNotReadyError)}
+    of_device = {
+        cls.code: cls for cls in (DeviceLostError, DrainingError, OtherModelError, PipelineNotReadyError)
+    }
     return of_device.get(code, DeviceError)(device, reason)
 
 

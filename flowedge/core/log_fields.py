@@ -28,6 +28,7 @@ class Fields(TypedDict, total=False):
     peer: str  # a device or an address
     lane: str  # kind of link between devices, such as "in_band"
     reason: str
+    state: str  # of a lost device, see DeviceState
     number: int  # of the events that the line stands for
     code: str  # of a FlowEdgeError
     model: str

@@ -23,7 +23,8 @@ class Drawing:
     """What the last stage needs to know to draw a session's tokens in place of the draft node.
 
     Attributes:
-        prompt_rows: tokens of the prompt. Only the last of them is followed by a token that has to be drawn.
+        prompt_rows: tokens of the prompt, and of an answer that goes on (see Request.given). Only the last of
+            them is followed by a token that has to be drawn.
         features: whether hidden states come back: those of the prompt and of the rows on the target's path.
         max_new_tokens: tokens that are drawn at most; eos: ids after which none is drawn.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from flowedge.core.errors import BadRequestError, FlowEdgeError
@@ -18,6 +18,7 @@ NOISES: tuple[Noise, ...] = get_args(Noise)
 Priority: TypeAlias = Literal["interactive", "normal", "batch"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)  # the most urgent first
 DEFAULT_PRIORITY: Priority = "normal"
+BATCH: Priority = "batch"  # gives its room to others
 DEFAULT_STRATEGY = "auto"
 LEAST_GAIN = 1.05  # over plain decoding, from which on drafts are said to be faster
 MAX_STOP_STRINGS = 16
@@ -58,6 +59,9 @@ class Request:
 
     Attributes:
         prompt: token ids, at least one.
+        answered: the first tokens of the answer, which were put out before; the answer goes on behind them.
+            max_new_tokens and min_tokens count them. A draw depends on the seed and its position alone, so
+            the tokens behind them are those that would have come without a break.
         stop: strings at which generation ends; neither the string nor any text after it is put out.
         eos: token ids at which generation ends; the id is put out as a token, but not as text.
         noise: "shared" ranks draft tokens with the noise of the target's draws, above temperature 0.
@@ -90,6 +94,18 @@ class Request:
     fit_context: bool = False
     min_tokens: int = 0
     scores_prompt: bool = False
+    answered: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """The tokens before the first one that is to be drawn: the prompt, and the answer so far."""
+        return self.prompt + self.answered
+
+    def behind(self, tokens: Sequence[int]) -> Request:
+        """Return the request whose answer goes on behind further tokens that were put out."""
+        if not tokens:
+            return self
+        return replace(self, answered=(*self.answered, *tokens), scores_prompt=False, fit_context=False)
 
     @property
     def draft_noise(self) -> SamplingParams | None:

@@ -52,7 +52,21 @@ UNIT_RESTARTS = WARNING(
     f"systemd has restarted the agent {MANY_RESTARTS} times or more",
     "Read why it ends: `journalctl -u flowedge-agent -u flowedge-draft-node -p warning`.",
 )
-KINDS = (NOT_RUNNING, NONE_HERE, LOOPBACK_ONLY, UNIT_FAILED, UNIT_STOPPED, UNIT_RESTARTS)
+PIPELINE_NOT_READY = WARNING(
+    "pipeline-not-ready",
+    "a draft node's pipeline is being set up, for the first time or after it has lost a device",
+    "If that does not end by itself, look at the device that the reason names; docs/reliability.md says what "
+    "to do in each state.",
+)
+KINDS = (
+    NOT_RUNNING,
+    NONE_HERE,
+    LOOPBACK_ONLY,
+    UNIT_FAILED,
+    UNIT_STOPPED,
+    UNIT_RESTARTS,
+    PIPELINE_NOT_READY,
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,11 @@ def judge_agents(
         kind = LOOPBACK_ONLY if joined else NOT_JOINED
         return [Finding(kind, device, f"it listens on {', '.join(addresses)}")]
     return []
+
+
+def judge_pipelines(not_ready: Sequence[tuple[str, str]]) -> list[Finding]:
+    """Judge draft nodes whose pipelines cannot answer, each given with the reason."""
+    return [Finding(PIPELINE_NOT_READY, name, reason) for name, reason in not_ready]
 
 
 def judge_unit(unit: UnitFacts, device: str, *, serves: bool = True) -> list[Finding]:

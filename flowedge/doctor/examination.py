@@ -122,6 +122,7 @@ class Examination:
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())
         findings += compute.judge_choices(known.unused_gpus())
+        findings += agents.judge_pipelines(known.not_ready())
         for own_certificate in self.certificates:
             now, validity = datetime.now(timezone.utc), own_certificate.validity
             findings += clocks.judge_certificate(validity, now, self.device, known.clocks())
@@ -148,7 +149,9 @@ def _judge_routes(
         other = advertised is not None and advertised.mismatch is not None
         answered = agent.answer is not None or agent.refusal is not None or other
         problem = agent.problem or ""
-        tried.append(ports.PortFacts(agent.name, agent.address, attempt.result, answered, problem))
+        tried.append(
+            ports.PortFacts(agent.name, agent.address, attempt.result, answered, problem, attempt.silent)
+        )
         own = next((i.mtu for i in choice.networked if attempt.local in i.ips), None)
         if own is not None:
             passes = mtu.passing_size(agent.address, own)

@@ -82,6 +82,12 @@ class KnownAgents:
         """Return other devices that answer, each with why its GPU is not used; "" where nothing is wrong."""
         return [(name, answer.device.compute.reason) for name, answer in self._answers]
 
+    def not_ready(self) -> list[tuple[str, str]]:
+        """Return the draft nodes whose pipelines cannot answer, each with the reason."""
+        answers = [(agent.name, agent.answer) for agent in (*self.own, *self.others)]
+        found = [(name, answer.device.not_ready) for name, answer in answers if answer is not None]
+        return [(name, reason) for name, reason in found if reason]
+
     def refusals(self) -> list[RefusalFacts]:
         """Return the agents with which no call is possible, because one side does not accept the other."""
         return [

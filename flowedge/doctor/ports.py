@@ -7,10 +7,11 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from flowedge.doctor.finding import ERROR, Finding
 from flowedge.network.address import split_address
+from flowedge.network.device_state import ConnectResult
+from flowedge.network.ports import HTTP2_PREFACE
 
 PORT_CLOSED = ERROR(
     "port-closed",
@@ -40,16 +41,15 @@ NO_ANSWER = ERROR(
     "See the agent's log there. If it is in a cluster and this device is not, join it: `flowedge join`. "
     "Otherwise another program may hold the port.",
 )
-KINDS = (PORT_CLOSED, PORT_FILTERED, NO_ROUTE, NOT_REACHED_BACK, NO_ANSWER)
+FROZEN = ERROR(
+    "agent-frozen",
+    "an agent's address takes connections, and then says nothing",
+    "Look at that device: the process is stopped (`ps` shows T), hangs, or has no processor time. End it: "
+    "systemd starts it again. `dmesg` tells of a failing disk or SD card.",
+)
+KINDS = (PORT_CLOSED, PORT_FILTERED, NO_ROUTE, NOT_REACHED_BACK, NO_ANSWER, FROZEN)
 _TIMESTAMPS = 1  # bit of tcpi_options
 _TCP_TIMESTAMP_BYTES = 12
-
-
-class ConnectResult(str, Enum):
-    OPEN = "open"
-    REFUSED = "refused"
-    SILENT = "silent"
-    NO_ROUTE = "no route"
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class PortFacts:
     Attributes:
         answered: whether an agent answered at the address.
         problem: the error when no agent answered.
+        silent: whether nothing at all was said on a connection.
     """
 
     device: str
@@ -66,6 +67,7 @@ class PortFacts:
     result: ConnectResult
     answered: bool
     problem: str = ""
+    silent: bool = False
 
 
 _FAILURES = {
@@ -79,7 +81,8 @@ def judge_ports(ports: Sequence[PortFacts]) -> list[Finding]:
     findings = []
     for port in ports:
         if not port.answered:
-            kind, failure = _FAILURES.get(port.result, (NO_ANSWER, f"is open, but: {port.problem}"))
+            of_open = FROZEN if port.silent else NO_ANSWER
+            kind, failure = _FAILURES.get(port.result, (of_open, f"is open, but: {port.problem}"))
             findings.append(Finding(kind, port.device, f"{port.address} {failure}"))
     return findings
 
@@ -91,17 +94,21 @@ class ConnectionAttempt:
     Attributes:
         local: our IP address on the route; empty without a connection.
         segment_mtu: bytes of the largest IP packet that TCP agreed on; None without a connection.
+        silent: whether the other side then said nothing to a caller who speaks HTTP/2 in plaintext. An agent
+            answers, or ends the connection if it expects TLS.
     """
 
     result: ConnectResult
     local: str = ""
     segment_mtu: int | None = None
+    silent: bool = False
 
 
 def connect(address: str, timeout_s: float) -> ConnectionAttempt:
     try:
         with socket.create_connection(split_address(address), timeout=timeout_s) as stream:
-            return ConnectionAttempt(ConnectResult.OPEN, str(stream.getsockname()[0]), _segment_mtu(stream))
+            local, segment_mtu = str(stream.getsockname()[0]), _segment_mtu(stream)
+            return ConnectionAttempt(ConnectResult.OPEN, local, segment_mtu, _is_silent(stream))
     except TimeoutError:
         return ConnectionAttempt(ConnectResult.SILENT)
     except ConnectionRefusedError:
@@ -111,6 +118,17 @@ def connect(address: str, timeout_s: float) -> ConnectionAttempt:
         return ConnectionAttempt(
             ConnectResult.SILENT if error.errno == errno.EHOSTUNREACH else ConnectResult.NO_ROUTE
         )
+
+
+def _is_silent(stream: socket.socket) -> bool:
+    try:
+        stream.sendall(HTTP2_PREFACE)
+        stream.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _segment_mtu(stream: socket.socket) -> int:

@@ -32,6 +32,8 @@ class RequestStatistics:
         link_bytes: bytes sent on each in-band link, by its sender, and on all express links as "express".
         verification: where the tokens were drawn (core/pipeline_config.py).
         middles: what the devices of the models between drafter and target did, the smallest model's first.
+        recoveries: how often a pipeline was lost and the answer went on with another. Times and tokens are of
+            the whole answer; counters and the devices' work are of the last pipeline.
     """
 
     session: str
@@ -52,6 +54,7 @@ class RequestStatistics:
     verification: VerificationPlace
     middles: tuple[StageUse, ...] = ()
     queue_s: float = 0.0
+    recoveries: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,11 +64,12 @@ class RequestClock:
     """Collects the times of one request, in seconds of one monotonic clock.
 
     Attributes:
-        queue_s: for which the request waited to be opened.
+        queue_s: for which the request waited to be opened; recoveries: as in RequestStatistics.
     """
 
     def __init__(self, started: float) -> None:
         self.queue_s = 0.0
+        self.recoveries = 0
         self._started = started
         self._times: list[float] = []
 
@@ -119,4 +123,5 @@ class RequestClock:
             link_bytes={report.device: report.bytes_sent for report in reports} | {"express": express_bytes},
             middles=use[1 + num_stages :],
             queue_s=self.queue_s,
+            recoveries=self.recoveries,
         )

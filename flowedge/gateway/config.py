@@ -90,7 +90,11 @@ class PoolSettings(SettingsGroup):
         "Maximum number of answers at one draft node at the same time, less than its "
         "limits.sessions_per_caller; further ones wait in the gateway.",
     )
-    queue_s: Seconds = setting(120.0, "Time that a request waits in the gateway.")
+    queue_s: Seconds = setting(
+        120.0,
+        "Time that a request waits in the gateway, for room or for a pipeline that has lost a device; time "
+        "that an answer waits to go on.",
+    )
     most_ask_s: Seconds = setting(
         60.0,
         "Longest time after which a pipeline is asked again that needs a person; one that has lost a device "
@@ -135,6 +139,12 @@ class GatewayLimits(SettingsGroup):
     body_bytes: Bytes = setting(4 << 20, "Maximum bytes of a request's body.")
     header_bytes: Bytes = setting(32 << 10, "Maximum bytes of a request line with its headers.")
     headers: Count = setting(100, "Maximum number of headers of a request.")
+    joinable_answers: Count = setting(
+        64, "Maximum number of answers that are kept for requests with the same Idempotency-Key."
+    )
+    joinable_bytes: Bytes = setting(
+        16 << 20, "Maximum bytes of these answers together; an answer that is larger is not kept."
+    )
     strict: bool = setting(
         False,
         "Refuse requests with parameters that are unknown or change nothing, instead of ignoring these "
@@ -157,6 +167,12 @@ class GatewayDeadlines(SettingsGroup):
     )
     answer_s: Seconds = setting(600.0, "Maximum time for an answer, with its wait for room.")
     comment_s: Seconds = setting(10.0, "Time without output after which a stream carries a comment line.")
+    abandoned_s: Seconds = setting(
+        30.0,
+        "Time for which an answer with an Idempotency-Key runs on when its client has gone, for a request "
+        "that joins it.",
+    )
+    joinable_s: Seconds = setting(300.0, "Time for which such an answer is kept when it is complete.")
     drain_s: float = setting(
         20.0,
         "Time for running answers to end when the gateway is told to stop; systemd's TimeoutStopSec must be "

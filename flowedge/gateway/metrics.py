@@ -1,8 +1,8 @@
-"""The metrics of a gateway for Prometheus, by model and pipeline; docs/gateway.md lists them."""
+"""The metrics of a gateway for Prometheus, by model and pipeline; docs/gateway-losses.md lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,9 +75,25 @@ class GatewayMetrics:
             buckets=_ANSWER_SECONDS,
             registry=self.registry,
         )
+        self._recoveries = counter(
+            "flowedge_gateway_recoveries",
+            "Pauses of answers that had lost a device, by outcome: it went on, or it ended.",
+            ["outcome", *_OF_PIPELINE],
+        )
+        self._recovery = histogram(
+            "flowedge_gateway_recovery_seconds",
+            "Pauses of answers that had lost a device and went on.",
+            buckets=_TTFT_SECONDS,
+        )
+        self.joined = Counter(
+            "flowedge_gateway_joined_requests",
+            "Requests that have joined an earlier answer by their Idempotency-Key.",
+            registry=self.registry,
+        )
         self.waiting = Gauge(
             "flowedge_gateway_waiting",
-            "Requests that wait in the gateway, because their pipelines have as many as they take.",
+            "Requests that wait in the gateway, because their pipelines have as many as they take, or are "
+            "recovering.",
             registry=self.registry,
         )
         self.connections = Gauge("flowedge_gateway_connections", "Open connections.", registry=self.registry)
@@ -114,6 +130,15 @@ class GatewayMetrics:
             lengths = self._acceptance.labels(*labels)
             for length in counters.get("accepted_per_segment") or ():
                 lengths.observe(length)
+
+    def recovered(self, model: str, pipeline: str, pauses_s: Sequence[float], broken_off: int) -> None:
+        """Count the pauses of answers that have lost a device; see RunningAnswers."""
+        labels = (model, pipeline)
+        for seconds in pauses_s:
+            self._recoveries.labels("went_on", *labels).inc()
+            self._recovery.labels(*labels).observe(seconds)
+        if broken_off:
+            self._recoveries.labels("ended", *labels).inc(broken_off)
 
     def ended(self, record: RequestRecord) -> None:
         """Count a request that has ended."""

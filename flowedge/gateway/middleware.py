@@ -7,6 +7,7 @@ import logging
 import time
 import zlib
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -16,6 +17,7 @@ from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.ids import check_request_id, new_request_id
 from flowedge.core.log_fields import about
 from flowedge.gateway.access.caller import ApiCaller
+from flowedge.gateway.answers.joinable_answers import JOINED, PATHS, Answer, JoinableAnswers, idempotency_key
 from flowedge.gateway.endpoints import EndpointNames
 from flowedge.gateway.errors import ENCODINGS, ApiError, api_error
 from flowedge.gateway.guards import check_host, check_origin
@@ -108,6 +110,7 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, gateway: Gateway, endpoints: EndpointNames) -> None:
         self._app, self._gateway, self._endpoints = app, gateway, endpoints
+        self._joinable = JoinableAnswers(gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -152,13 +155,32 @@ class RequestMiddleware:
             body = decoded_body(body, headers, limits.body_bytes)
         if isinstance(caller, ApiCaller):
             record.caller = caller.name
+        shown = {**scope, "method": "GET"} if answer.without_body else scope  # whatever can be got has a head
+        endpoint: Answer = partial(self._app, shown, _BodyOnce(body))
         if is_open or isinstance(caller, ApiError) or record.method not in _WITH_BODY:
-            await self._run(scope, receive, answer, body)
+            await self._run(endpoint, receive, answer)
             return
+        key = idempotency_key(headers) if path in PATHS and record.method == "POST" else None
         with gateway.answering():
-            await self._run(scope, receive, answer, body)
+            if key is not None:
+                endpoint = self._joined(key, path, body, endpoint, record)
+            await self._run(endpoint, receive, answer)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: _SentAnswer, body: bytes) -> None:
+    def _joined(self, key: str, path: str, body: bytes, endpoint: Answer, record: RequestRecord) -> Answer:
+        """Return the application that sends the answer of a key, which is begun if there is none.
+
+        Raises:
+            ApiError: with status 422, when the key was used for another request.
+        """
+        found = self._joinable.find(record.caller, key, path, body)
+        if found is None:
+            found = self._joinable.begin(record.caller, key, path, body, endpoint, record)
+        else:
+            record.headers[JOINED] = found.record.request_id
+            self._gateway.metrics.joined.inc()
+        return partial(found.read, record)
+
+    async def _run(self, endpoint: Answer, receive: Receive, answer: _SentAnswer) -> None:
         """Run the endpoint; end it when the client goes away, or the time for running answers is over.
 
         Raises:
@@ -166,10 +188,7 @@ class RequestMiddleware:
             ApiError: with status 503, when the time is over and nothing was sent.
         """
         gateway = self._gateway
-        request, shown = _BodyOnce(body), scope
-        if answer.without_body:
-            shown = {**scope, "method": "GET"}  # whatever can be got has a head
-        task: asyncio.Future[Any] = asyncio.ensure_future(self._app(shown, request, answer))
+        task: asyncio.Future[Any] = asyncio.ensure_future(endpoint(answer))
         gone: asyncio.Future[Any] = asyncio.ensure_future(_wait_gone(receive))
         cut: asyncio.Future[Any] = asyncio.ensure_future(gateway.cut.wait())
         try:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from flowedge.gateway.answers.body import RequestBody
+from flowedge.gateway.answers.joinable_answers import HEADER, LONGEST_KEY, PATHS
 from flowedge.gateway.ollama.chat_body import ChatBody, GenerateBody
 from flowedge.gateway.ollama.models import ShowBody
 from flowedge.gateway.openai.chat_body import ChatCompletionBody
@@ -67,6 +68,12 @@ _OTHER_ANSWERS = {  # of no JSON
     "/flowedge/v1/activity": _EVENTS,
 }
 _NULL = {"type": "null"}
+_IDEMPOTENCY_KEY: Mapping[str, Any] = {
+    "name": HEADER,
+    "in": "header",
+    "description": "A request that comes again with its key joins the answer of the first.",
+    "schema": {**_TEXT, "minLength": 1, "maxLength": LONGEST_KEY},
+}
 
 router = APIRouter()
 
@@ -99,6 +106,8 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
         for method, operation in operations.items():
             operation["responses"] = _responses(path)
             operation["security"] = [{}, {"key": []}, {"header": []}]
+            if path in PATHS:
+                operation["parameters"] = [_IDEMPOTENCY_KEY]
             if method == "post":
                 operation["requestBody"] = _request_body(path, schemas)
     schemes = {

@@ -29,6 +29,7 @@ from flowedge.gateway import ollama, openai, openapi, status_routes
 from flowedge.gateway.access.gatekeeper import Gatekeeper
 from flowedge.gateway.access.keys import KeyFile
 from flowedge.gateway.answers.answer_request import IGNORED, SYSTEM
+from flowedge.gateway.answers.joinable_answers import JOINED
 from flowedge.gateway.config import GatewaySettings, ListenSettings
 from flowedge.gateway.connections import ConnectionTable
 from flowedge.gateway.endpoints import EndpointNames
@@ -59,7 +60,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     openapi.router,
 )
 """The routers of all endpoints; the first that has a route for a path answers."""
-_EXPOSED = [REQUEST_ID, "retry-after", IGNORED, SYSTEM]
+_EXPOSED = [REQUEST_ID, "retry-after", IGNORED, SYSTEM, JOINED]
 
 
 def make_app(gateway: Gateway) -> FastAPI:

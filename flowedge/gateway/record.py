@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class RequestRecord:
         outcome: "ok", "client_gone", or the word for the error that ended the request.
         tokens_in, tokens_out: of prompts and answers.
         headers: further headers of the answer, in lower case; they may be set until it begins.
+        recovering: the device that was lost while the answer came, until the answer goes on; else "".
+        recovery: set when `recovering` changes; the reader clears it.
     """
 
     request_id: str
@@ -35,11 +38,19 @@ class RequestRecord:
     tokens_in: int = 0
     tokens_out: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    recovering: str = ""
+    recovery: asyncio.Event = field(default_factory=asyncio.Event)
     started: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    def note_recovery(self, device: str) -> None:
+        """Take note that a device was lost, or with "" that the answer goes on."""
+        if device != self.recovering:
+            self.recovering = device
+            self.recovery.set()
 
 
 CURRENT: ContextVar[RequestRecord | None] = ContextVar("flowedge_request", default=None)

@@ -39,7 +39,12 @@ async def health(gateway: TheGateway) -> JSONResponse:
     """Answer as /health/ready does, with the models and their pipelines."""
     problem = gateway.problem
     models = {
-        model.name: {"pipelines": list(model.pipelines), "ready": list(model.ready)}
+        model.name: {
+            "pipelines": list(model.pipelines),
+            "ready": list(model.ready),
+            "recovering": list(model.recovering),
+            "problems": dict(model.problems),
+        }
         for model in gateway.pipelines.models()
     }
     status = {"status": "not ready", "reason": problem} if problem else {"status": "ready"}

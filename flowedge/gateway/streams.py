@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,16 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from flowedge.core.plain_text import visible_field
 from flowedge.gateway.errors import ApiError, api_error
-from flowedge.gateway.record import CURRENT
+from flowedge.gateway.record import CURRENT, RequestRecord
 from flowedge.gateway.state import Gateway, gateway_of
+from flowedge.network.deadline import set_within
 
 _MOST_WAITING = 64  # pieces that wait for a client that reads slowly
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-_COMMENT = b": waiting\n\n"
+_MOST_NAME = 100  # characters of a device's name
+_BLANK = b" "
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,23 @@ def event_stream(
     request: Request,
     *,
     error_event: Callable[[ApiError], str | ServerEvent] | None = None,
+    last: str = "",
 ) -> StreamingResponse:
     """Return the answer that sends events as they come; a text is the data of an event without a name.
 
     An error before the first event becomes an answer of its own status. A later error is sent as an event.
-    While there is no event, comment lines show that the connection lives. `events` is closed when the
-    client goes away or has not read for the limit of slow clients.
+    While there is no event, comment lines show that the connection lives, and which device was lost. `events`
+    is closed when the client goes away or has not read for the limit of slow clients.
 
     Args:
         error_event: makes the event of an error; by default its data is the error in OpenAI's shape.
+        last: data of the event that follows the event of an error, if there is one.
     """
     shown = error_event or (lambda error: json.dumps(error.body))
-    return _Events(events, gateway_of(request), _encoded_event, lambda error: _encoded_event(shown(error)))
+    end = _encoded_event(last) if last else b""
+    return _Events(
+        events, gateway_of(request), _encoded_event, lambda error: _encoded_event(shown(error)) + end
+    )
 
 
 def ndjson_stream(
@@ -61,7 +70,11 @@ def ndjson_stream(
     *,
     error_line: Callable[[ApiError], Mapping[str, Any]] | None = None,
 ) -> StreamingResponse:
-    """Return the answer that sends a JSON value a line; otherwise as `event_stream`, without comments."""
+    """Return the answer that sends a JSON value a line; otherwise as `event_stream`.
+
+    Instead of comments there are blanks before the next value, which JSON allows: an empty line would be an
+    error to clients that read each line.
+    """
     shown = error_line or (lambda error: {"error": error.message})
     return _EventLines(lines, gateway_of(request), _encoded_line, lambda error: _encoded_line(shown(error)))
 
@@ -77,10 +90,8 @@ def _encoded_line(line: str | Mapping[str, Any]) -> bytes:
     return f"{text}\n".encode()
 
 
-class _ChunkedBody(StreamingResponse):
+class _ChunkedBody(StreamingResponse, ABC):
     """Sends what an iterator yields, encoded, as it comes."""
-
-    comment = b""
 
     def __init__(
         self,
@@ -93,6 +104,7 @@ class _ChunkedBody(StreamingResponse):
         self._items, self._gateway = items, gateway
         self._encode, self._encode_error = encode, encode_error
         self._pieces: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_MOST_WAITING)
+        self._begun = False
         self._sent_at = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -119,16 +131,24 @@ class _ChunkedBody(StreamingResponse):
                 await close()
 
     async def _comment(self) -> None:
-        """Queue a comment whenever nothing was sent for a while."""
+        """Queue a comment whenever nothing was sent for a while, and at once when a device was lost.
+
+        Before the first piece, that a device was lost is no news: an error would still have its own status.
+        """
+        record = CURRENT.get() or RequestRecord("", "")
         pause_s = self._gateway.settings.deadlines.comment_s
         while True:
-            left = self._sent_at + pause_s - time.monotonic()
-            if left > 0:
-                await asyncio.sleep(left)
-            else:
+            told = await set_within(max(self._sent_at + pause_s - time.monotonic(), 0.001), record.recovery)
+            record.recovery.clear()
+            late = time.monotonic() >= self._sent_at + pause_s and self._pieces.empty()
+            if late or (told and self._begun and record.recovering):
+                await self._pieces.put(self.comment(record))
+            if late or not told:
                 self._sent_at = time.monotonic()
-                if self._pieces.empty():
-                    await self._pieces.put(self.comment)
+
+    @abstractmethod
+    def comment(self, record: RequestRecord) -> bytes:
+        """Return what shows that the connection lives."""
 
     async def _cut(self) -> None:
         await self._gateway.cut.wait()
@@ -143,6 +163,7 @@ class _ChunkedBody(StreamingResponse):
         piece = await self._pieces.get()
         if isinstance(piece, Exception):
             raise piece
+        self._begun = True
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         while True:
             body, ended = self._with_waiting(piece)
@@ -173,8 +194,13 @@ class _ChunkedBody(StreamingResponse):
 
 
 class _Events(_ChunkedBody, EventSourceResponse):
-    comment = _COMMENT
+    def comment(self, record: RequestRecord) -> bytes:
+        device = visible_field(record.recovering, _MOST_NAME)
+        return f": recovering device {device}\n\n".encode() if device else b": waiting\n\n"
 
 
 class _EventLines(_ChunkedBody):
     media_type = "application/x-ndjson"
+
+    def comment(self, record: RequestRecord) -> bytes:  # noqa: ARG002
+        return _BLANK

@@ -24,7 +24,16 @@ from flowedge.core.errors import (
 )
 from flowedge.core.log_fields import about
 from flowedge.core.message_limits import SEGMENT_ROWS
-from flowedge.core.messages import Fault, Message, SessionMessage, session_messages
+from flowedge.core.messages import (
+    Close,
+    Fault,
+    Forget,
+    Message,
+    Open,
+    Prune,
+    SessionMessage,
+    session_messages,
+)
 from flowedge.core.request import Failed, Finished, Opened, Output, Request
 from flowedge.engine.activity import REQUEST
 from flowedge.engine.commands import DraftNodeCommand, PutOut, SendExpress, SendInBand
@@ -49,6 +58,7 @@ from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.events import TARGET
 
 TOKEN_BYTES = 4  # of a token id that a middle model returns
+_PASSED_ON = (Open, Prune, Close, Forget)  # by stages also while their compute threads stand still
 CHECK_S = 0.5  # between two checks of the sessions' progress
 
 _log = logging.getLogger(__name__)
@@ -86,6 +96,7 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         self._links = {route: RouteLinks(timing, self._sender()) for route in machine.routes}
         self._last: dict[int, InStream] = {}  # from the last stage of each route
         self._moved = dict.fromkeys(machine.routes, time.monotonic())  # when it last brought anything back
+        self._suspects: set[int] = set()  # routes that have ended a session by bringing nothing for it
         self._watch: asyncio.Task[None] | None = None
         self._handover = OutputHandover(self._lock, self._on_loop, self._deliver)
 
@@ -203,7 +214,9 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         stream.max_frame_bytes = self._result_bytes(stream.route)
 
     def received(self, stream: InStream, message: Message) -> None:
-        self._moved[stream.route] = time.monotonic()
+        if not isinstance(message, _PASSED_ON):
+            self._moved[stream.route] = time.monotonic()
+            self._suspects.discard(stream.route)
         deliver = partial(self._take, message, stream.route, stream.peer)
         self._timing.arrive(stream.kind, stream.departed, deliver)
 
@@ -237,7 +250,9 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
         session = getattr(message, "session", "")
         if isinstance(message, Fault) and message.code == DeviceLostError.code and session in self._running:
             # A link between two stages is lost: nothing else can come through this pipeline either.
-            self._on_loop(self._on_lost, DeviceLostError(message.device, message.reason))
+            lost = DeviceLostError(message.device, message.reason)
+            lost.by_neighbour = True
+            self._on_loop(self._on_lost, lost)
             return
         self._note_progress(session)
         self._machine.advance_clock(time.monotonic())
@@ -326,12 +341,14 @@ class LiveDraftNode(LiveDriver[DraftJob, DraftResult]):
                 if self._machine.target.waits(running.session):
                     running.progressed = now  # it waits for a session that makes progress or ends
             stuck = without_progress(self._running.values(), now, self._progress_s)
-            awaited = {route for running in stuck for route in running.awaited_routes}
             for running in stuck:
+                self._suspects.update(running.awaited_routes)
                 self._give_up(running)
-            if any(now - self._moved[route] > self._progress_s for route in awaited):
+            if any(now - self._moved[route] > self._progress_s for route in self._suspects):
                 reason = f"its pipeline stands still: nothing came back for {self._progress_s:g} s"
-                self._on_lost(DeviceLostError(self.device, reason))
+                lost = DeviceLostError(self.device, reason)
+                lost.stands_still = True
+                self._on_lost(lost)
 
     def _give_up(self, running: RunningRequest) -> None:
         error = DeadlineError(

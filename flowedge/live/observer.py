@@ -39,6 +39,9 @@ class LiveObserver:
         """Return the counters of bytes sent and of bytes received on links of a kind."""
         return ignore_bytes, ignore_bytes
 
+    def lost(self, state: str) -> None:
+        """A pipeline has lost a device; `state` is the word for the device's state."""
+
     def decoded(self, counters: DecodeCounters) -> None:
         """A request has ended well on the draft node."""
 

@@ -20,6 +20,7 @@ class RunningRequest:
     """One request that is being served.
 
     Attributes:
+        request: fitted to the context, if it asked for that.
         waiting: whether it waits for capacity.
         progressed: when the draft node last saw a message, a result or an output of it, on time.monotonic().
         express_bytes: bytes sent for it on express links, once it has ended.
@@ -28,6 +29,7 @@ class RunningRequest:
 
     def __init__(self, draft: DraftSession, *, waiting: bool = False) -> None:
         self.session = draft.name
+        self.request = draft.request
         self._draft = draft
         self.waiting = waiting
         self.outputs: asyncio.Queue[Output] = asyncio.Queue()

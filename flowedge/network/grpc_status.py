@@ -66,6 +66,11 @@ def from_status(
     return _of_status(code, details, peer, wants_tls)
 
 
+def says_why(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether the agent itself has said why a call failed; otherwise it was not there to say it."""
+    return _carried(error) is not None
+
+
 def _of_status(code: grpc.StatusCode | None, details: str, peer: str, wants_tls: bool) -> FlowEdgeError:
     """Return the error for a failed call whose reason gRPC says, not a FlowEdge agent."""
     match code:

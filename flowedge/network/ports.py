@@ -10,11 +10,12 @@ import socket
 from flowedge.core.errors import DeviceError, DeviceLostError
 from flowedge.network.address import host_ip, join_address, split_address
 from flowedge.network.connection_failure import TLS_HINT, why_of_socket
+from flowedge.network.device_state import ConnectResult
 
 OTHER_PORT = "end that program, or choose another port"
 
 _SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # an empty SETTINGS frame
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS  # RFC 9113, section 3.4
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS  # RFC 9113, section 3.4
 _HEADER_BYTES = 9
 _SETTINGS_TYPE = 4
 
@@ -81,7 +82,7 @@ async def check_http2(address: str, timeout_s: float) -> None:
 async def _first_frame(address: str) -> None:
     reader, writer = await asyncio.open_connection(*split_address(address))
     try:
-        writer.write(_PREFACE)
+        writer.write(HTTP2_PREFACE)
         header = await reader.readexactly(_HEADER_BYTES)
         if header[3] != _SETTINGS_TYPE:
             raise DeviceLostError(address, "it does not speak HTTP/2, so it is not a FlowEdge agent")
@@ -89,3 +90,19 @@ async def _first_frame(address: str) -> None:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+async def try_connect(address: str, timeout_s: float) -> ConnectResult:
+    """Return what comes of a TCP connection to an address, which is closed at once."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(*split_address(address)), timeout_s)
+    except asyncio.TimeoutError:
+        return ConnectResult.SILENT
+    except OSError as error:
+        if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+            return ConnectResult.REFUSED  # asyncio joins the errors of several addresses to one text
+        return ConnectResult.SILENT if error.errno == errno.EHOSTUNREACH else ConnectResult.NO_ROUTE
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ConnectResult.OPEN

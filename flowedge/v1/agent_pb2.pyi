@@ -49,7 +49,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, quant: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "middles", "certified_role", "instance", "compute", "draft_tokens", "sessions", "waiting", "context_tokens", "request_bytes", "family", "capabilities", "temperature", "config", "not_ready", "revocation_number", "sampling", "no_chat_template", "power")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "middles", "certified_role", "instance", "compute", "draft_tokens", "sessions", "waiting", "context_tokens", "request_bytes", "family", "capabilities", "temperature", "config", "not_ready", "revocation_number", "sampling", "no_chat_template", "power", "standby", "stands_by_for")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,8 @@ class Device(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     NO_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     POWER_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
+    STANDS_BY_FOR_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -118,7 +120,9 @@ class Device(_message.Message):
     sampling: str
     no_chat_template: bool
     power: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., request_bytes: _Optional[int] = ..., family: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., config: _Optional[str] = ..., not_ready: _Optional[str] = ..., revocation_number: _Optional[int] = ..., sampling: _Optional[str] = ..., no_chat_template: _Optional[bool] = ..., power: _Optional[float] = ...) -> None: ...
+    standby: str
+    stands_by_for: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., request_bytes: _Optional[int] = ..., family: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., config: _Optional[str] = ..., not_ready: _Optional[str] = ..., revocation_number: _Optional[int] = ..., sampling: _Optional[str] = ..., no_chat_template: _Optional[bool] = ..., power: _Optional[float] = ..., standby: _Optional[str] = ..., stands_by_for: _Optional[str] = ...) -> None: ...
 
 class Compute(_message.Message):
     __slots__ = ("device", "processor", "dtypes", "reason", "cuda_graphs")
@@ -143,7 +147,7 @@ class Middle(_message.Message):
     def __init__(self, model: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config")
+    __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config", "recovers")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
     LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +161,7 @@ class StageRole(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NODE_S_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    RECOVERS_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     layer_start: int
     layer_stop: int
@@ -170,7 +175,8 @@ class StageRole(_message.Message):
     members: PipelineMembers
     draft_node_s: float
     config: str
-    def __init__(self, pipeline: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., draft_node_s: _Optional[float] = ..., config: _Optional[str] = ...) -> None: ...
+    recovers: bool
+    def __init__(self, pipeline: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., draft_node_s: _Optional[float] = ..., config: _Optional[str] = ..., recovers: _Optional[bool] = ...) -> None: ...
 
 class PipelineMembers(_message.Message):
     __slots__ = ("upstream", "draft_node", "downstream")
@@ -197,18 +203,44 @@ class WeightSources(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config")
+    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config", "standby")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     protocol_version: int
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
     config: str
-    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ...) -> None: ...
+    standby: str
+    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ..., standby: _Optional[str] = ...) -> None: ...
+
+class StandByRequest(_message.Message):
+    __slots__ = ("role", "origin", "owner", "instance")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    role: DraftNodeRole
+    origin: str
+    owner: str
+    instance: str
+    def __init__(self, role: _Optional[_Union[DraftNodeRole, _Mapping]] = ..., origin: _Optional[str] = ..., owner: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class StandByReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrepareRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrepareReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RoleProgress(_message.Message):
     __slots__ = ("device", "message", "ready", "transfer", "exact", "draws", "room")

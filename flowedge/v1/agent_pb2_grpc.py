@@ -54,6 +54,16 @@ class AgentStub:
                 request_serializer=flowedge_dot_v1_dot_agent__pb2.DraftNodeRole.SerializeToString,
                 response_deserializer=flowedge_dot_v1_dot_agent__pb2.RoleProgress.FromString,
                 _registered_method=True)
+        self.StandBy = channel.unary_unary(
+                '/flowedge.v1.Agent/StandBy',
+                request_serializer=flowedge_dot_v1_dot_agent__pb2.StandByRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_agent__pb2.StandByReply.FromString,
+                _registered_method=True)
+        self.Prepare = channel.unary_unary(
+                '/flowedge.v1.Agent/Prepare',
+                request_serializer=flowedge_dot_v1_dot_agent__pb2.PrepareRequest.SerializeToString,
+                response_deserializer=flowedge_dot_v1_dot_agent__pb2.PrepareReply.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/flowedge.v1.Agent/Release',
                 request_serializer=flowedge_dot_v1_dot_agent__pb2.ReleaseRequest.SerializeToString,
@@ -96,6 +106,20 @@ class AgentServicer:
 
     def BecomeDraftNode(self, request, context):
         """Makes the device the draft node of a pipeline; the device sets up the given stages itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StandBy(self, request, context):
+        """Has the device lead the pipeline of the caller, a draft node, when that does not answer any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prepare(self, request, context):
+        """Has a device that may be given a role soon import what it computes with; answers when it has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +168,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.BecomeDraftNode,
                     request_deserializer=flowedge_dot_v1_dot_agent__pb2.DraftNodeRole.FromString,
                     response_serializer=flowedge_dot_v1_dot_agent__pb2.RoleProgress.SerializeToString,
+            ),
+            'StandBy': grpc.unary_unary_rpc_method_handler(
+                    servicer.StandBy,
+                    request_deserializer=flowedge_dot_v1_dot_agent__pb2.StandByRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_agent__pb2.StandByReply.SerializeToString,
+            ),
+            'Prepare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=flowedge_dot_v1_dot_agent__pb2.PrepareRequest.FromString,
+                    response_serializer=flowedge_dot_v1_dot_agent__pb2.PrepareReply.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -269,6 +303,60 @@ class Agent:
             '/flowedge.v1.Agent/BecomeDraftNode',
             flowedge_dot_v1_dot_agent__pb2.DraftNodeRole.SerializeToString,
             flowedge_dot_v1_dot_agent__pb2.RoleProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StandBy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flowedge.v1.Agent/StandBy',
+            flowedge_dot_v1_dot_agent__pb2.StandByRequest.SerializeToString,
+            flowedge_dot_v1_dot_agent__pb2.StandByReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flowedge.v1.Agent/Prepare',
+            flowedge_dot_v1_dot_agent__pb2.PrepareRequest.SerializeToString,
+            flowedge_dot_v1_dot_agent__pb2.PrepareReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "prompt_ids", "conversation", "text", "request_id", "parse_answer", "options")
+    __slots__ = ("prompt", "prompt_ids", "conversation", "text", "request_id", "parse_answer", "options", "answered", "answers_as", "goes_on")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,9 @@ class GenerateRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PARSE_ANSWER_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_AS_FIELD_NUMBER: _ClassVar[int]
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     prompt_ids: TokenIds
     conversation: Conversation
@@ -22,7 +25,10 @@ class GenerateRequest(_message.Message):
     request_id: str
     parse_answer: bool
     options: str
-    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., text: _Optional[str] = ..., request_id: _Optional[str] = ..., parse_answer: _Optional[bool] = ..., options: _Optional[str] = ...) -> None: ...
+    answered: _containers.RepeatedScalarFieldContainer[int]
+    answers_as: str
+    goes_on: bool
+    def __init__(self, prompt: _Optional[str] = ..., prompt_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., text: _Optional[str] = ..., request_id: _Optional[str] = ..., parse_answer: _Optional[bool] = ..., options: _Optional[str] = ..., answered: _Optional[_Iterable[int]] = ..., answers_as: _Optional[str] = ..., goes_on: _Optional[bool] = ...) -> None: ...
 
 class Conversation(_message.Message):
     __slots__ = ("messages", "tools", "tool_choice", "tool_name", "single_tool_call", "template_values")
@@ -73,34 +79,52 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
-    __slots__ = ("started", "chunk", "finished", "keep_alive", "waiting")
+    __slots__ = ("started", "chunk", "finished", "keep_alive", "waiting", "recovering")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_FIELD_NUMBER: _ClassVar[int]
     started: Started
     chunk: Chunk
     finished: Finished
     keep_alive: KeepAlive
     waiting: Waiting
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
+    recovering: Recovering
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., keep_alive: _Optional[_Union[KeepAlive, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., recovering: _Optional[_Union[Recovering, _Mapping]] = ...) -> None: ...
+
+class Recovering(_message.Message):
+    __slots__ = ("device", "reason", "expected_s", "state")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    reason: str
+    expected_s: float
+    state: str
+    def __init__(self, device: _Optional[str] = ..., reason: _Optional[str] = ..., expected_s: _Optional[float] = ..., state: _Optional[str] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("session", "seed", "prompt_ids", "waited_s", "prompt_text", "system_folded")
+    __slots__ = ("session", "seed", "prompt_ids", "waited_s", "prompt_text", "system_folded", "answers_as", "standby")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     WAITED_S_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FOLDED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_AS_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     session: str
     seed: int
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     waited_s: float
     prompt_text: str
     system_folded: bool
-    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ..., prompt_text: _Optional[str] = ..., system_folded: _Optional[bool] = ...) -> None: ...
+    answers_as: str
+    standby: str
+    def __init__(self, session: _Optional[str] = ..., seed: _Optional[int] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., waited_s: _Optional[float] = ..., prompt_text: _Optional[str] = ..., system_folded: _Optional[bool] = ..., answers_as: _Optional[str] = ..., standby: _Optional[str] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("position", "expected_s")

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 TOKENS = 120  # enough to be still running when the draining agent has refused a request
 PROMPT = "Tell me a long story about the sea."
 OPTIONS: dict[str, Any] = {"max_new_tokens": TOKENS, "ignore_eos": True, "seed": 1, "temperature": 0.5}
-EMPTY_AFTERWARDS = {"deadlines": {"drain_s": 120.0}, "limits": {"kept_rows": 0}}
+EMPTY_AFTERWARDS = {"deadlines": {"drain_s": 120.0, "recovery_s": 0.0}, "limits": {"kept_rows": 0}}
 
 
 def begun(client: Client, tokens: int = TOKENS) -> tuple[Generation, Iterator[Any]]:
@@ -94,7 +94,7 @@ def refused_role(agent: AgentProcess) -> Exception:
 
 
 def expect_refusal(address: str, device: str) -> None:
-    with Client(address) as client, pytest.raises(DrainingError, match="draining") as caught:
+    with Client(address, recovery_s=0) as client, pytest.raises(DrainingError, match="draining") as caught:
         client.generate("Hello.", **OPTIONS).result()
     assert caught.value.device == device
 
@@ -106,7 +106,7 @@ def test_running_requests_end_whole() -> None:
         become_pipeline([d0, v1, v2])
         await_health(d0, GENERATION)
         await_health(v1, PIPELINE)
-        with Client(d0.address) as client:
+        with Client(d0.address, recovery_s=0) as client:
             whole = client.generate(PROMPT, **OPTIONS).result()
             expected = whole.token_ids
             expect_metrics(d0, v1, whole.statistics)
@@ -146,11 +146,11 @@ def expect_hand_back(chunks: Iterator[Any], device: str) -> None:
 def test_what_does_not_end_in_time_is_handed_back_with_an_error() -> None:
     forever = {"deadlines": {"drain_s": 3600.0}}
     with (
-        agents(["d0"], settings={"deadlines": {"drain_s": 0.05}}) as (d0,),
+        agents(["d0"], settings={"deadlines": {"drain_s": 0.05, "recovery_s": 0.0}}) as (d0,),
         agents(["v1", "v2"], settings=forever) as (v1, v2),
     ):
         become_pipeline([d0, v1, v2])
-        with Client(d0.address) as client:
+        with Client(d0.address, recovery_s=0) as client:
             _, chunks = begun(client, 1500)
             v1.signal(signal.SIGTERM)
             await_draining(v1)

@@ -21,6 +21,7 @@ from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.slow]
 STAGES = 3
+AT_ONCE = {"deadlines": {"recovery_s": 0.0}}  # answers end when a device is lost
 PROMPT = "Tell me a long story about the sea."
 
 
@@ -30,7 +31,7 @@ class Cluster:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         names = ["d0", *(f"v{i + 1}" for i in range(STAGES))]
-        self.agents: list[AgentProcess] = stack.enter_context(agents(names))
+        self.agents: list[AgentProcess] = stack.enter_context(agents(names, settings=AT_ONCE))
         self._pipelines = 0
 
     @property
@@ -40,7 +41,7 @@ class Cluster:
     def replace(self, index: int) -> None:
         """A fresh agent under a fresh name in the place of one that is dead."""
         name = f"{self.agents[index].name}b"
-        (self.agents[index],) = self._stack.enter_context(agents([name]))
+        (self.agents[index],) = self._stack.enter_context(agents([name], settings=AT_ONCE))
 
     def set_up(self) -> str:
         """A new pipeline over the agents, in the place of the one before; returns its id."""

@@ -81,7 +81,10 @@ def test_agents_import_torch_in_two_places() -> None:
     ]
     assert [(name, line.split("  #")[0]) for name, line in marked] == [
         ("agent.py", "from flowedge.agent.roles.compute_side import ComputeSide"),
-        ("generation_service.py", "from flowedge.agent.services.prompt_preparation import read_prompt"),
+        (
+            "begun_answer.py",
+            "from flowedge.agent.services import prompt_preparation",
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ from tests.support.waiting import await_that
 
 pytestmark = [pytest.mark.timeout(600)]
 LOSSES = 2
+AT_ONCE = {"deadlines": {"recovery_s": 0.0}}  # a lost pipeline is not set up again
 
 
 def held(agent: AgentProcess) -> tuple[int, ...]:
@@ -35,7 +36,7 @@ def lose(started: list[AgentProcess], pipeline: str) -> None:
 
 def test_lost_pipelines_leave_no_descriptor_and_no_thread() -> None:
     without_collection = {"FLOWEDGE_TEST_WITHOUT_GC": "1"}
-    with agents(["d0", "v1", "v2"], environment=without_collection) as started:
+    with agents(["d0", "v1", "v2"], environment=without_collection, settings=AT_ONCE) as started:
         survivors = started[:2]
         lose(started, "first")
         before = [held(agent) for agent in survivors]

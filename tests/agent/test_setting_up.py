@@ -81,7 +81,7 @@ def test_everything_waits_for_a_pipeline_that_its_draft_node_sets_up(
             answer = client.generate("Hi", max_new_tokens=3)
             stage.start()
             assert answer.result().token_ids
-        with Client(draft_node.address) as client:
+        with Client(draft_node.address, recovery_s=0) as client:
             answer = client.generate("Hi", max_new_tokens=1500, ignore_eos=True)
             next(answer)
             draft_node.kill()

@@ -11,8 +11,9 @@ import pytest
 
 from flowedge.cli.main import run
 from flowedge.client import Client
+from flowedge.core.errors import DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
-from tests.client.fake_node import chunk, options_of, serving, started
+from tests.client.fake_node import chunk, fail, options_of, serving, started
 from tests.support.commands import run_command
 from tests.support.processes import CLI
 
@@ -58,7 +59,7 @@ def test_an_error_in_an_answer_begins_on_a_line_of_its_own(capsys: pytest.Captur
     def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
         yield started()
         yield chunk("Once upon", 1, 2)
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the lamp went out")
+        fail(context, DeviceLostError("v1", "the lamp went out"))
 
     with serving(script) as (_, address):
         assert run(["generate", "--peers", address, "--prompt", PROMPT]) == 1
@@ -75,7 +76,7 @@ def test_a_system_message_reaches_the_draft_node_in_a_conversation(
 ) -> None:
     def script(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateEvent]:
         yield started()
-        context.abort(grpc.StatusCode.UNAVAILABLE, "enough")
+        fail(context, DeviceLostError("v1", "enough"))
 
     with serving(script) as (node, address):
         options = ["--system", "Be brief.", "--stop", "a", "--stop", "b"]

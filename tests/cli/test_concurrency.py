@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.core.errors import CapacityError
+from flowedge.core.errors import CapacityError, DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import Script, chunk, fail, keep_alive, options_of, serving, started, waiting
 from tests.support.processes import CLI
@@ -81,7 +81,7 @@ def answering(at_once: list[int]) -> Script:
         yield chunk(request.prompt, 1)
         with lock:
             del open_now[request.prompt]
-        context.abort(grpc.StatusCode.UNAVAILABLE, "enough")
+        fail(context, DeviceLostError("v1", "enough"))
 
     return script
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flowedge.cli.main import run
 from flowedge.cli.options import choose_drafter, choose_drafting
-from flowedge_testbed.scenario import ModelSetNames
+from flowedge_testbed.scenario_parts import ModelSetNames
 
 
 def test_an_option_is_repeated_and_local_paths_are_made_absolute(

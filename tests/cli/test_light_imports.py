@@ -42,13 +42,13 @@ def steps(folder: Path) -> list[Step]:
     nobody = f"127.0.0.1:{free_port()}"
     asked = ["--peers", nobody, "--prompt", "Hi"]
     everything = COMPUTES | SERVES | CALLS | SETTINGS
-    own = [name for name in COMMANDS if name not in (*OF_SETTINGS, "inspect")]
+    own = [name for name in COMMANDS if name not in (*OF_SETTINGS, "inspect", "plan")]
     return [
         Step(["--help"], 0, everything | {"pydantic", "flowedge.cli.commands"}),
         Step([], 0, everything),
         Step(["--version"], 0, everything),
         *(Step([name, "--help"], 0, everything) for name in own),
-        Step(["inspect", "--help"], 0, everything - {"psutil"}),
+        *(Step([name, "--help"], 0, everything - {"psutil"}) for name in ("inspect", "plan")),
         Step(["magic"], 2, everything - {"psutil"}),
         Step(["generate", "--max-new-tokens", "many"], 2, everything - {"psutil"}),
         Step(["serve", "--help"], 0, COMPUTES | SERVES | {"grpc", "zeroconf", "rich.console"}),

@@ -102,7 +102,7 @@ def test_describe() -> None:
 
 
 def test_a_silent_node_is_lost_and_named() -> None:
-    with serving(silent) as (_, address), Client(address, silence_s=0.4) as client:
+    with serving(silent) as (_, address), Client(address, silence_s=0.4, recovery_s=0) as client:
         generation = client.generate("Hi")
         assert next(generation).text == "Hel"
         with pytest.raises(DeviceLostError, match=r"for 0\.4 s, the limit given by silence_s") as caught:
@@ -177,7 +177,7 @@ def test_errors_of_the_node_come_through_typed(error: FlowEdgeError) -> None:
 def test_events_out_of_place_are_refused(events: list[pb.GenerateEvent], expected: type[Exception]) -> None:
     with (
         serving(lambda request, context: events) as (_, address),
-        Client(address) as client,
+        Client(address, recovery_s=0) as client,
         pytest.raises(expected),
     ):
         client.generate("Hi").result()

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from flowedge.client import AsyncClient, Client
+from flowedge.client import AsyncClient, Client, Recovery
 from flowedge.core.errors import CapacityError, ProtocolError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, fail, finished, keep_alive, options_of, serving, started, waiting
@@ -65,3 +65,29 @@ def test_the_time_after_which_to_try_again_reaches_the_client() -> None:
             answer.result()
     assert caught.value.retry_after_s == 7.5
     assert not answer.token_ids
+
+
+def recovers(request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:
+    yield started()
+    yield chunk("a", 1)
+    for state, expected_s in (("lost", 0.0), ("lost", 0.0), ("frozen", 2.5)):
+        lost = pb.Recovering(device="v1", reason=f"it is {state}", state=state, expected_s=expected_s)
+        yield pb.GenerateEvent(recovering=lost)
+    yield keep_alive()
+    yield chunk("b", 2)
+    yield pb.GenerateEvent(recovering=pb.Recovering(device="v2", reason="of an older version"))
+    yield finished()
+
+
+def test_a_loss_is_told_once_for_each_state_and_when_the_answer_goes_on() -> None:
+    told: list[Recovery | None] = []
+    with serving(recovers) as (_, address), Client(address) as client:
+        answer = client.generate("Hi", on_recovering=told.append).result()
+    assert told == [
+        Recovery("v1", "lost", "it is lost"),
+        Recovery("v1", "frozen", "it is frozen", 2.5),
+        None,
+        Recovery("v2", "lost", "of an older version"),
+    ]
+    assert str(told[1]) == "device v1: it is frozen"
+    assert answer.text == "ab"

@@ -14,9 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flowedge.client import Client
+from flowedge.client.assembly import release
 from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.cluster.credentials import CredentialStore
-from flowedge.v1 import agent_pb2, agent_pb2_grpc, generation_pb2
+from flowedge.v1 import generation_pb2
 from tests.cluster.clusters import Cluster, members
 from tests.cluster.impostor import call_as, refusal
 from tests.cluster.raw_caller import raw_caller
@@ -125,7 +126,6 @@ def test_an_unread_watch_does_not_hold_up_the_agent(home: Home) -> None:
             request = health_pb2.HealthCheckRequest(service="flowedge.v1.Pipeline")
             watch = health_pb2_grpc.HealthStub(channel).Watch(request, timeout=60)
             assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-            boss = CredentialStore.open(home.cluster.member("boss2", CertificateRole.ADMIN)).credentials
-            with call_as(home.stage.address, server, boss) as other:
-                agent_pb2_grpc.AgentStub(other).Release(agent_pb2.ReleaseRequest(), timeout=20)
+            # By the name of `boss`. The draft node comes first: it would set the pipeline up again.
+            release([home.draft_node.address, home.stage.address], pipeline="")
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,6 +31,7 @@ from flowedge.doctor import (
 from flowedge.doctor.examination import KINDS
 from flowedge.doctor.finding import Finding, FindingKind, Severity, exit_code, in_order
 from flowedge.doctor.known_agents import KnownAgents
+from flowedge.network.device_state import ConnectResult
 from flowedge.planning.profile.measurement import LinkMeasurement
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
@@ -91,19 +94,27 @@ def test_multicast() -> None:
 @pytest.mark.parametrize(
     ("result", "kind"),
     [
-        (ports.ConnectResult.REFUSED, ports.PORT_CLOSED),
-        (ports.ConnectResult.SILENT, ports.PORT_FILTERED),
-        (ports.ConnectResult.NO_ROUTE, ports.NO_ROUTE),
-        (ports.ConnectResult.OPEN, ports.NO_ANSWER),
+        (ConnectResult.REFUSED, ports.PORT_CLOSED),
+        (ConnectResult.SILENT, ports.PORT_FILTERED),
+        (ConnectResult.NO_ROUTE, ports.NO_ROUTE),
+        (ConnectResult.OPEN, ports.NO_ANSWER),
     ],
 )
-def test_ports(result: ports.ConnectResult, kind: FindingKind) -> None:
+def test_ports(result: ConnectResult, kind: FindingKind) -> None:
     facts = ports.PortFacts("kitchen", "10.0.0.1:7", result, answered=False, problem="gibberish")
-    (found,) = ports.judge_ports(
-        [facts, ports.PortFacts("b", "c:1", ports.ConnectResult.OPEN, answered=True)]
-    )
+    (found,) = ports.judge_ports([facts, ports.PortFacts("b", "c:1", ConnectResult.OPEN, answered=True)])
     assert found.kind is kind
     assert "10.0.0.1:7" in found.detail
+
+
+def test_an_agent_that_says_nothing_is_frozen_and_a_lost_pipeline_is_told() -> None:
+    silent = ports.PortFacts("kitchen", "10.0.0.1:7", ConnectResult.OPEN, answered=False, silent=True)
+    assert kinds(ports.judge_ports([silent])) == [ports.FROZEN]
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        assert ports.connect(f"127.0.0.1:{listener.getsockname()[1]}", 0.2).silent
+    (found,) = agents.judge_pipelines([("d0", "its pipeline is being set up: device v1: it is frozen")])
+    assert (found.kind, found.device) == (agents.PIPELINE_NOT_READY, "d0")
+    assert "device v1" in found.detail
 
 
 def test_mtu() -> None:

@@ -367,8 +367,6 @@ def random_middles(
 def checked_strategy(request: Request, middles: list[ExactMiddle], measured: MeasuredPipeline) -> Strategy:
     """Return a strategy whose segments are computed with those of other sessions, more often than not."""
     name, options = request.strategy, request.strategy_options
-    strategy = checked_hierarchy(name, options, request.prompt, middles) or session_strategy(
-        request, measured
-    )
+    strategy = checked_hierarchy(name, options, request.given, middles) or session_strategy(request, measured)
     strategy.computed_alone = sum(request.prompt) % 4 == 0  # type: ignore[misc]
     return strategy

@@ -15,7 +15,7 @@ from flowedge.models.sampling.path_rules import PathRules
 from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
 from tests.equality.conftest import Pair, drawn, expected, finished, outputs_of, text_of, token_ids
-from tests.equality.test_rules import RULES, asked, likelihoods, ruled
+from tests.equality.test_rules import RULES, TOKENS, asked, likelihoods, ruled
 from tests.support.breadth import dealt, dealt_diagonally, thinnest
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def request(pair: Pair, strategy: str, session: str = "s", **changes) -> Request
 
 
 def whole(pair: Pair) -> tuple[int, ...]:
-    return ruled(pair, pair.prompt(90), GREEDY, 48, RULES["schema"])[0]
+    return ruled(pair, pair.prompt(90), GREEDY, TOKENS, RULES["schema"])[0]
 
 
 def stop_at_the_limit(pair: Pair) -> tuple[str, ...]:
@@ -120,4 +120,4 @@ def test_sessions_beside_each_other(pair: Pair, strategy: str, monkeypatch: pyte
     ends_like(own["length"], plain)
     ends_like(own["again"], plain)
     fails_at_the_limit(pair, own["fails"])
-    assert token_ids(own["free"]) == expected(pair.prompt(90), GREEDY, 48, "none")
+    assert token_ids(own["free"]) == expected(pair.prompt(90), GREEDY, TOKENS, "none")

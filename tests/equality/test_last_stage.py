@@ -45,9 +45,9 @@ SAMPLINGS = {
 def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     outputs = pair.pipeline([3, 2, 2, 1], verification=LAST_STAGE).generate(
-        request(prompt, sampling, 24, strategy)
+        request(prompt, sampling, 16, strategy)
     )
-    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
 def test_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(300), SAMPLINGS[sampling_name]
     pipeline = pair.pipeline(SPLITS[stages], express_fault=faulty(stages, 0.3), verification=LAST_STAGE)
-    outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
+    outputs = pipeline.generate(request(prompt, sampling, 20, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 20, "none")
 
 
 @pytest.mark.parametrize("names", ["bundled-small", "ngram", "bundled+bundled-small", "bundled-eagle3"])
@@ -66,9 +66,9 @@ def test_drafters_with_and_without_features(pair: Pair, names: str) -> None:
     """What a drafter proposes shows whether it was given the right hidden states."""
     prompt, sampling = pair.prompt(40), SAMPLINGS["T1"]
     own = replace(pair, drafter=drafter_of(pair, names))
-    there = own.pipeline([3, 5], verification=LAST_STAGE).generate(request(prompt, sampling, 24, "naive_pp"))
-    assert token_ids(there) == expected(prompt, sampling, 24, "none")
-    here = own.pipeline([3, 5]).generate(request(prompt, sampling, 24, "naive_pp"))
+    there = own.pipeline([3, 5], verification=LAST_STAGE).generate(request(prompt, sampling, 16, "naive_pp"))
+    assert token_ids(there) == expected(prompt, sampling, 16, "none")
+    here = own.pipeline([3, 5]).generate(request(prompt, sampling, 16, "naive_pp"))
     rounds = [finished(outputs).counters.accepted_per_round for outputs in (there, here)]
     assert rounds[0] == rounds[1], "the drafter proposed other trees"
 
@@ -113,10 +113,10 @@ def test_nothing_but_ids_comes_back_without_a_drafter(pair: Pair) -> None:
 def test_a_session_may_end_in_flight_beside_another(pair: Pair) -> None:
     pipeline = pair.pipeline([2, 2, 2, 2], verification=LAST_STAGE)
     sampling, prompt = SAMPLINGS["T1"], pair.prompt(40)
-    pipeline.start(request(prompt, sampling, 24, "auto", session="cancelled"))
+    pipeline.start(request(prompt, sampling, 16, "auto", session="cancelled"))
     pipeline.cancel("cancelled", time=1.1)
-    pipeline.start(request(prompt, sampling, 24, "auto", session="other"), time=0.1)
+    pipeline.start(request(prompt, sampling, 16, "auto", session="other"), time=0.1)
     pipeline.run()
-    assert token_ids(outputs_of(pipeline, "other")) == expected(prompt, sampling, 24, "none")
+    assert token_ids(outputs_of(pipeline, "other")) == expected(prompt, sampling, 16, "none")
     assert all(stage.load().drained for stage in pipeline.stages)
     assert not any(isinstance(timed.output, Failed) for timed in pipeline.outputs)

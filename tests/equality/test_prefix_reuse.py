@@ -33,7 +33,7 @@ TESTED = ("autoregressive", "specpipe_db")  # in `make test`, beside those with 
 DRAFTERS = ("bundled", "bundled-small", "bundled-eagle3", "ngram", "bundled+ngram")  # joined by "+"
 PLACES: tuple[VerificationPlace, ...] = (DRAFT_NODE, LAST_STAGE)
 KEPT_ROWS = 20_000
-TURNS, TOKENS, ADDED = 3, 20, 9
+TURNS, TOKENS, ADDED = 3, 12, 9
 SYSTEM = 150  # tokens that several requests begin with
 
 

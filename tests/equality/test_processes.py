@@ -23,7 +23,7 @@ SAMPLINGS = {
     "T1-top": SamplingParams(temperature=1.0, top_p=0.9, top_k=50, seed=12),
 }
 PROMPT = "Tell me a short story about a fox who could not sleep."
-NEW_TOKENS = 48
+NEW_TOKENS = 24
 
 
 def generate(address: str, strategy: str, sampling: SamplingParams, prompt: str = PROMPT) -> Generation:

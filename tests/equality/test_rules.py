@@ -71,7 +71,7 @@ SAMPLINGS = {
     "T1": SamplingParams(temperature=1.0, seed=7),
     "T0.8-k30-p0.9": SamplingParams(temperature=0.8, top_k=30, top_p=0.9, seed=8),
 }
-TOKENS = 48
+TOKENS = 32
 
 
 @cache

@@ -60,8 +60,8 @@ TWO_SAMPLINGS = ("greedy", "T1-p0.9")
 @pytest.mark.parametrize(("strategy", "stages", "sampling_name"), MATRIX)
 def test_strategies_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
-    outputs = pair.pipeline(SPLITS[stages]).generate(request(prompt, sampling, 24, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+    outputs = pair.pipeline(SPLITS[stages]).generate(request(prompt, sampling, 16, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_strategies_stages_and_sampling(pair: Pair, strategy: str, stages: int, 
 )
 def test_variations_of_specpipes_steps(pair: Pair, options: dict[str, float], sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
-    asked = replace(request(prompt, sampling, 24, "specpipe"), strategy_options=options)
-    assert token_ids(pair.pipeline(SPLITS[4]).generate(asked)) == expected(prompt, sampling, 24, "none")
+    asked = replace(request(prompt, sampling, 16, "specpipe"), strategy_options=options)
+    assert token_ids(pair.pipeline(SPLITS[4]).generate(asked)) == expected(prompt, sampling, 16, "none")
 
 
 @pytest.mark.parametrize(("strategy", "length"), LENGTHS)
@@ -82,8 +82,8 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     sampling = SamplingParams(temperature=1.0, seed=length)
     prompt = pair.prompt(length)
     assert len(prompt) == length
-    outputs = pair.pipeline([2, 2, 2, 2]).generate(request(prompt, sampling, 16, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
+    outputs = pair.pipeline([2, 2, 2, 2]).generate(request(prompt, sampling, 8, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 8, "none")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
 def test_the_other_bundled_drafters(pair: Pair, names: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     pipeline = pair.pipeline([3, 5], drafter=drafter_of(pair, names))
-    outputs = pipeline.generate(request(prompt, sampling, 24, "flowspec"))
-    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")
+    outputs = pipeline.generate(request(prompt, sampling, 16, "flowspec"))
+    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
     assert max(finished(outputs).counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
@@ -145,8 +145,8 @@ BASELINE_FAULTS = product(["mixed3"], BASELINES, ["T1-p0.9"])
 def test_express_lane_faults(pair: Pair, fault: str, strategy: str, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
     pipeline = pair.pipeline([2, 2, 2, 2], express_fault=FAULTS[fault])
-    outputs = pipeline.generate(request(prompt, sampling, 32, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 32, "none")
+    outputs = pipeline.generate(request(prompt, sampling, 20, strategy))
+    assert token_ids(outputs) == expected(prompt, sampling, 20, "none")
 
 
 class Together(VirtualObserver):
@@ -209,7 +209,7 @@ def test_end_of_sequence_wherever_it_falls(pair: Pair, first: int) -> None:
 def test_token_limit(pair: Pair, strategy: str, count: int) -> None:
     prompt, sampling = pair.prompt(40), SamplingParams()
     outputs = pair.pipeline([3, 5]).generate(request(prompt, sampling, count, strategy))
-    assert token_ids(outputs) == expected(prompt, sampling, 24, "none")[:count]
+    assert token_ids(outputs) == expected(prompt, sampling, 16, "none")[:count]
 
 
 def test_stop_string_across_token_borders(pair: Pair) -> None:

@@ -265,6 +265,10 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         protocol_version=version,
         middles=[agent.Middle(model="bundled", addresses=[downstream])],
     )
+    led = agent.DraftNodeRole()
+    led.CopyFrom(draft_node)
+    led.standby = downstream
+    stand_by = agent.StandByRequest(role=led, origin="mutated", instance="x")
     link = measure.MeasureLinkRequest(
         peer=downstream, peer_id="nobody", bytes=1 << 18, round_trips=1, protocol_version=version
     )
@@ -277,6 +281,8 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         "/flowedge.v1.Agent/Membership": [agent.MembershipRequest(), stage],
         "/flowedge.v1.Agent/BecomeStage": [stage],
         "/flowedge.v1.Agent/BecomeDraftNode": [draft_node],
+        "/flowedge.v1.Agent/StandBy": [stand_by],
+        "/flowedge.v1.Agent/Prepare": [agent.PrepareRequest(), stage],
         "/flowedge.v1.Agent/Release": [agent.ReleaseRequest(pipeline="mutated")],
         "/flowedge.v1.Agent/Timeline": [agent.TimelineRequest(session="mutated")],
         "/flowedge.v1.Agent/Clock": [agent.ClockRequest(), link],

@@ -73,10 +73,10 @@ def test_late_in_a_stream(hasty: GatewayHere, cluster4: str) -> None:
     with hasty.client() as client:
         answer = client.post(COMPLETIONS, json=body(LONG, stream=True))
     assert answer.status_code == 200
-    *_, last, end = answer.text.split("\n\n")
-    assert end == ""
+    *_, last, done, end = answer.text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
     check_late(504, json.loads(last.removeprefix("data: "))["error"], "0.5")
-    assert "[DONE]" not in answer.text
+    assert '"finish_reason":"' not in answer.text
     await_sessions(cluster4, 0)
 
 

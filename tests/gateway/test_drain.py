@@ -64,8 +64,10 @@ def test_what_does_not_end_in_time_ends_with_an_error(hasty: GatewayProcess, clu
         hasty.signal(signal.SIGTERM)
         stream, refused = parsed(begun + read_all(streamed)), parsed(read_all(whole))
     assert stream.status == 200
-    last = stream.rest.decode().split("data: ")[-1].split("\n")[0]
-    assert json.loads(last)["error"]["code"] == "draining"
+    *_, last, done = stream.rest.decode().split("data: ")
+    assert json.loads(last.split("\n")[0])["error"]["code"] == "draining"
+    assert done.startswith("[DONE]")
+    assert stream.rest.endswith(b"0\r\n\r\n"), "the body is complete"
     assert refused.status == 503
     assert json.loads(refused.rest)["error"]["code"] == "draining"
     assert hasty.wait(WAIT_S) == 0

@@ -15,7 +15,7 @@ def test_health(gateway4: GatewayProcess, cluster4: str) -> None:
         assert client.get("/health/ready").json() == {"status": "ready"}
         health = client.get("/health")
     assert health.status_code == 200
-    models = {"bundled": {"pipelines": [cluster4], "ready": [cluster4]}}
+    models = {"bundled": {"pipelines": [cluster4], "ready": [cluster4], "recovering": [], "problems": {}}}
     assert health.json() == {"status": "ready", "version": VERSION, "models": models}
 
 

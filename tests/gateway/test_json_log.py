@@ -26,6 +26,7 @@ def test_a_start_a_request_and_a_stop(tmp_path: Path, cluster4: str) -> None:
     gateway.start()
     try:
         url = json.loads(gateway.line('"event": "started"'))["address"]
+        gateway.line('"event": "pipeline_ready"')
         answer = httpx.post(url.rstrip("/") + COMPLETIONS, json=body(2), timeout=ANSWER_S, trust_env=False)
         assert answer.status_code == 200, answer.text
         gateway.signal(signal.SIGTERM)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
+import ollama
 import pytest
 
 from flowedge.client import Client
@@ -76,6 +79,20 @@ def test_an_answer_without_news_carries_comments(names: list[str]) -> None:
             answer = parsed(content + read_all(connection))
     assert answer.status == 200
     assert b"data: [DONE]" in answer.rest
+
+
+def test_lines_without_news_are_json_with_blanks(cluster4: str) -> None:
+    asked: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "Hello"}]}
+    options = {"num_predict": 24, "temperature": 0}
+    with gateway_before(cluster4, settings={"deadlines": {"comment_s": 0.001}}) as gateway:
+        with gateway.client() as client:
+            text = client.post("/api/chat", json={**asked, "options": options}).text
+        official = ollama.Client(gateway.url)
+        parts = [part.message.content or "" for part in official.chat(**asked, options=options, stream=True)]
+    assert [line for line in text.splitlines() if line.startswith(" ")], "blanks stand before values"
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == "".join(parts)
+    assert lines[-1]["done"]
 
 
 def test_a_complete_stream_is_no_client_that_went_away(gateway4: GatewayProcess) -> None:

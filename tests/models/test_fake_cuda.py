@@ -113,20 +113,21 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", dealt(TINY, {"gemma3", "phi3-longrope"}.__contains__))
+@pytest.mark.parametrize("name", dealt(TINY, "phi3-longrope".__eq__))
 def test_stages_of_every_family(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_family(gpu, families(name))
 
 
 @pytest.mark.parametrize(
     "name",
-    dealt(("llama", "gemma3", "mixtral", "phi3-longrope"), {"mixtral", "phi3-longrope"}.__contains__),
+    dealt(("llama", "gemma3", "mixtral", "phi3-longrope"), "mixtral".__eq__),
 )
 def test_exact_stages(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_exact_family(gpu, families(name), "native")
 
 
-@pytest.mark.parametrize("name", dealt(("gemma3", "smollm3"), {"smollm3"}.__contains__))
+@pytest.mark.proof  # `test_every_module_that_computes_is_run` has gemma2
+@pytest.mark.parametrize("name", ["gemma3", "smollm3"])
 def test_static_forwards(name: str, gpu: FakeCuda, families: Callable[[str], Path]) -> None:
     run_static_family(gpu, families(name))
 

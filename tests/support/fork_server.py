@@ -41,6 +41,7 @@ COMMANDS = [
 COMPUTES = {  # modules that import torch
     "flowedge.cli.check",
     "flowedge.cli.screens.model_screen",
+    "flowedge.cli.screens.plan_screen",
     "flowedge.cli.screens.train_screen",
 }
 LIFE = 0  # its end is that of the tests

@@ -15,7 +15,7 @@ from tests.walk.machine import UserMachine
 @pytest.mark.proof
 def test_a_small_real_model_from_the_hub(tmp_path: Path) -> None:
     """The hub is on loopback, and its models have the published shapes with fewer layers."""
-    activate, generate = commands("README.md", "**A small real model**", "Which PyTorch")
+    activate, generate = commands("README.md", "**A small real model**", "PyTorch is installed")
     assert activate == "source .venv/bin/activate"
     sizes = {f"HuggingFaceTB/SmolLM2-{size}-Instruct": size for size in ("360M", "135M")}
     repositories = {name: tmp_path / size for name, size in sizes.items()}

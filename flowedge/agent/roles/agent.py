@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo, device_name
-from flowedge.agent.roles.pipeline_role import BEING_SET_UP
+from flowedge.agent.roles.led_pipeline import Standby
+from flowedge.agent.roles.left_loaded import LeftLoaded
+from flowedge.agent.roles.pipeline_role import BEING_SET_UP, BEING_STOPPED
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.renewable_server import RenewableServer
@@ -22,6 +24,7 @@ from flowedge.live.transport.server import StreamServer
 from flowedge.live.work_timing import MakeTiming, RealTime
 from flowedge.models.host.libraries import import_libraries
 from flowedge.network.address import join_address
+from flowedge.network.device_state import DeviceLoss
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.local_weights import LocalWeights
@@ -49,6 +52,12 @@ class Agent:
         member: URI in the device's certificate (see Member.uri); None without a certificate.
         obstacle: why the pipeline of the settings could not be set up the last time; "" if it could, or there
             is none.
+        keeps_up: whether pipelines that it leads are kept up; see keep_pipeline.
+        recovering: the id that was asked for of a pipeline that is being set up again; "" if there is none.
+        stands_by: for which draft node's pipeline it stands by; None for none.
+        loss: the device that the pipeline which is being set up again has lost; None if there is none.
+        last_set_up_s: the seconds that the last set-up of a pipeline took; None before there was one.
+        left: what the last role left loaded when its pipeline was lost.
     """
 
     info: DeviceInfo
@@ -61,7 +70,16 @@ class Agent:
     make_timing: MakeTiming = RealTime
     member: str | None = None
     obstacle: str = ""
+    keeps_up: bool = False
+    recovering: str = ""
+    stands_by: Standby | None = None
+    loss: DeviceLoss | None = None
+    last_set_up_s: float | None = None
+    left: LeftLoaded = field(init=False)
     _compute_side: ComputeSide | None = None
+
+    def __post_init__(self) -> None:
+        self.left = LeftLoaded(self.compute, self.config.deadlines.recovery_s)
 
     @classmethod
     def listening(
@@ -115,13 +133,29 @@ class Agent:
 
         "" if it can, or if there is none. While a set-up is tried again, the reason is that of the last one.
         """
+        if self.stands_by is not None and not self.recovering:
+            return ""
         role = self.roles.role
+        if self.roles.draining and role is not None and role.leads:
+            return BEING_STOPPED
         in_use = role is not None and role.in_use
         reason = "" if role is None else role.not_ready
-        if not (reason if in_use else self.config.pipeline.model):
+        if not (reason if in_use else self.config.pipeline.model or self.keeps_pipeline):
             return ""
         reason = self.obstacle or ("" if in_use else reason)
         return f"{BEING_SET_UP}: {reason}" if reason else BEING_SET_UP
+
+    @property
+    def recovers(self) -> bool:
+        """Whether answers wait for a pipeline that is set up again when this device's own loses a device."""
+        return self.keeps_up and self.config.deadlines.recovery_s > 0
+
+    @property
+    def keeps_pipeline(self) -> bool:
+        """Whether this device sets a pipeline that it has lost up again."""
+        role = self.roles.role
+        lost = self.recovering or (role is not None and role.lost)
+        return self.recovers and bool(self.config.pipeline.model or lost)
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function in the compute thread within the time for loading; see ComputeThread.run."""

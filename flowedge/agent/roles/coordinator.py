@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 
-from flowedge.cluster.process import security_for
-from flowedge.cluster.tls.channels import open_channel, open_verified
-from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.agent.roles.other_agents import CHANNEL_OPTIONS, MetMembers, all_or_none, describe
+from flowedge.cluster.tls.channels import open_channel
+from flowedge.core.errors import DeviceError, DeviceLostError, FlowEdgeError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import AUTO
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.network.deadline import within
+from flowedge.network.device_state import ConnectResult
 from flowedge.network.grpc_status import from_status
 from flowedge.network.link_settings import LinkSettings
-from flowedge.network.ports import check_http2
+from flowedge.network.ports import try_connect
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
@@ -38,10 +40,9 @@ if TYPE_CHECKING:
     from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 RELEASE_S = 3.0
-_WATCH_S = 1.0  # between two questions to a stage while the pipeline is set up
+_WATCH_S = 0.5  # between two questions to a stage while the pipeline is set up
+_ANSWER_S = 1.0  # for a stage to say what it is, while it is not loading
 _MISSED = 3  # answers in succession after which a stage is lost; it may be busy with loading
-MEET_AT_ONCE = 32  # agents that are asked what they are at the same time
-_OPTIONS = LinkSettings().channel_options
 
 T = TypeVar("T")
 
@@ -92,30 +93,6 @@ class PlannedRoute:
     def exact(self) -> bool:
         """Whether the stages are asked to compute exact rows."""
         return self.stages[0].content.exact
-
-
-@dataclass(frozen=True)
-class MetMembers:
-    """The members of a pipeline, each as the URI in its certificate (see Member.uri).
-
-    Attributes:
-        own: the draft node; None without a certificate.
-        by_address: the devices that the draft node has spoken to; empty in plaintext.
-    """
-
-    own: str | None = None
-    by_address: Mapping[str, str] = field(default_factory=dict)
-
-    def neighbours(self, stages: Sequence[str]) -> list[pb.PipelineMembers | None]:
-        """Return the neighbours of each stage of a route, given by their addresses; None in plaintext."""
-        own = self.own
-        if own is None or not all(address in self.by_address for address in stages):
-            return [None] * len(stages)
-        line = [own, *(self.by_address[address] for address in stages), own]
-        return [
-            pb.PipelineMembers(upstream=before, draft_node=own, downstream=after)
-            for before, after in zip(line, line[2:], strict=False)
-        ]
 
 
 @dataclass(frozen=True)
@@ -193,6 +170,7 @@ class PipelineSetup:
         report: is told of the devices' progress.
         draft_node_s: seconds in which the draft node draws tokens, for a last stage that is to choose.
         link: the times of links.
+        recovers: whether the draft node sets the pipeline up again when it loses a stage.
     """
 
     pipeline: str
@@ -202,6 +180,7 @@ class PipelineSetup:
     report: ReportProgress
     draft_node_s: Awaitable[float]
     link: LinkSettings
+    recovers: bool
 
     @asynccontextmanager
     async def loading(self, routes: Iterable[PlannedRoute]) -> AsyncIterator[StageSetups]:
@@ -213,7 +192,7 @@ class PipelineSetup:
         roles = await asyncio.to_thread(lambda: [role for route in routes for role in self._roles(route)])
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
         watches = [
-            asyncio.create_task(self._watch(stage, task))
+            asyncio.create_task(self._watch(stage, task, [each for each, _ in roles]))
             for (stage, _), task in zip(roles, tasks, strict=True)
         ]
         try:
@@ -244,6 +223,7 @@ class PipelineSetup:
                     weights=self.weights.get(stage.address),
                     members=permitted,
                     config=content.config.to_json(),
+                    recovers=self.recovers,
                 ),
             )
 
@@ -254,7 +234,7 @@ class PipelineSetup:
             role.draft_node_s = await self.draft_node_s
         try:
             member = self.members.by_address.get(stage.address)
-            async with await open_channel(stage.address, _OPTIONS, member=member) as channel:
+            async with await open_channel(stage.address, CHANNEL_OPTIONS, member=member) as channel:
                 async for progress in rpc.AgentStub(channel).BecomeStage(role):
                     transfer = progress.transfer if progress.HasField("transfer") else None
                     await self.report(stage.name, progress.message, transfer)
@@ -266,13 +246,16 @@ class PipelineSetup:
             raise DeviceError(stage.name, "it ended its set-up without being ready")
         return ready
 
-    async def _watch(self, stage: PlannedStage, loading: asyncio.Task[StageReady]) -> None:
+    async def _watch(
+        self, stage: PlannedStage, loading: asyncio.Task[StageReady], stages: Sequence[PlannedStage]
+    ) -> None:
         """Ask a stage again and again whether it is there, until cancelled.
 
         A stage that has loaded says nothing more, and the others wait for it: nobody else would find out.
 
         Raises:
-            DeviceLostError: when the stage does not answer, or has lost its role since it was ready.
+            DeviceLostError: when the stage does not answer, or has lost its role since it was ready, as it
+                does when it loses a neighbour. It names the first of all stages that does not answer then.
         """
         missed = 0
         while missed < _MISSED:
@@ -282,11 +265,24 @@ class PipelineSetup:
                 device = await describe(stage.address, self.link)
             except FlowEdgeError as error:
                 missed, reason = missed + 1, error.reason if isinstance(error, DeviceError) else str(error)
+                if await try_connect(stage.address, _WATCH_S) is ConnectResult.REFUSED:
+                    break  # its agent has ended
                 continue
             missed = 0
             if ready and device.pipeline != pipeline_label(self.pipeline):
+                answers = await asyncio.gather(*map(self._answers, stages))
+                silent = [each for each, answered in zip(stages, answers, strict=True) if not answered]
+                if silent:
+                    raise DeviceLostError(silent[0].name, "it was lost while the pipeline was set up")
                 raise DeviceLostError(stage.name, "it lost its role while the pipeline was set up")
         raise DeviceLostError(stage.name, f"it does not answer while the pipeline is set up: {reason}")
+
+    async def _answers(self, stage: PlannedStage) -> bool:
+        try:
+            await within(_ANSWER_S, describe(stage.address, self.link), f"{stage.name} did not answer")
+        except FlowEdgeError:
+            return False
+        return True
 
 
 async def release_stages(stages: Iterable[PlannedStage], pipeline: str, members: MetMembers) -> None:
@@ -295,81 +291,10 @@ async def release_stages(stages: Iterable[PlannedStage], pipeline: str, members:
     async def release(stage: PlannedStage) -> None:
         try:
             member = members.by_address.get(stage.address)
-            async with await open_channel(stage.address, _OPTIONS, member=member) as channel:
+            async with await open_channel(stage.address, CHANNEL_OPTIONS, member=member) as channel:
                 await rpc.AgentStub(channel).Release(pb.ReleaseRequest(pipeline=pipeline), timeout=RELEASE_S)
         except (grpc.aio.AioRpcError, FlowEdgeError) as error:
             reason = error if isinstance(error, FlowEdgeError) else from_status(error, stage.address)
             _log.info("%s was not released: %s", stage.name, reason)
 
     await asyncio.gather(*(release(stage) for stage in stages))
-
-
-async def meet(
-    quants: Mapping[str, str], settings: LinkSettings, own: str | None = None
-) -> tuple[dict[str, pb.Device], MetMembers]:
-    """Ask the agents of a pipeline what they are; return their answers by address, and who they are.
-
-    Args:
-        quants: by address, the quantisation of the layers that the device is to hold.
-        own: URI in the certificate of this device (see Member.uri); None without a certificate.
-
-    Raises what `describe` raises.
-    """
-    at_once = asyncio.Semaphore(MEET_AT_ONCE)
-
-    async def ask(address: str, quant: str) -> tuple[pb.Device, str | None]:
-        async with at_once:
-            return await _describe(address, settings, quant)
-
-    answers = await all_or_none(ask(address, quant) for address, quant in quants.items())
-    devices = {address: device for address, (device, _) in zip(quants, answers, strict=True)}
-    members = {address: uri for address, (_, uri) in zip(quants, answers, strict=True) if uri is not None}
-    return devices, MetMembers(own, members)
-
-
-async def all_or_none(awaited: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of coroutines that run at the same time; the first error cancels the others.
-
-    No coroutine is running when this returns or raises, so that none holds a socket.
-    """
-    tasks = [asyncio.ensure_future(each) for each in awaited]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def describe(address: str, settings: LinkSettings, quant: str = "") -> pb.Device:
-    """Return what the agent at an address says of itself.
-
-    quant: the quantisation of the layers that its compute device has to be for; "" for none.
-
-    Raises:
-        DeviceLostError: when it does not answer.
-        ProtocolError: when it speaks another version of the protocol.
-    """
-    return (await _describe(address, settings, quant))[0]
-
-
-async def _describe(address: str, settings: LinkSettings, quant: str) -> tuple[pb.Device, str | None]:
-    """Return what `describe` returns, and the URI in the agent's certificate; None in plaintext."""
-    security = security_for(address, None)
-    if security.store is None:  # a certificate is asked for by a socket of its own as well
-        security.check_plaintext(address)
-        await check_http2(address, settings.connect_s)
-    try:
-        channel, peer = await open_verified(address, _OPTIONS, None, security)
-        async with channel:
-            device: pb.Device = await rpc.AgentStub(channel).Describe(
-                pb.DescribeRequest(quant=quant), timeout=settings.connect_s
-            )
-    except grpc.aio.AioRpcError as error:
-        raise from_status(error, address) from error
-    if device.protocol_version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"device {device.name} speaks protocol {device.protocol_version}, this one {PROTOCOL_VERSION}; "
-            "install the same version on both"
-        )
-    return device, None if peer is None else peer.holder.member.uri

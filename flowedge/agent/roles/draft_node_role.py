@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,18 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowedge.agent.roles.coordinator import (
-    MetMembers,
     PipelineSetup,
     PlannedRoute,
     ReportProgress,
     StageReady,
-    meet,
     release_stages,
 )
+from flowedge.agent.roles.led_pipeline import LedPipeline
+from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
-from flowedge.core.errors import BadRequestError, PipelineNotReadyError
+from flowedge.core.errors import BadRequestError, DeviceLostError, PipelineNotReadyError
 from flowedge.core.log_fields import about
 from flowedge.core.pipeline_config import (
     AUTO,
@@ -59,11 +60,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FINGERPRINT_DIGITS = 12
 SHORT_SESSION = 256  # rows; a drafter takes more bytes a row for sessions that are shorter
 
 
 class DraftNodeRole(PipelineRole):
-    """Has the other devices take their roles, loads the LM head and the drafter, and serves requests."""
+    """Has the other devices take their roles, loads the LM head and the drafter, and serves requests.
+
+    Attributes:
+        request: by which it was given the role.
+        standby_problem: why the device named as its standby does not stand by; "" if it does.
+    """
 
     _live: ObservedDraftNode | None
 
@@ -78,13 +85,14 @@ class DraftNodeRole(PipelineRole):
 
         caller: URI of the member that asks for the pipeline (see Member.uri); None in plaintext.
         """
-        super().__init__(agent.name, agent.compute, request, caller)
+        super().__init__(agent.name, agent.compute, agent.left, request, caller)
         self._agent = agent
-        self._request = request
+        self.request = request
+        self.standby_problem = ""
         self._taps = taps
         self._routes: list[PlannedRoute] = []
         self._members = MetMembers()
-        self._models: DraftModels | None = None
+        self._met: dict[str, tuple[str, str]] = {}
         self._stages_ready: list[StageReady] = []
         self._exact = False
         self._verification: VerificationPlace = DRAFT_NODE
@@ -94,7 +102,7 @@ class DraftNodeRole(PipelineRole):
 
         Raises the FlowEdgeError of the device that fails; all devices have been released then.
         """
-        deadline = ProgressDeadline(self._agent.config.deadlines.load_s)
+        deadline, began = ProgressDeadline(self._agent.config.deadlines.load_s), time.monotonic()
 
         async def extend_and_report(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
             deadline.extend()  # weights take as long as they take, while they come
@@ -107,19 +115,57 @@ class DraftNodeRole(PipelineRole):
             await self._release()
             raise
         self._loaded = True
+        self._agent.last_set_up_s = time.monotonic() - began
+
+    @property
+    def leads(self) -> bool:
+        return True
+
+    @property
+    def recovers(self) -> bool:
+        return self._agent.recovers
 
     @property
     def not_ready(self) -> str:
         if self.in_use:
             return "" if self._loaded else BEING_SET_UP
-        lost = None if self._live is None else self._live.lost
-        return f"its pipeline was lost: {lost}"
+        return f"its pipeline was lost: {self.loss}"
 
     def serving(self) -> tuple[ObservedDraftNode, DraftModels]:
         """Return what serves requests. Raises PipelineNotReadyError while the pipeline is being set up."""
         if self._live is None or self._models is None or not self._loaded:
             raise PipelineNotReadyError(self._agent.name, BEING_SET_UP)
         return self._live, self._models
+
+    @property
+    def lost(self) -> bool:
+        """Whether its pipeline was ready and has lost a device since, and nobody has given the role up."""
+        return self._loaded and not self._stopped and self._live is not None and not self._live.alive
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """How its pipeline has lost a device; None while it is whole."""
+        return None if self._live is None else self._live.lost
+
+    @property
+    def met(self) -> Mapping[str, tuple[str, str]]:
+        """Name and instance of each device of the pipeline, by address, as it was set up."""
+        return self._met
+
+    @property
+    def led(self) -> LedPipeline:
+        """The pipeline, for a device that leads it next."""
+        return LedPipeline(self.request, self.origin, self.owner)
+
+    @property
+    def answers_as(self) -> str:
+        """What the tokens of answers depend on, beside the request; empty while the pipeline is planned."""
+        if not self._routes:
+            return ""
+        target, config = self._routes[TARGET], self.config
+        fingerprint = target.checkpoint.fingerprint[:_FINGERPRINT_DIGITS]
+        parts = (target.model, fingerprint, target.dtype, config.quant, config.kv)
+        return " ".join(str(part) for part in (*parts, "exact" if self._exact else ""))
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -163,8 +209,9 @@ class DraftNodeRole(PipelineRole):
         device.config = self._present_config().to_json()
         device.request_bytes = self._agent.config.generate_request_bytes
         if self._loaded:
-            device.stage_addresses.extend(self._request.stages)
-            device.middles.extend(self._request.middles)
+            device.stage_addresses.extend(self.request.stages)
+            device.middles.extend(self.request.middles)
+            device.standby = self.request.standby
             load = self.load()
             device.sessions, device.waiting = load.sessions, load.waiting
             device.context_tokens = 0 if self._live is None else self._live.context_tokens
@@ -190,10 +237,9 @@ class DraftNodeRole(PipelineRole):
         )
 
     async def stop(self, reason: str) -> None:
-        set_up = self._live is not None
-        self._models = None
+        whole = self._live is not None and self._live.alive
         await super().stop(reason)
-        if set_up:
+        if whole:  # the stages of a pipeline that is lost have given their roles up by themselves
             await self._release()
         self._routes = []  # with the checkpoints of their models, whose files are closed with them
 
@@ -216,7 +262,7 @@ class DraftNodeRole(PipelineRole):
         return limits
 
     async def _load(self, report: ReportProgress) -> None:
-        agent, request, config = self._agent, self._request, self.config
+        agent, request, config = self._agent, self.request, self.config
         if not request.stages:
             raise BadRequestError("a pipeline needs one stage or more")
         await report(agent.name, f"opening {config.model}")
@@ -227,6 +273,7 @@ class DraftNodeRole(PipelineRole):
             address: "" for middle in request.middles for address in middle.addresses
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
+        self._met = {address: (device.name, device.instance) for address, device in devices.items()}
         routes = await agent.run(
             lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
         )
@@ -244,10 +291,11 @@ class DraftNodeRole(PipelineRole):
             report,
             draft_node_s,
             agent.config.link,
+            agent.recovers,
         )
         async with setup.loading(routes) as others:
             await report(agent.name, f"loading the LM head and the drafter {drafter_label(config.drafters)}")
-            models = await agent.run(lambda: side.load_draft_models(target, config))
+            models = await self._draft_models(side, target)
             self._models, self._executor = models, models.executor
             if target.stages[-1].content.config.verification == AUTO:
                 draft_node_s.set_result(await agent.run(lambda: side.draw_seconds(models)))
@@ -257,6 +305,19 @@ class DraftNodeRole(PipelineRole):
             await others.beside(self._choose_taps(target, models, report))
             addresses = [[stage.address for stage in route.stages] for route in routes]
             await others.beside(self._live.connect(addresses, self._open_to))
+
+    async def _draft_models(self, side: ComputeSide, target: PlannedRoute) -> DraftModels:
+        """Return the LM head and the drafter: those that the lost pipeline had if they are the same."""
+        agent, config = self._agent, self.config
+        of_stages = {"split": (), "verification": DRAFT_NODE}
+        fingerprint = target.checkpoint.fingerprint
+        self._content = config.changed(dtype=target.dtype, **of_stages), fingerprint, target.exact
+        left = agent.left.take(self._content)
+        if left is None or left.models is None:
+            return await agent.run(lambda: side.load_draft_models(target, config))
+        if left.opened is not None:
+            left.opened.release()
+        return left.models
 
     async def _choose_taps(self, target: PlannedRoute, models: DraftModels, report: ReportProgress) -> None:
         """Decide where tokens are drawn and what the stages keep, and have requests served so."""
@@ -298,7 +359,7 @@ class DraftNodeRole(PipelineRole):
         config = self.config
         if not is_reference(config.model):
             return await self._agent.run(lambda: side.open_target(config))
-        self._opened = await sharing.open_head(config.model, list(self._request.stages))
+        self._opened = await sharing.open_head(config.model, list(self.request.stages))
         return side.held_in(self._opened.checkpoint, config)
 
     async def _report_compute(self, devices: Mapping[str, pb.Device], report: ReportProgress) -> None:

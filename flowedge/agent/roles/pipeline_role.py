@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from typing import TYPE_CHECKING, Any
 
+from flowedge.agent.roles.left_loaded import LeftLoaded, LoadedModel, free_later
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import PipelineConfig
-from flowedge.device.process import release_unused_memory
 from flowedge.engine.work_counts import Load
 from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.live_driver import LiveDriver
 from flowedge.live.timeline import Timeline
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.engine.executors.block_executor import BlockExecutor
+    from flowedge.engine.executors.draft_models import DraftModels
     from flowedge.engine.executors.head_executor import HeadExecutor
+    from flowedge.weights.model_request import OpenedModel
 
 BEING_SET_UP = "its pipeline is being set up"  # what requests are told meanwhile
+BEING_STOPPED = "it is being stopped"
 
 
 class PipelineRole(ABC):
@@ -30,6 +32,8 @@ class PipelineRole(ABC):
 
     Attributes:
         pipeline: its id, which is a secret of its devices; label: stands for the id elsewhere.
+        origin: the id of the pipeline that was asked for, in whose place this one was set up; its own if it
+            has lost no device.
         config: the settings that it was given the role with.
         owner: URI of the member that gave the role (see Member.uri); None without certificates, and for a
             role that the device has taken by itself.
@@ -42,19 +46,23 @@ class PipelineRole(ABC):
         self,
         device: str,
         compute: ComputeThread,
+        left: LeftLoaded,
         request: pb.StageRole | pb.DraftNodeRole,
         owner: str | None,
     ) -> None:
         """Raises BadRequestError when the settings in the request cannot be used."""
         self.config = PipelineConfig.from_json(request.config)
-        self.pipeline = request.pipeline
+        self.pipeline = self.origin = request.pipeline
         self.label = pipeline_label(self.pipeline)
         self.owner = owner
         self.cache_budget = 0
         self._device = device
         self._compute = compute
+        self._left = left
         self._live = None
+        self._content: Hashable = None  # what is loaded, for a later role that would load the same
         self._executor: BlockExecutor | HeadExecutor | None = None
+        self._models: DraftModels | None = None
         self._opened: OpenedModel | None = None  # keeps its tensors in the cache while the role is held
         self._loaded = False
         self._stopped = False
@@ -69,6 +77,26 @@ class PipelineRole(ABC):
     def ready(self) -> bool:
         """Whether the role is loaded and its pipeline is whole."""
         return self._loaded and self._live is not None and self._live.alive
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device leads a pipeline that was ready and has lost a device since."""
+        return False
+
+    @property
+    def leads(self) -> bool:
+        """Whether the device is the draft node of its pipeline."""
+        return False
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the pipeline is set up again when it loses a device."""
+        return False
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the sessions of this device go on with other devices when it is stopped."""
+        return self.recovers and not self.leads
 
     @property
     def not_ready(self) -> str:
@@ -104,23 +132,27 @@ class PipelineRole(ABC):
         """Fill in the role's part of the device's description."""
 
     async def stop(self, reason: str) -> None:
-        """Give the role up: end its loading, its sessions and its links, and free the model."""
+        """Give the role up: end its loading, its sessions and its links, and free the model.
+
+        The model of a pipeline that is lost, and will be set up again, is left to the next role.
+        """
         self._stopped = True
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         live, self._live = self._live, None
         executor, self._executor = self._executor, None
+        models, self._models = self._models, None
         opened, self._opened = self._opened, None
+        leaves = self._loaded and self.recovers and live is not None and not live.alive
         try:
             if live is not None:
                 await live.stop(reason)
         finally:
-            if executor is not None:
-                self._compute.run_later(executor.close)
-            if opened is not None:
-                opened.release()
-            self._compute.run_later(release_unused_memory)
+            if leaves and executor is not None:
+                self._left.leave(LoadedModel(self._content, executor, opened, models))
+            else:
+                free_later(executor, opened, self._compute)
 
     async def _until_stopped(self, loading: Coroutine[Any, Any, None]) -> None:
         """Await the loading of the role; `stop` cancels it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,7 @@ class RoleHolder:
         self._dropping: asyncio.Future[None] | None = None
         self._kept_for: str | None = None
         self._draining: DrainingError | None = None
+        self._drains_since = 0.0
 
     @property
     def role(self) -> PipelineRole | None:
@@ -34,6 +36,11 @@ class RoleHolder:
         """Whether the device is being stopped."""
         return self._draining is not None
 
+    @property
+    def drained_s(self) -> float:
+        """Seconds since the device was told to stop; 0 if it was not."""
+        return time.monotonic() - self._drains_since if self.draining else 0.0
+
     def check_open(self) -> None:
         """Raise a DrainingError if the device is being stopped: it takes nothing new then."""
         if self._draining is not None:
@@ -41,7 +48,7 @@ class RoleHolder:
 
     def begin_drain(self, error: DrainingError) -> None:
         """Refuse new roles, requests, sessions and measurements from now on."""
-        self._draining = error
+        self._draining, self._drains_since = error, time.monotonic()
         if self._role is not None:
             self._role.begin_drain(error)
 
@@ -126,7 +133,7 @@ class RoleHolder:
             AccessError: when another member than `giver` has given the role, and it is in use.
         """
         role = self._role
-        if role is None or pipeline not in ("", role.pipeline):
+        if role is None or pipeline not in ("", role.pipeline, role.origin):
             return
         if giver is not None and role.owner != giver and role.in_use:
             raise AccessError(

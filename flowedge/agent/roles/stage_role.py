@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
-from flowedge.core.errors import AccessError, FlowEdgeError, ProtocolError
+from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.pipeline_config import AUTO, OFF, ON
 from flowedge.engine.stage.stage import Stage
 from flowedge.live.live_stage import LiveStage
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.stage_content import StageContent
     from flowedge.engine.executors.block_executor import BlockExecutor
 
+T = TypeVar("T")
 MAX_URI = 256  # characters of a member's URI
 RETRY_S = 0.1  # the next device may still be loading
+UNREACHED = 2.0  # times connect_s for which the next device may be out of reach
 
 
 class StageRole(PipelineRole):
@@ -42,9 +45,9 @@ class StageRole(PipelineRole):
 
     def __init__(self, agent: Agent, request: pb.StageRole, caller: str | None = None) -> None:
         """caller: URI of the draft node that gives the role (see Member.uri); None in plaintext."""
-        super().__init__(agent.name, agent.compute, request, caller)
-        self._permitted: PermittedMembers | None = None
+        super().__init__(agent.name, agent.compute, agent.left, request, caller)
         self._agent = agent
+        self._permitted: PermittedMembers | None = None
         self._request = request
         self._ready_at = 0.0
         self.room = pb.StageRoom()
@@ -55,6 +58,10 @@ class StageRole(PipelineRole):
             return not self._stopped
         waiting = time.monotonic() - self._ready_at < self._agent.config.deadlines.claim_s
         return self._live.in_use or (waiting and self._live.alive)
+
+    @property
+    def recovers(self) -> bool:
+        return self._request.recovers
 
     @property
     def exact(self) -> bool:
@@ -80,16 +87,14 @@ class StageRole(PipelineRole):
         await report(f"loading {layers}{f' of middle model {self.config.model}' if request.route else ''}")
         side = await agent.compute_side()
         content = side.content_of(request, self.config)
-        opened = await self._open(side, content, report)
-        loading = agent.run(lambda: side.load_stage(content, opened))
-        executor = await within(agent.config.deadlines.load_s, loading, f"device {agent.name} did not load")
-        self._check_not_stopped()
-        self._executor = executor
-        if self.config.verification == AUTO:
-            choosing = agent.run(lambda: side.choose_head(executor, content, opened, request.draft_node_s))
-            await report(
-                await within(agent.config.deadlines.load_s, choosing, f"device {agent.name} did not load")
-            )
+        self._content = content, request.fingerprint
+        left = agent.left.take(self._content)
+        if left is None:
+            executor, opened = await self._load_content(side, content, report)
+        else:
+            await report(f"{layers} are loaded still")
+            executor, opened = cast("BlockExecutor", left.executor), cast("OpenedModel", left.opened)
+        self._executor, self._opened = executor, opened
         spec = side.stage_spec(executor, opened.checkpoint)
         if executor.block.inexact_reason:
             await report(f"rows are not exact: {executor.block.inexact_reason}")
@@ -111,6 +116,25 @@ class StageRole(PipelineRole):
         self._check_not_stopped()
         self._ready_at, self._loaded = time.monotonic(), True
 
+    async def _load_content(
+        self, side: ComputeSide, content: StageContent, report: ReportFetch
+    ) -> tuple[BlockExecutor, OpenedModel]:
+        request = self._request
+        opened = self._opened = await self._open(side, content, report)
+        self._check_not_stopped()
+        executor = self._executor = await self._run(lambda: side.load_stage(content, opened))
+        self._check_not_stopped()
+        if self.config.verification == AUTO:
+            seconds = request.draft_node_s
+            await report(await self._run(lambda: side.choose_head(executor, content, opened, seconds)))
+        return executor, opened
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Run a function in the compute thread. Raises DeadlineError when it takes too long."""
+        agent = self._agent
+        what = f"device {agent.name} did not load"
+        return await within(agent.config.deadlines.load_s, agent.run(function), what)
+
     def describe(self, device: pb.Device) -> None:
         request = self._request
         device.role = role_name(request)
@@ -125,10 +149,9 @@ class StageRole(PipelineRole):
         """Open the model and admit the content; fetch its tensors if the draft node says from whom."""
         agent, request = self._agent, self._request
         if not request.HasField("weights"):
-            opening = agent.run(lambda: side.open_here(content, request.fingerprint))
-            return await within(agent.config.deadlines.load_s, opening, f"device {agent.name} did not load")
+            return await self._run(lambda: side.open_here(content, request.fingerprint))
         opener = ModelOpener(agent.name, agent.local_weights, agent.config.weights, agent.run, report)
-        self._opened = await opener.open(
+        return await opener.open(
             ModelRequest.from_proto(
                 request.weights,
                 self.config.model,
@@ -138,13 +161,15 @@ class StageRole(PipelineRole):
                 admit=lambda checkpoint: side.admit(content, request.fingerprint, checkpoint),
             )
         )
-        self._check_not_stopped()
-        return self._opened
 
     async def _open_downstream(self, events: LinkEvents) -> OutLink:
-        """Try until the next device, which is set up at the same time, takes the stream."""
+        """Try until the next device, which is set up at the same time, takes the stream.
+
+        Raises DeviceLostError also when that device could not be reached for a while, though it may load yet.
+        """
         agent, request = self._agent, self._request
-        deadline = time.monotonic() + agent.config.deadlines.load_s
+        reached = time.monotonic()
+        deadline = reached + agent.config.deadlines.load_s
         while True:
             self._check_not_stopped()
             try:
@@ -158,8 +183,11 @@ class StageRole(PipelineRole):
                 )
             except AccessError:  # another member is there, which no wait changes
                 raise
-            except FlowEdgeError:
-                if time.monotonic() > deadline:
+            except FlowEdgeError as error:
+                now = time.monotonic()
+                if not isinstance(error, DeviceLostError):
+                    reached = now
+                if now > min(deadline, reached + UNREACHED * agent.config.link.connect_s):
                     raise
             await asyncio.sleep(RETRY_S)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import grpc.aio
 
-from flowedge.agent.roles.coordinator import PlannedRoute, all_or_none
+from flowedge.agent.roles.coordinator import PlannedRoute
+from flowedge.agent.roles.other_agents import all_or_none
 from flowedge.cluster.tls.channels import open_channel
 from flowedge.core.pipeline_config import LINK_BYTES_PER_S
 from flowedge.models.taps import Taps, keeping_pays, retained_values, taps_within

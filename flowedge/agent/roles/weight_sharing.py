@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.agent_config import AgentConfig
-from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress, all_or_none
+from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress
+from flowedge.agent.roles.other_agents import all_or_none
 from flowedge.cluster.process import current
 from flowedge.core.errors import CheckpointError, DeviceError
 from flowedge.discovery.advertised_device import AdvertisedDevice

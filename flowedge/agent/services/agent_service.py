@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.roles.led_pipeline import LedPipeline, Standby
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
 from flowedge.cluster.process import current
@@ -22,7 +23,9 @@ from flowedge.cluster.tls.guard import certified_member, only_giver
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.log_fields import Fields, about
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live import timeline
+from flowedge.network.address import checked_address
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.replies import send_reply
 from flowedge.v1 import agent_pb2 as pb
@@ -48,6 +51,8 @@ class AgentService(rpc.AgentServicer):
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         device.not_ready = self._agent.not_ready
+        if self._agent.stands_by is not None:
+            device.stands_by_for = self._agent.stands_by.address
         return device
 
     async def Membership(self, request: pb.MembershipRequest, context: Context) -> pb.MembershipReply:
@@ -69,23 +74,71 @@ class AgentService(rpc.AgentServicer):
 
     async def BecomeDraftNode(self, request: pb.DraftNodeRole, context: Context) -> None:
         caller = certified_member(context)
-        await self._become(context, lambda report: self.lead(request, report, caller))
+
+        async def take(report: ReportProgress) -> None:
+            await self.lead(request, report, caller, instead=True)
+
+        await self._become(context, take)
 
     async def lead(
-        self, request: pb.DraftNodeRole, report: ReportProgress, caller: str | None = None
+        self,
+        request: pb.DraftNodeRole,
+        report: ReportProgress,
+        caller: str | None = None,
+        *,
+        instead: bool = False,
     ) -> None:
         """Take the role of a draft node; return when the pipeline is ready.
 
         caller: URI of the member that asks for it (see Member.uri); None in plaintext and without a caller.
+        instead: whether it takes the place of a pipeline that is being set up again after a loss.
 
         Raises the FlowEdgeError for which the role cannot be taken.
         """
         current().check_leads()
         role = _made(request, lambda: DraftNodeRole(self._agent, request, caller=caller))
-        await self._take(role, request, lambda: role.take_up(report))
+
+        async def take_up() -> None:
+            if instead:
+                self._agent.recovering = ""
+            await role.take_up(report)
+
+        await self._take(role, request, take_up)
+
+    async def StandBy(self, request: pb.StandByRequest, context: Context) -> pb.StandByReply:
+        agent = self._agent
+        _check(request.role)
+        checked_address(request.role.standby)
+        PipelineConfig.from_json(request.role.config)
+        agent.roles.check_open()
+        current().check_leads()
+        standby = Standby(
+            LedPipeline(request.role, request.origin, request.owner or None),
+            request.instance,
+            time.monotonic(),
+        )
+        role, before = agent.roles.role, agent.stands_by
+        if isinstance(role, DraftNodeRole) and role.in_use:
+            raise DeviceError(agent.name, f"it leads pipeline {role.label}, so it stands by for no other")
+        if before is not None and before.led.origin != request.origin:
+            raise DeviceError(agent.name, f"it stands by for the draft node at {before.address} already")
+        if agent.recovering == request.origin:
+            agent.recovering = ""  # its draft node is there, and leads it
+        agent.stands_by = standby
+        return pb.StandByReply()
+
+    async def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
+        await self._agent.compute_side()
+        return pb.PrepareReply()
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
         await self._agent.roles.release(request.pipeline, giver=only_giver(context))
+        self._agent.left.free()
+        if request.pipeline in ("", self._agent.recovering):
+            self._agent.recovering = ""  # nobody wants it any more
+        standby = self._agent.stands_by
+        if standby is not None and request.pipeline in ("", standby.led.origin):
+            self._agent.stands_by = None
         return pb.ReleaseReply()
 
     async def Timeline(self, request: pb.TimelineRequest, context: Context) -> pb.TimelineReply:

@@ -30,6 +30,10 @@ class OutgoingAnswer:
         self._told_prompt = False
         self._calls = 0
 
+    def pass_over(self, text: str) -> None:
+        """Take in text that the client has already."""
+        self._read(text)
+
     def chunk(self, drawn: Sequence[Tokens]) -> pb.GenerateEvent:
         """Return the event for tokens that were drawn."""
         token_ids = [token for tokens in drawn for token in tokens.token_ids]

@@ -1,4 +1,4 @@
-"""The prompt of a request as tokens, and how its answer is read."""
+"""The prompt of a request as tokens, how its answer is read, and what its caller has of the answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from flowedge.agent.agent_config import AgentLimits
 from flowedge.agent.services.conversation import CheckedConversation, checked_conversation
 from flowedge.core.errors import BadRequestError
 from flowedge.core.grammar import Grammar
+from flowedge.core.request import Request
+from flowedge.engine.draft_node.session_answer import Accepted, OutputText
 from flowedge.text.answer_parser import AnswerParser
 from flowedge.text.answer_syntax import AnswerSyntax, answer_syntax, opens_thought
 from flowedge.text.known_syntaxes import HERMES, THOUGHT, ToolCallFormat, tool_call_format
 from flowedge.text.system_message import folded_system, takes_system
 from flowedge.text.template_tools import calls_by_itself, described_tools
 from flowedge.text.tokenizer import (
+    StreamDecoder,
     chat_template,
     directory_of,
     encode_text,
@@ -185,3 +188,8 @@ def _forced(
         in_thought=opens_thought(text),
         instead=None if conversation.required else grammar,
     )
+
+
+def answered_text(request: Request, models: DraftModels) -> Accepted:
+    """Return the text of the tokens that the caller of a request has, and why the answer ends with them."""
+    return OutputText(request, StreamDecoder(models.tokenizer)).push(request.answered)

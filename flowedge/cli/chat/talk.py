@@ -12,7 +12,7 @@ from flowedge.cli.chat.busy import BusyIndicator
 from flowedge.cli.output import warn, write_answer, write_control
 from flowedge.cli.prompt_answer import PromptAnswer
 from flowedge.cli.screens.answer_screen import AnswerScreen
-from flowedge.client import Client, Conversation, Device, GenerateOptions, Generation
+from flowedge.client import Client, Conversation, Device, GenerateOptions, Generation, Recovery
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -53,7 +53,10 @@ class Talk:
         try:
             self.live.show("thinking")
             answer = self.conversation.ask(
-                message, options=self.options, on_waiting=self._show_queue_position
+                message,
+                options=self.options,
+                on_waiting=self._show_queue_position,
+                on_recovering=self._show_recovering,
             )
             if self.live.shown:
                 with BusyIndicator(self.client).running() as busy:
@@ -128,6 +131,12 @@ class Talk:
             self.live.show(f"waiting for room: place {position}, about {expected_s:.0f} s")
         else:
             self.screen.show_queue_position(position, expected_s)
+
+    def _show_recovering(self, lost: Recovery | None) -> None:
+        if self.live.shown:
+            self.live.show(f"{lost}; the answer waits to go on" if lost else "the answer goes on")
+        else:
+            self.screen.show_recovering(lost)
 
 
 @dataclass

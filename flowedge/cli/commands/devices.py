@@ -1,4 +1,4 @@
-"""`flowedge devices`: the agents on the network."""
+"""`flowedge devices` and `flowedge upgrade`: the agents on the network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_peers
-from flowedge.cli.output import say_json, warn
-from flowedge.core.errors import BadRequestError
+from flowedge.cli.options import AsJson, AskPeers, ClusterDir, Insecure, split_names, split_peers
+from flowedge.cli.output import say, say_json, warn
+from flowedge.core.errors import BadRequestError, DeviceError
 
 if TYPE_CHECKING:
+    from flowedge.client import Device
     from flowedge.client.survey import SurveyedAgent
     from flowedge.planning.measuring.link_rates import LinkRate
+
+_SEARCH_S = 3.0
 
 
 def devices(
@@ -52,6 +55,70 @@ def devices(
             f"No agent answered within {timeout:g} s. Start an agent with `flowedge agent`. If the network "
             "blocks multicast, name agents with --peers host:port,... `flowedge doctor` looks for the cause."
         )
+
+
+def upgrade(
+    command: Annotated[
+        str,
+        typer.Option(
+            "--run",
+            metavar="COMMAND",
+            help="Shell command that installs and restarts one agent, with {host}, {name} or {address} in "
+            "it, such as: ssh {host} 'pip install -U flowedge && sudo systemctl restart flowedge-agent'.",
+        ),
+    ] = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Show the order, and start nothing again.")] = False,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION", help="Version to have: agents with it are left out, others are checked for it."
+        ),
+    ] = "",
+    devices: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Names of the devices. Default: all.")
+    ] = None,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Do not wait for the pipeline between two devices; for versions that do not understand each "
+            "other. Running answers end.",
+        ),
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for one device to be back, and for the pipeline.")
+    ] = 120.0,
+    peers: AskPeers = None,
+    cluster_dir: ClusterDir = None,
+    insecure: Insecure = False,
+) -> None:
+    """Start the agents of the network again with another version, one by one, while requests run.
+
+    Idle agents come first, then stages, a standby, and the draft node. Each has to answer again, and the
+    pipeline to be whole, before the next one is started again. Answers go on.
+    """
+    from flowedge.cli.pipelines.upgrade_plan import restarts
+    from flowedge.cli.pipelines.upgrading import Upgrade
+    from flowedge.cli.trust import choose_credentials
+
+    if not plan and not command:
+        raise BadRequestError("give --run COMMAND, which starts one agent again, or --plan to see the order")
+    choose_credentials(cluster_dir, insecure)
+    found: dict[str, Device] = {}
+    for agent in _find(_SEARCH_S, peers):
+        if agent.answer is None:
+            raise DeviceError(agent.name, f"{agent.problem}; start it, or give --peers without it")
+        found[agent.address] = agent.answer.device
+    if not found:
+        raise BadRequestError("no agent answers; name agents with --peers host:port,...")
+    steps = restarts(found, [] if devices is None else split_names(devices), to)
+    for number, step in enumerate(steps, start=1):
+        say(f"{number}. {step.name} at {step.address}: {step.duty}, version {step.version}")
+    if not steps:
+        say(f"all {len(found)} agents have version {to}")
+    elif not plan:
+        Upgrade(found, command, say, to, wait, together).run(steps)
+        say("The upgrade is done.")
 
 
 def _watch(as_json: bool) -> None:

@@ -1,7 +1,8 @@
-"""`flowedge inspect`: the sizes of a model, and how many devices it needs."""
+"""`flowedge inspect`: the sizes of a model; `flowedge plan`: a plan of it over devices."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
@@ -57,4 +58,41 @@ def inspect(
         memory=memory,
         context=context,
         as_json=as_json,
+    )
+
+
+def plan(
+    *,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model: a directory with a config.json, a hub id, or a shipped profile such as llama3.1-8b."
+        ),
+    ],
+    devices: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="YAML file of the boards and their links; see docs/planning.md."),
+    ],
+    quant: Annotated[
+        str | None,
+        typer.Option(
+            metavar=QUANTS,
+            help="Quantisation of the layers. Default: the best that fits of none, int8 and nf4.",
+        ),
+    ] = None,
+    drafter: Annotated[
+        str, typer.Option(help="Drafter among those of the model's profile. Default: its first.")
+    ] = "",
+    context: Annotated[int, typer.Option(min=1, help="Context of a session in tokens.")] = 4096,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions that have to fit at the same time.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a model over boards: which take part, their layers, and the tokens a second to expect."""
+    chosen = next((each for each in get_args(Quantisation) if each == quant), None)
+    if quant is not None and chosen is None:
+        raise BadRequestError(f"the quantisation {quant!r} is none of {QUANTS[1:-1].replace('|', ', ')}")
+    from flowedge.cli.screens.plan_screen import show_plan
+
+    show_plan(
+        model, devices, quant=chosen, drafter=drafter, context=context, sessions=sessions, as_json=as_json
     )

@@ -107,6 +107,10 @@ def _on_peers(
 ) -> PlannedPipeline:
     """Plan the pipeline of named agents; wait for a draft node that sets its pipeline up by itself."""
     device = describe(peers[0])
+    if device.stands_by_for and not device.stage_addresses and len(peers) == 1:
+        report(device.name, f"stands by for {device.stands_by_for}, which leads the pipeline")
+        peers = (device.stands_by_for,)
+        device = describe(peers[0])
     if device.not_ready and request.wait_s is None:  # the caller waits by itself
         wanted = None if request.is_made_already else with_model(request).spec(peers[0], peers[1:])
         return PlannedPipeline(peers[0], request, wanted, ready=True)

@@ -10,6 +10,7 @@ from flowedge.cli.output import repeated, warn
 from flowedge.cli.prompt_answer import PromptAnswer, served_s, sum_up
 from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, error_console, line, plain_table
 from flowedge.cli.screens.transfers import transfer_bars
+from flowedge.client import Recovery
 from flowedge.core.request import drafting_gain
 from flowedge.engine.statistics import RequestStatistics, StageUse
 from flowedge.weights.fetch.progress import OnTransfer
@@ -66,6 +67,10 @@ class AnswerScreen:
     def show_pause(self, seconds: float) -> None:
         """Show when a draft node without room is asked again."""
         self._print(f"the draft node has no room; it is asked again in {seconds:.0f} s", "dim")
+
+    def show_recovering(self, lost: Recovery | None) -> None:
+        """Show that a device was lost, or, with None, that the answer goes on."""
+        self._print(f"{lost}; the answer waits to go on" if lost else "the answer goes on", "dim")
 
     def show_line(self, answer: PromptAnswer) -> None:
         """Show the statistics of an answer in one line."""

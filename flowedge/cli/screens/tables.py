@@ -194,7 +194,10 @@ def _list(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) 
     """Return a block for each row: its first cell, and a line "title: text" for each other cell."""
     lines: list[LaidLine] = []
     for number, row in enumerate(rows):
-        block = [*([""] if lines else []), _shortened(columns[0], row[0], width)]
+        first = [_shortened(columns[0], row[0], width)]
+        if columns[0].form is ColumnKind.PROSE:
+            first = wrap_words(row[0], width, "    ", first="")
+        block = [*([""] if lines else []), *first]
         for column, text in zip(columns[1:], row[1:], strict=True):
             block += _entry(column, text, width) if text else []
         lines += [LaidLine(text, number) for text in block]

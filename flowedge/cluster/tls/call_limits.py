@@ -74,6 +74,8 @@ RULES: Mapping[str, MethodRule] = {
     "/flowedge.v1.Agent/Timeline": MethodRule(per_caller=8),
     "/flowedge.v1.Agent/BecomeStage": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
     "/flowedge.v1.Agent/BecomeDraftNode": MethodRule(256 * KIB, per_caller=4),
+    "/flowedge.v1.Agent/StandBy": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
+    "/flowedge.v1.Agent/Prepare": MethodRule(per_caller=4, for_pipelines=True),
     "/flowedge.v1.Agent/Release": MethodRule(for_pipelines=True),
     GENERATE: MethodRule(192 * KIB),  # and the prompt, see `rules_for`
     "/flowedge.v1.Generation/Watch": MethodRule(per_caller=8),

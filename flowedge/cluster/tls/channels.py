@@ -93,6 +93,7 @@ class Connection:
     _opened: datetime.datetime | None = field(default=None, init=False)  # when the channel was opened
     _peer: VerifiedPeer | None = field(default=None, init=False)
     _lost: bool = field(default=False, init=False)
+    _silent: bool = field(default=False, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _channels: list[grpc.aio.Channel] = field(default_factory=list, init=False)
 
@@ -119,6 +120,13 @@ class Connection:
         for channel in self._channels:
             await channel.close()
 
+    def note_silent(self, channel: grpc.aio.Channel | None) -> None:
+        """Take note that nothing comes over a channel: the next call is made over another one.
+
+        Its TCP connection may wait for as long again as the network has failed before it sends anything.
+        """
+        self._silent = self._silent or (bool(self._channels) and channel is self._channels[-1])
+
     def note(self, error: grpc.RpcError | grpc.aio.AioRpcError) -> None:
         """Take note of a failed call: the peer may have a new certificate since the channel was opened."""
         code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
@@ -131,7 +139,7 @@ class Connection:
 
     def _needs_channel(self, security: Security) -> bool:
         """Return whether there is no channel yet, or a certificate was renewed or should have been."""
-        if self._opened is None:
+        if self._opened is None or self._silent:
             return True
         peer = self._peer
         if peer is None:
@@ -143,6 +151,7 @@ class Connection:
 
     def _note_opened(self, peer: VerifiedPeer | None) -> None:
         self._peer, self._opened, self._lost = peer, utc_now(), False
+        self._silent = False
 
 
 class _SecretChannel:

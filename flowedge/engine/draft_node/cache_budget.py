@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flowedge.core.errors import ContextLengthError
@@ -93,12 +94,15 @@ class CacheBudget:
         over_drafter = self.drafter_rows + retained_rows - limits.drafter_rows
         return max(over_stages, over_drafter, 0)
 
-    def fits(self, claim: CacheClaim, limits: AdmissionLimits) -> bool:
-        """Return whether there is capacity for another session now."""
+    def fits(self, claim: CacheClaim, limits: AdmissionLimits, without: Iterable[str] = ()) -> bool:
+        """Return whether there is capacity for another session now; `without`: open ones that would end."""
+        ending = [self._held[session] for session in without]
+        rows = self.rows - sum(each.rows for each in ending) + claim.rows
+        drafter_rows = self.drafter_rows - sum(each.drafter_rows for each in ending) + claim.drafter_rows
         return (
-            len(self._held) < limits.sessions
-            and self.rows + claim.rows <= limits.total_rows
-            and (not claim.drafter_rows or self.drafter_rows + claim.drafter_rows <= limits.drafter_rows)
+            len(self._held) - len(ending) < limits.sessions
+            and rows <= limits.total_rows
+            and (not claim.drafter_rows or drafter_rows <= limits.drafter_rows)
         )
 
 

@@ -39,7 +39,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.draft_node.prefill_order import PrefillOrder
 from flowedge.engine.draft_node.preparing import prepared_session
-from flowedge.engine.draft_node.session_admission import SessionAdmission
+from flowedge.engine.draft_node.session_admission import PreemptedError, SessionAdmission
 from flowedge.engine.draft_node.session_answer import TextStream
 from flowedge.engine.draft_node.target_sessions import TargetSessions
 from flowedge.engine.finite import are_scores, named
@@ -88,7 +88,7 @@ class DraftNode:
         self._outgoing = [DraftNodeOutbox() for _ in self.routes]
         self._outputs: deque[Output] = deque()
         self._now = 0.0
-        self._prefill = PrefillOrder(spec.prefill_rows, self._outgoing[TARGET])
+        self._prefill = PrefillOrder(spec.prefill_rows, spec.num_stages, self._outgoing[TARGET])
         self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
 
     def load(self) -> Load:
@@ -118,6 +118,10 @@ class DraftNode:
 
     def admit(self) -> None:
         """Open the waiting sessions that fit, refuse those that waited too long; call it regularly."""
+        ending = self.admission.giving_way(self._now)
+        if ending is not None:
+            self.fail_session(ending, PreemptedError(self.device))  # which comes here again
+            return
         for session in self.admission.admit(self._now):
             self._open(session)
         self._outputs.extend(self.admission.take_outputs())

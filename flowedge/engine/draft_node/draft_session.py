@@ -73,7 +73,7 @@ class DraftSession:
         self._kept_taps = spec.kept_taps if keeps else ()
         self.answer = SessionAnswer(request, text)
         self.side_routes = {
-            route: RouteSession(self.name, route, request.prompt, self.capacity, spec.vocab_size)
+            route: RouteSession(self.name, route, request.given, self.capacity, spec.vocab_size)
             for route in side_routes
         }
         self.counts = DecodeCounts()
@@ -98,7 +98,7 @@ class DraftSession:
         draft_rows: true rows of that session that the drafter begins with. A drafter that needs no features
             is given the others as tokens.
         """
-        prompt, spec, rows = self.request.prompt, self._spec, 0 if prefix is None else prefix.rows
+        prompt, spec, rows = self.request.given, self._spec, 0 if prefix is None else prefix.rows
         self.prefix = prefix
         self.draft_prefix = DraftPrefix(prefix.session, draft_rows) if prefix and draft_rows else None
         self.counts.reused_rows = rows
@@ -249,7 +249,7 @@ class DraftSession:
     @property
     def all_rows_returned(self) -> bool:
         """Whether every row of the prompt was sent and has come back."""
-        return self._ledger.all_returned and self._sequence.context >= len(self.request.prompt)
+        return self._ledger.all_returned and self._sequence.context >= len(self.request.given)
 
     def take_empty(self) -> Returned | None:
         """Drop the next returned segment if no row of it lives and no verification comes before it."""
@@ -305,7 +305,7 @@ class DraftSession:
     def _add_prompt_rows(self, segment: Segment) -> int:
         """Give the drafter the committed rows after which the prompt goes on; return their number."""
         after = segment.first_row + 1
-        known = np.array(self.request.prompt[after : after + segment.num_rows], dtype=np.int64)
+        known = np.array(self.request.given[after : after + segment.num_rows], dtype=np.int64)
         self._add_true_rows(segment.payload[: len(known)], known)
         return len(known)
 
@@ -337,7 +337,7 @@ class DraftSession:
         if not self.prefilled:
             self.prefilled = True
             return Prefilled(
-                context=len(self.request.prompt),
+                context=len(self.request.given),
                 token=result.token,
                 credits=self._ledger.take_grants(),
                 stages=self._spec.num_stages,

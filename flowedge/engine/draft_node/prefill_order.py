@@ -17,6 +17,7 @@ _LEAST_ROWS = 16  # of a chunk, however long it makes a forward
 # apart, a token takes three times as long at most.
 _PACE = 2.0
 _FADE = 0.9
+_CHUNKS_AHEAD = 4  # that may be on their way, for each stage and the draft node: also over links with a delay
 
 
 class PrefillOrder:
@@ -24,11 +25,15 @@ class PrefillOrder:
 
     The chunks that wait in front of the first stage have as many rows together as one chunk may have. While
     sessions decode, that is as many as make no stage's forward longer than `_PACE` times what it is without.
+    The rows that have not come back are bounded as well, so that a later stage which is slower than the first
+    one has a part of a long prompt before it, and not the whole.
     """
 
-    def __init__(self, most_rows: int, outbox: DraftNodeOutbox) -> None:
-        """most_rows: of a chunk; outbox: of the target's route."""
+    def __init__(self, most_rows: int, num_stages: int, outbox: DraftNodeOutbox) -> None:
+        """most_rows: of a chunk; num_stages, outbox: of the target's route."""
         self._most_rows = most_rows
+        self._most_on_their_way = _CHUNKS_AHEAD * (num_stages + 1) * most_rows
+        self._on_their_way: dict[str, int] = {}  # rows of prompts that have not come back
         self._outbox = outbox
         self._sessions: dict[str, DraftSession] = {}  # all that are open, the next to send its prompt first
         self._ahead: dict[str, int] = {}  # rows of chunks that the first stage has not begun
@@ -44,6 +49,7 @@ class PrefillOrder:
         """Forget a session that has ended."""
         self._sessions.pop(name, None)
         self._ahead.pop(name, None)
+        self._on_their_way.pop(name, None)
         self.send()
 
     def taken_up(self, name: str) -> None:
@@ -58,6 +64,10 @@ class PrefillOrder:
         if not segment.committed and segment.num_rows:
             self._decode_rows = _FADE * self._decode_rows + (1 - _FADE) * segment.num_rows
         self._observe_times(segment.stage_times)
+        rows = self._on_their_way.get(segment.session, 0)
+        if segment.committed and rows:
+            self._on_their_way[segment.session] = max(0, rows - segment.num_rows)
+            self.send()
 
     def _observe_times(self, times: Sequence[StageTime]) -> None:
         while len(self._stages) < len(times):
@@ -75,9 +85,12 @@ class PrefillOrder:
             free = most - sum(self._ahead.values())
             if self._ahead and free < min(_LEAST_ROWS, most):
                 return
+            if sum(self._on_their_way.values()) >= self._most_on_their_way:
+                return
             segment = session.ledger(TARGET).next_prompt_segment(max(free, 1))
             if segment is not None:
                 self._ahead[name] = segment.num_rows
+                self._on_their_way[name] = self._on_their_way.get(name, 0) + segment.num_rows
                 self._outbox.put(segment)
 
     def _chunk_rows(self) -> int:

@@ -42,7 +42,7 @@ def prepared_session(
     limits: to which a request is fitted that asks for it (see `fitted_request`).
 
     Raises:
-        BadRequestError: when the request cannot be served by this pipeline.
+        BadRequestError: when the request cannot be served by this pipeline, or its answer has ended already.
         CapacityError: when its sequence is longer than the model takes.
     """
     if strategy.needs_drafter and not spec.has_drafter:
@@ -50,7 +50,10 @@ def prepared_session(
             f"strategy {strategy.name} needs a drafter and none is loaded; load one or use autoregressive"
         )
     request = fitted_request(request, strategy, spec, limits)
-    return DraftSession(request, strategy, text, spec, _side_routes(strategy, spec.num_routes))
+    session = DraftSession(request, strategy, text, spec, _side_routes(strategy, spec.num_routes))
+    if (reason := session.answer.finish_reason) is not None:
+        raise BadRequestError(f"the answer has ended with its {len(request.answered)} tokens: {reason}")
+    return session
 
 
 def _side_routes(strategy: Strategy, routes: int) -> range:

@@ -23,7 +23,8 @@ def drawing_of(request: Request, drawn_at: VerificationPlace, features: bool) ->
     """
     if drawn_at != LAST_STAGE or request.rows_only or request.rules is not None:
         return None
-    return Drawing(request.sampling, len(request.prompt), features, request.max_new_tokens, request.eos)
+    room = request.max_new_tokens - len(request.answered)
+    return Drawing(request.sampling, len(request.given), features, room, request.eos)
 
 
 def may_keep_taps(request: Request, drawn_at: VerificationPlace) -> bool:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import fmean
 
-from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.request import PRIORITIES, Failed, Opened, Output, Priority, Waiting
+from flowedge.core.errors import BadRequestError, CapacityError, DeviceError
+from flowedge.core.request import BATCH, PRIORITIES, Failed, Opened, Output, Priority, Waiting
 from flowedge.engine.draft_node.cache_budget import (
     AdmissionLimits,
     CacheBudget,
@@ -18,6 +18,15 @@ from flowedge.engine.draft_node.draft_session import DraftSession
 
 RECENT = 32  # ended sessions that are averaged
 LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
+
+
+class PreemptedError(DeviceError):
+    """A session that gave its room to a more urgent request; its answer goes on when there is room again."""
+
+    code = "preempted"
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device, "the answer gave its room to a more urgent one; it goes on later")
 
 
 class SessionTimes:
@@ -141,6 +150,7 @@ class SessionAdmission:
         self._budget = CacheBudget()
         self._queue = WaitingQueue()
         self._times = SessionTimes()
+        self._batch: dict[str, None] = {}  # open sessions of class batch, in the order of opening
         self._outputs: deque[Output] = deque()
 
     @property
@@ -203,6 +213,24 @@ class SessionAdmission:
         """Take back what an open session holds: it has ended."""
         if self._budget.release(session):
             self._times.end(session, now)
+            self._batch.pop(session, None)
+
+    def giving_way(self, now: float) -> str | None:
+        """Return the open session that is to end for the first waiting one; None if none is.
+
+        Only sessions of class batch give way, the latest first, and only to other classes: where all of them
+        together have the room that is missing. One that had moved up before it was opened keeps its room.
+        """
+        urgent = [
+            waiting
+            for waiting in self._queue.ordered(now, self.limits)
+            if waiting.session.request.priority != BATCH
+        ]
+        if not urgent or not self._batch or self._budget.fits(urgent[0].claim, self.limits):
+            return None
+        if not self._budget.fits(urgent[0].claim, self.limits, without=self._batch):
+            return None
+        return next(reversed(self._batch))
 
     def admit(self, now: float) -> list[DraftSession]:
         """Return the sessions that are to be opened now; refuse those that have waited too long."""
@@ -245,6 +273,8 @@ class SessionAdmission:
         name = waiting.session.name
         self._queue.remove(name)
         self._times.begin(name, now)
+        if waiting.priority_class(now, self.limits.promote_s) >= class_of(BATCH):
+            self._batch[name] = None
         if waiting.position:  # the client knows that it waits
             self._outputs.append(Opened(name, now - waiting.arrived))
         return waiting.session

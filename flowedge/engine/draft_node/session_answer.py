@@ -111,10 +111,11 @@ class SessionAnswer:
     """
 
     def __init__(self, request: Request, text: TextStream) -> None:
-        self.finish_reason: str | None = None
+        """Begin behind the tokens that the request has as answered; their text is not put out again."""
         self._request = request
         self._output = OutputText(request, text)
-        self._drawn: list[int] = []  # only with rules
+        self.finish_reason = self._output.push(request.answered).reason
+        self._drawn: list[int] = [] if request.rules is None else [*request.answered]
         self._likelihoods: list[TokenLikelihood] = []  # of the tokens that are not put out yet
         self._of_prompt: list[TokenLikelihood] = []  # until the first token is put out
 
@@ -165,7 +166,8 @@ class PromptJobs:
     def __init__(self, request: Request, answer: SessionAnswer) -> None:
         """Begin before the first segment has come back; `answer` knows the tokens that are drawn."""
         self._request, self._answer = request, answer
-        self._last = len(request.prompt) - 1  # position after which the first token is drawn
+        self._given = np.array(request.given, dtype=np.int64)
+        self._last = len(request.given) - 1  # position after which the first token is drawn
         self._segment: Segment | None = None  # whose rows have jobs
         self._next = 0  # offset of the row of the next job
 
@@ -187,14 +189,13 @@ class PromptJobs:
         count = max(len(scored), 1)
         rows = segment.take(np.arange(self._next, self._next + count))
         self._next += count
-        prompt = np.array(self._request.prompt, dtype=np.int64)
         return Verify(
             self._request.session,
             self._request.sampling,
             rows.payload,
-            prompt.take(rows.positions, mode="clip"),  # those of the answer are of no meaning
+            self._given.take(rows.positions, mode="clip"),  # those of the answer are of no meaning
             np.arange(-1, count - 1),
             rows.positions,
             self._answer.path,
-            known=prompt[rows.positions + 1] if len(scored) else None,
+            known=self._given[rows.positions + 1] if len(scored) else None,
         )

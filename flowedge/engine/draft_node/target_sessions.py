@@ -203,7 +203,7 @@ class TargetSessions:
             The rows, the number of true rows of the drafter with them, and the most rows that a session in
             its prefill will have.
         """
-        prompt = np.array(session.request.prompt, dtype=np.int64)
+        prompt = np.array(session.request.given, dtype=np.int64)
         best, best_draft_rows, coming = None, 0, 0
         for known in [*self._retained, *self._open_rows(session, sessions)]:
             common = common_tokens(prompt, known.tokens)
@@ -212,7 +212,7 @@ class TargetSessions:
                 best, best_draft_rows = Prefix(known.session, rows), draft_rows
         for other in sessions:
             if not other.prefilled and self._may_copy(other, session):
-                shared = common_tokens(prompt, np.array(other.request.prompt, dtype=np.int64))
+                shared = common_tokens(prompt, np.array(other.request.given, dtype=np.int64))
                 of_drafter = shared if other.keeps_drafter else 0
                 coming = max(coming, usable_rows(session, shared, of_drafter)[0])
         return best, best_draft_rows, coming

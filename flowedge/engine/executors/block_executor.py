@@ -118,6 +118,11 @@ class BlockExecutor:
         # A copy, because the compute thread may open a session meanwhile.
         return self.block.decoding_bytes + sum(cache.nbytes for cache in list(self._caches.values()))
 
+    def drop_sessions(self) -> None:
+        """Free the caches of all sessions."""
+        self._caches.clear()
+        self._free_static()
+
     def close(self) -> None:
         """Free all weights and caches, even if this is still referenced. It runs no job after that."""
         self._caches.clear()

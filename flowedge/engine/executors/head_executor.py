@@ -45,8 +45,15 @@ class HeadExecutor:
         """grammars: of the model's tokenizer; without it no request may have a grammar."""
         self.head = head
         self.drafter = drafter
+        self._sessions: set[str] = set()  # that the drafter may hold
         self._rules = AnswerRules(grammars)
         self._ruled = RuledDrafts(grammars, head.vocab_size)
+
+    def drop_sessions(self) -> None:
+        """Free all sessions."""
+        for session in self._sessions:
+            self._free(session)
+        self._sessions.clear()
 
     def close(self) -> None:
         """Free all weights, even if this object is still referenced. It runs no job after that."""
@@ -107,6 +114,7 @@ class HeadExecutor:
                 if self.drafter is not None:
                     self.drafter.keep(job.session)
             case DropCache():
+                self._sessions.discard(job.session)
                 self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.close(job.session)
@@ -117,6 +125,7 @@ class HeadExecutor:
         Raises:
             PrefixLostError: when the drafter does not hold the true rows that the session begins with.
         """
+        self._sessions.add(job.session)
         self._drop_rules(job.session)
         if self.drafter is None:
             return

@@ -18,7 +18,7 @@ from flowedge.gateway.answers.request_words import RequestWords
 from flowedge.gateway.answers.running import AnswerDeadline, RunningAnswers
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.member import PipelineClient
-from flowedge.gateway.pipelines.pool import may_go_elsewhere
+from flowedge.gateway.pipelines.pool import may_go_elsewhere, may_try_again
 from flowedge.gateway.record import CURRENT
 from flowedge.gateway.state import Gateway, gateway_of
 
@@ -104,7 +104,7 @@ class AnswerRequest:
 
     @asynccontextmanager
     async def _on_a_pipeline(self) -> AsyncIterator[RunningAnswers]:
-        failed: dict[str, FlowEdgeError] = {}
+        failed: dict[str, list[FlowEdgeError]] = {}  # by pipeline
         while True:
             client, begun = None, False
             try:
@@ -123,7 +123,7 @@ class AnswerRequest:
             except FlowEdgeError as error:
                 if client is None or begun or not may_go_elsewhere(error):
                     raise
-                failed[client.pipeline] = error
+                failed.setdefault(client.pipeline, []).append(error)
 
     def _note_folding(self, answers: RunningAnswers) -> None:
         record = CURRENT.get()
@@ -135,8 +135,10 @@ class AnswerRequest:
         """The number of answers at the draft node at the same time; more wait for these."""
         return self.gateway.settings.pipelines.requests_each
 
-    async def _leased(self, stack: AsyncExitStack, failed: Mapping[str, FlowEdgeError]) -> PipelineClient:
-        """Return the client of a pipeline that has not failed, leased while the stack lasts.
+    async def _leased(
+        self, stack: AsyncExitStack, failed: Mapping[str, Sequence[FlowEdgeError]]
+    ) -> PipelineClient:
+        """Return the client of a pipeline, leased while the stack lasts; see `may_try_again` for `failed`.
 
         Raises:
             ApiError: when there is none, or the time is over.
@@ -147,7 +149,7 @@ class AnswerRequest:
             lease = pool.lease(
                 self.model,
                 self.caller,
-                exclude=failed,
+                failed={name: may_try_again(errors) for name, errors in failed.items()},
                 answers=min(self._at_once, len(self.planned)),
                 wait_s=self.deadline.left_s,
             )
@@ -156,7 +158,7 @@ class AnswerRequest:
             if not self.deadline.left_s:
                 raise self.deadline.error() from error
             if failed:
-                raise list(failed.values())[-1] from error
+                raise list(failed.values())[-1][-1] from error
             raise
 
     async def _end(self, answers: RunningAnswers) -> None:
@@ -164,5 +166,6 @@ class AnswerRequest:
         await answers.close()
         for answer in answers.generations:
             self.gateway.metrics.answered(self.model, answers.pipeline, answer.statistics)
+        self.gateway.metrics.recovered(self.model, answers.pipeline, answers.pauses_s, answers.broken_off)
         usage = answers.usage()
         self.caller.used(usage.prompt_tokens + usage.new_tokens)

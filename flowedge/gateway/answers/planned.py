@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from flowedge.client import AsyncClient, AsyncGeneration, ChatMessage
+from flowedge.client.transcript import OnRecovering
 from flowedge.core.generate_options import MAX_TOKENS, GenerateOptions
 from flowedge.core.sampling import MAX_SEED
 from flowedge.gateway.access.caller import ApiCaller
@@ -68,8 +69,10 @@ class PlannedAnswer:
     options: GenerateOptions
     place: int = 0
 
-    def start(self, client: AsyncClient, request_id: str, timeout_s: float) -> AsyncGeneration:
-        """Ask a pipeline for the answer.
+    def start(
+        self, client: AsyncClient, request_id: str, timeout_s: float, on_recovering: OnRecovering
+    ) -> AsyncGeneration:
+        """Ask a pipeline for the answer; see `Client.generate` for the arguments.
 
         Raises:
             BadRequestError: when the prompt is empty or makes no sense.
@@ -85,10 +88,16 @@ class PlannedAnswer:
                 options=self.options,
                 request_id=request_id,
                 timeout_s=timeout_s,
+                on_recovering=on_recovering,
             )
         text, ids = (self.prompt, None) if isinstance(self.prompt, str) else (None, self.prompt)
         return client.generate(
-            text=text, prompt_ids=ids, options=self.options, request_id=request_id, timeout_s=timeout_s
+            text=text,
+            prompt_ids=ids,
+            options=self.options,
+            request_id=request_id,
+            timeout_s=timeout_s,
+            on_recovering=on_recovering,
         )
 
 

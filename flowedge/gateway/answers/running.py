@@ -6,13 +6,15 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
-from flowedge.client import AsyncGeneration, Chunk
+from flowedge.client import AsyncGeneration, Chunk, Recovery
 from flowedge.gateway.answers.planned import PlannedAnswer
 from flowedge.gateway.answers.usage import AnswerUsage, RequestUsage
 from flowedge.gateway.errors import ApiError
 from flowedge.gateway.pipelines.member import PipelineClient
+from flowedge.gateway.record import CURRENT
 from flowedge.version import VERSION
 
 _LONGEST_ID = 44  # characters of a request's id before the number of an answer
@@ -48,6 +50,7 @@ class RunningAnswers:
         names: the ids by which the draft node knows them.
         pipeline: name of the pipeline.
         fingerprint: changes with the model and with the version of FlowEdge.
+        pauses_s: seconds of each pause in which an answer waited for a lost device, and then went on.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class RunningAnswers:
         self.pipeline = client.pipeline
         self.fingerprint = fingerprint_of(client)
         self._client, self._planned, self._deadline = client, planned, deadline
+        self.pauses_s: list[float] = []
+        self._lost_at: dict[int, float] = {}  # by answer, of those that wait for a lost device
         self.generations: list[AsyncGeneration] = []
         self.names = _names(request_id, len(planned))
         for _ in range(min(at_once, len(planned))):
@@ -114,10 +119,26 @@ class RunningAnswers:
             generation.close()
         await self._merged.aclose()
 
+    @property
+    def broken_off(self) -> int:
+        """The number of answers that wait for a lost device, or did so in vain."""
+        return len(self._lost_at)
+
     def _start_next(self) -> None:
         number = len(self.generations)
-        seconds = self._deadline.left_s + _GRACE_S
-        self.generations.append(self._planned[number].start(self._client, self.names[number], seconds))
+        seconds, told = self._deadline.left_s + _GRACE_S, partial(self._note_loss, number)
+        self.generations.append(self._planned[number].start(self._client, self.names[number], seconds, told))
+
+    def _note_loss(self, number: int, lost: Recovery | None) -> None:
+        """Note that an answer has lost a device, or with None that it goes on."""
+        if lost is not None:
+            self._lost_at.setdefault(number, time.monotonic())
+            self._client.on_loss()
+        else:
+            self.pauses_s.append(time.monotonic() - self._lost_at.pop(number))
+        record = CURRENT.get()
+        if record is not None and (lost or not self._lost_at):
+            record.note_recovery("" if lost is None else self._client.lost_device(lost))
 
     def _expire(self) -> None:
         """Cancel the answers when their time is over."""

@@ -35,7 +35,7 @@ async def create_chat_completion(request: Request, caller: AnswerRequestor) -> R
     body = await body_of(request, ChatCompletionBody)
     asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), body.words)
     if body.stream:
-        return event_stream(_events(asked, body), request)
+        return event_stream(_events(asked, body), request, last=DONE)
     return JSONResponse(await _completion(asked))
 
 

@@ -114,7 +114,7 @@ async def create_completion(request: Request, caller: AnswerRequestor) -> Respon
     body = await body_of(request, CompletionBody)
     asked = AnswerRequest.of(request, caller, body.model, planned_answers(body, caller), body.words)
     if body.stream:
-        return event_stream(_events(asked, body), request)
+        return event_stream(_events(asked, body), request, last=DONE)
     return JSONResponse(await _completion(asked, body))
 
 

@@ -26,7 +26,7 @@ from flowedge.gateway.page.devices import DeviceReply, DeviceSurvey
 from flowedge.gateway.pipelines.member import PoolMember
 from flowedge.gateway.state import Gateway
 from flowedge.gateway.streams import ServerEvent
-from flowedge.network.deadline import within
+from flowedge.network.deadline import set_within, within
 
 ASK_S = 1.5  # between two questions to the devices
 AGAIN_S = 1.5  # before a draft node is watched again
@@ -84,6 +84,8 @@ class PageFeed:
         self._browsers: set[Browser] = set()
         self._survey = DeviceSurvey()
         self._asking = asyncio.Lock()
+        self._changed = asyncio.Event()  # set when a pipeline can answer, or cannot any more
+        gateway.pipelines.watchers.add(self._changed)
         self._asked = float("-inf")
         self._parts: dict[str, list[tuple[str, str]]] = {}  # of each pipeline: address and part of devices
         self._states: dict[str, PipelineState] = {}
@@ -174,15 +176,18 @@ class PageFeed:
         while True:
             async with self._asking:
                 await self._ask()
-            event = self._cluster_event()
-            if event.data(None) != told:
-                told = event.data(None)
-                self._publish(event)
-            await asyncio.sleep(ASK_S)
+            told = self._publish_cluster(told)
+            if await set_within(ASK_S, self._changed):
+                self._changed.clear()
+                told = self._publish_cluster(told)  # before the devices are asked, which may take a while
 
-    def _cluster_event(self) -> _Event:
+    def _publish_cluster(self, told: str) -> str:
+        """Tell browsers of the cluster if it is not as they were told; return what they know."""
         cluster = self._cluster()
-        return _Event("cluster", lambda reader: json.dumps(self.for_reader(cluster, reader)))
+        event = _Event("cluster", lambda reader: json.dumps(self.for_reader(cluster, reader)))
+        if event.data(None) != told:
+            self._publish(event)
+        return event.data(None)
 
     async def _ask(self) -> None:
         members = self._gateway.pipelines.members
@@ -220,6 +225,7 @@ class PageFeed:
                     self._publish(self._activity(member.label, told))
             except (CapacityError, FlowEdgeError) as error:
                 _log.debug("pipeline %s is not watched: %s", member.label, error)
+            member.ask_soon()
             self._states.pop(member.label, None)
             gone = json.dumps({"pipeline": member.label})
             self._publish(_Event("unwatched", lambda _, gone=gone: gone))  # type: ignore[misc]

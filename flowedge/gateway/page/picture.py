@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flowedge.client.activity import PipelineActivity, PipelineState
@@ -16,6 +16,7 @@ from flowedge.gateway.pipelines.opening import DeviceProgress, SetUpProgress
 DRAFT_NODE, STAGE, MIDDLE = "draft node", "stage", "middle"
 MOST_NAME = 100  # characters of what devices tell
 MOST_OTHERS = 100
+MOST_REASON = 300  # characters
 
 
 def pipeline_devices(draft_node: Device) -> list[tuple[str, str]]:
@@ -25,7 +26,7 @@ def pipeline_devices(draft_node: Device) -> list[tuple[str, str]]:
 
 
 def of_pipeline(
-    member: PoolMember, devices: Iterable[tuple[DeviceReply, str]], state: PipelineState | None
+    member: PoolMember, devices: Sequence[tuple[DeviceReply, str]], state: PipelineState | None
 ) -> dict[str, Any]:
     """Return a pipeline of the gateway.
 
@@ -34,19 +35,28 @@ def of_pipeline(
         state: what the draft node told last; None while it is not watched.
     """
     machines: dict[str, int] = {}  # numbers of the machines, by the hosts of addresses
-    shown = []
+    shown, problem = [], member.problem if member.recovering else ""
+    for reply, _ in devices:
+        problem = problem.replace(reply.address, reply.device.name if reply.device else "that is not known")
     for reply, part in devices:
         number = machines.setdefault(reply.address.rpartition(":")[0], len(machines))
-        shown.append({**of_device(reply, part, in_use=member.ready), "machine": number})
+        device = of_device(reply, part, in_use=member.ready)
+        shown.append({**device, "machine": number, "lost": _is_lost(device, problem)})
     return {
         "name": member.label,
         "model": member.model,
         "ready": member.ready,
+        "recovering": visible_field(problem, MOST_REASON),
         "leases": member.leases,
         "devices": shown,
         "progress": of_devices(member.progress),
         "state": None if state is None else of_state(state),
     }
+
+
+def _is_lost(device: Mapping[str, Any], problem: str) -> bool:
+    """Return whether a pipeline recovers from the loss of a device: it is away, or the problem names it."""
+    return bool(problem) and (not device["present"] or f"device {device['name']}:" in problem)
 
 
 def of_device(reply: DeviceReply, part: str, *, in_use: bool) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class DeclaredPipeline(PipelineConfig):
         agents: addresses of the draft node and then of the stages, which the gateway sets up.
         stages: number of stages to start on this machine.
         certificate: name that the draft node's certificate must have. Default: any name of the cluster.
+        standby: address of the agent that leads the pipeline when the draft node is lost. A draft node that
+            answers tells its own.
 
     The settings are of a pipeline that the gateway sets up.
     """
@@ -61,6 +63,7 @@ class DeclaredPipeline(PipelineConfig):
     agents: tuple[_Address, ...] = ()
     stages: Annotated[int, Field(ge=1, le=64)] | None = None
     certificate: _Name | None = None
+    standby: _Address | None = None
 
     def check(self) -> None:
         """Check that it says where the pipeline is.

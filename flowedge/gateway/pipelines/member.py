@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from flowedge.client.aio import AsyncClient, AsyncGeneration
 from flowedge.client.assembly import assemble_async
 from flowedge.client.device import IDLE, Device
-from flowedge.client.transcript import OnWaiting
+from flowedge.client.request import Recovery
+from flowedge.client.transcript import Callbacks
 from flowedge.core.errors import (
     AccessError,
     DeadlineError,
@@ -46,15 +47,21 @@ class PipelineClient(AsyncClient):
         pipeline: name of the pipeline, for metrics.
         model: name of its model, as clients know it.
         request_bytes: most bytes of a request that the draft node takes; 0 where it does not tell.
+        device: name of the draft node; "" before it has answered.
+        on_loss: to be called when an answer has lost a device.
     """
 
     pipeline: str = ""
     model: str = ""
     request_bytes: int = 0
+    device: str = ""
+    on_loss: Callable[[], None] = lambda: None
 
-    def _start(
-        self, request: pb.GenerateRequest, seconds: float, on_waiting: OnWaiting | None
-    ) -> AsyncGeneration:
+    def lost_device(self, lost: Recovery) -> str:
+        """Return the name of a device that an answer has lost."""
+        return self.device or lost.device if lost.device == self.address else lost.device
+
+    def _start(self, request: pb.GenerateRequest, seconds: float, callbacks: Callbacks) -> AsyncGeneration:
         """Send a request.
 
         Raises:
@@ -68,7 +75,7 @@ class PipelineClient(AsyncClient):
                 "send less",
                 code="request_too_large",
             )
-        return super()._start(request, seconds, on_waiting)
+        return super()._start(request, seconds, callbacks)
 
 
 class PoolMember(AbstractAsyncContextManager["PoolMember"]):
@@ -82,8 +89,12 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         progress: what each device does while the pipeline is set up.
     """
 
-    def __init__(self, entry: PipelineEntry, settings: PoolSettings) -> None:
-        self._entry, self._settings = entry, settings
+    def __init__(
+        self, entry: PipelineEntry, settings: PoolSettings, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """on_change: called when it can answer or cannot any more, and when the reason is another."""
+        self._entry, self._settings, self._on_change = entry, settings, on_change
+        self._lost_at: float | None = None  # when it could answer last, while it may soon be back by itself
         self.leases = 0
         self.problem = _NOT_ASKED
         self.not_ready = True
@@ -94,6 +105,10 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
             name=entry.certificate or None,
             pipeline=entry.label,
             model=entry.model,
+            recovery_s=settings.queue_s,
+            pipeline_returns=entry.spec is not None,
+            on_loss=self.ask_soon,
+            alternatives=entry.other_leaders,
         )
         self._leases_when_asked = 0
         self._most_wait_s = settings.ask_s
@@ -122,6 +137,11 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
     @property
     def ready(self) -> bool:
         return not self.problem
+
+    @property
+    def recovering(self) -> bool:
+        """Whether it could answer a short while ago, and has lost a device since: requests wait for it."""
+        return self._lost_at is not None and time.monotonic() - self._lost_at < self._settings.queue_s
 
     @property
     def context(self) -> int | None:
@@ -156,6 +176,10 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         """
         if isinstance(error, DeviceLostError | PipelineNotReadyError | AccessError):
             self._fail(error)
+        self.ask_soon()
+
+    def ask_soon(self) -> None:
+        """Ask the pipeline how it is, because there is a sign that this has changed."""
         self._wake.set()
 
     async def __aenter__(self) -> PoolMember:
@@ -206,7 +230,8 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
                     f"{device.name} speaks version {device.protocol_version} of the protocol, this gateway "
                     f"{PROTOCOL_VERSION}; install the same version of FlowEdge on both"
                 )
-            if device.role == IDLE and not device.not_ready and self._entry.spec is not None:
+            is_free = device.role == IDLE and not device.not_ready and not device.stands_by_for
+            if is_free and self._entry.spec is not None:
                 await self._set_up()
                 device = await self._describe()
             self._take(device)
@@ -220,6 +245,7 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         spec = self._entry.spec
         assert spec is not None
         self.not_ready = True
+        self._note_loss(comes_back=True)
         self._become("it is being set up")
         try:
             await assemble_async(spec, self._report, on_transfer=self.progress.transferred)
@@ -241,6 +267,8 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         spec = self._entry.spec
         if device.not_ready:
             raise PipelineNotReadyError(device.name, device.not_ready)
+        if device.stands_by_for:
+            raise PipelineNotReadyError(device.name, f"it stands by for {device.stands_by_for}")
         if not device.stage_addresses:
             part = "it has no part in a pipeline" if device.role == IDLE else f"it is a {device.role}"
             raise DeviceError(device.name, f"{part}; name the draft node of a pipeline, or set one up")
@@ -249,8 +277,10 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         if not self._entry.model:
             self.client.model = name_of(device.model)
         self.client.request_bytes = device.request_bytes
+        self.client.device = device.name
         self._leases_when_asked = self.leases
         self.not_ready = False
+        self._lost_at = None
         self._become("")
 
     def _fail(self, error: Exception) -> None:
@@ -259,9 +289,17 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         A device that is gone or busy may be back at any moment; any other error may need a person.
         """
         self.not_ready = isinstance(error, PipelineNotReadyError)
+        self._note_loss(comes_back=isinstance(error, DeviceLostError | PipelineNotReadyError | DeadlineError))
         of_device = isinstance(error, DeviceError | DeadlineError)
         self._most_wait_s = self._settings.ask_s if of_device else self._settings.most_ask_s
         self._become(str(error))
+
+    def _note_loss(self, *, comes_back: bool) -> None:
+        """Note that it cannot answer; comes_back: whether that may end without a person."""
+        if not comes_back:
+            self._lost_at = None
+        elif self.ready:
+            self._lost_at = time.monotonic()
 
     def _become(self, problem: str) -> None:
         if problem and not self.problem:
@@ -271,4 +309,6 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
             _log.info(
                 "pipeline %s is ready", self.label, extra=about(event="pipeline_ready", peer=self.label)
             )
-        self.problem = problem
+        if problem != self.problem:
+            self.problem = problem
+            self._on_change()

@@ -6,13 +6,14 @@ import asyncio
 import bisect
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from flowedge.core.errors import (
     AccessError,
     CapacityError,
     DeviceError,
+    DeviceLostError,
     FlowEdgeError,
     PipelineNotReadyError,
     PrefixLostError,
@@ -65,6 +66,7 @@ class SlotQueue:
             self._waiting[0][2].set()
 
 
+_MOST_TRIES = 3  # of a request with one pipeline
 _LOOK_S = 1.0  # between two looks of a waiting request at the pipelines
 
 _OF_PIPELINE = (DeviceError, PrefixLostError, ProtocolError, AccessError)
@@ -76,12 +78,14 @@ class PipelinePool:
 
     Attributes:
         opening: what is done before there are pipelines; None when all of them are known.
+        watchers: are set when a pipeline can answer, or cannot any more.
     """
 
     def __init__(self, entries: Sequence[PipelineEntry], settings: PoolSettings) -> None:
         self._settings = settings
         self.opening: DeviceProgress | None = None
-        self._members = [PoolMember(entry, settings) for entry in entries]
+        self.watchers: set[asyncio.Event] = set()
+        self._members = [PoolMember(entry, settings, self._wake) for entry in entries]
         self._queues: dict[str, SlotQueue] = {}  # by model
         self._created = int(time.time())
         self._turn = 0
@@ -93,7 +97,7 @@ class PipelinePool:
 
     async def add(self, entries: Sequence[PipelineEntry]) -> None:
         """Watch further pipelines; return when each was asked, and set up if it was idle."""
-        added = [PoolMember(entry, self._settings) for entry in entries]
+        added = [PoolMember(entry, self._settings, self._wake) for entry in entries]
         self._members += added
         self.opening = None
         await self._enter(added)
@@ -172,18 +176,19 @@ class PipelinePool:
         model: str,
         caller: ApiCaller,
         *,
-        exclude: Collection[str] = (),
+        failed: Mapping[str, bool] | None = None,
         answers: int = 1,
         wait_s: float = math.inf,
     ) -> AsyncIterator[PipelineClient]:
         """Yield a client of the least loaded pipeline that can answer; the context counts as its load.
 
-        An error of the pipeline that leaves the context has the pipeline asked how it is, before it gets
-        another request.
+        Where none can, but one has lost a device and may soon be back, the request waits for it. An error of
+        the pipeline that leaves the context has the pipeline asked how it is, before it gets another request.
 
         Args:
             model: name or alias.
-            exclude: names of pipelines that have failed the request already.
+            failed: names of pipelines that have failed the request already, and whether they may be tried
+                again where there is no other.
             answers: number of answers that run at once, at most `requests_each`.
             wait_s: seconds that the request may wait, if they are fewer than the settings allow.
 
@@ -196,7 +201,7 @@ class PipelinePool:
         served = self.model(model)
         queue = self._queues.setdefault(served.name, SlotQueue())
         wait_s = min(wait_s, self._settings.queue_s)
-        member = await self._take(served, caller, exclude, queue, answers, wait_s)
+        member = await self._take(served, caller, failed or {}, queue, answers, wait_s)
         record = CURRENT.get()
         if record is not None:
             record.model, record.pipeline = member.model, member.label
@@ -209,6 +214,13 @@ class PipelinePool:
             member.leases -= answers
             queue.wake()
 
+    def _wake(self) -> None:
+        """Tell the requests that wait that there may be room, and the watchers."""
+        for queue in self._queues.values():
+            queue.wake()
+        for watcher in self.watchers:
+            watcher.set()
+
     def readings(self) -> Iterator[PipelineReading]:
         """Yield the gauges of each pipeline."""
         for member in self._members:
@@ -218,7 +230,7 @@ class PipelinePool:
         self,
         model: ServedModel,
         caller: ApiCaller,
-        exclude: Collection[str],
+        failed: Mapping[str, bool],
         queue: SlotQueue,
         answers: int,
         wait_s: float,
@@ -231,15 +243,20 @@ class PipelinePool:
         turn: asyncio.Event | None = None
         try:
             while True:
-                ready = self._ready(model, exclude)
+                members = [member for member in self._members if member.model == model.name]
+                usable = [member for member in members if failed.get(member.label, True)]
+                ready = [member for member in usable if member.ready]
                 room = self._settings.requests_each - answers
                 free = [member for member in ready if member.leases <= room]
                 is_first = not queue.goes_before(rank) if turn is None else queue.is_first(turn)
                 if free and is_first:
-                    member = self._least_loaded(free)
+                    others = [member for member in free if member.label not in failed]
+                    member = self._least_loaded(others or free)
                     member.leases += answers
                     return member
                 left = until - time.monotonic()
+                if not ready and (left <= 0 or not any(member.recovering for member in usable)):
+                    raise _none_ready(f"no pipeline of {model.name} can answer now", members)
                 if left <= 0:
                     raise _queue_full(model, len(queue), wait_s)
                 turn = turn or queue.enter(rank)
@@ -249,13 +266,6 @@ class PipelinePool:
             if turn is not None:
                 queue.leave(turn)
             queue.wake()
-
-    def _ready(self, model: ServedModel, exclude: Collection[str]) -> list[PoolMember]:
-        members = [member for member in self._members if member.model == model.name]
-        ready = [member for member in members if member.ready and member.label not in exclude]
-        if not ready:
-            raise _none_ready(f"no pipeline of {model.name} can answer now", members)
-        return ready
 
     def _least_loaded(self, ready: list[PoolMember]) -> PoolMember:
         self._turn += 1  # pipelines of equal load take turns
@@ -276,6 +286,8 @@ class PipelinePool:
             () if known is None else known.capabilities,
             "" if known is None else str(known.quant),
             known is not None and known.no_chat_template,
+            tuple(member.label for member in members if member.recovering),
+            {member.label: member.problem for member in members if not member.ready},
         )
 
 
@@ -302,6 +314,14 @@ def _queue_full(model: ServedModel, waiting: int, seconds: float) -> ApiError:
         code="queue_full",
         retry_after_s=seconds / 4,
     )
+
+
+def may_try_again(errors: Sequence[FlowEdgeError]) -> bool:
+    """Return whether a pipeline may be tried again that has failed a request with these errors.
+
+    A lost device may be back; but a request that costs one each time is not sent for ever.
+    """
+    return len(errors) < _MOST_TRIES and isinstance(errors[-1], DeviceLostError | PipelineNotReadyError)
 
 
 def may_go_elsewhere(error: Exception) -> bool:

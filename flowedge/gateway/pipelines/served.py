@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from flowedge.client.assembly import PipelineSpec
@@ -24,6 +25,8 @@ class PipelineEntry:
         aliases: further names of the model.
         name: of the pipeline, in metrics and logs; "" for the draft node's address.
         certificate: name that the draft node's certificate must have; "" for any name of the cluster.
+        standby: address of the agent that leads the pipeline when the draft node is lost; "" where there is
+            none, or the draft node is to tell.
 
     Raises:
         BadRequestError: when an address or a name is malformed.
@@ -35,15 +38,22 @@ class PipelineEntry:
     aliases: tuple[str, ...] = ()
     name: str = ""
     certificate: str = ""
+    standby: str = ""
 
     def __post_init__(self) -> None:
-        checked_address(self.draft_node)
+        for address in (self.draft_node, *self.other_leaders):
+            checked_address(address)
         for name in (self.model, *self.aliases, self.name):
             if len(name) > MAX_NAME or not (name.isprintable() or not name):
                 raise BadRequestError(
                     f"the name {name[:80]!r} is no name of a model; it must be up to {MAX_NAME} printable "
                     "characters"
                 )
+
+    @property
+    def other_leaders(self) -> tuple[str, ...]:
+        """The addresses of devices that may lead the pipeline later."""
+        return (self.standby,) if self.standby else ()
 
     @property
     def label(self) -> str:
@@ -57,7 +67,10 @@ class ServedModel:
 
     Attributes:
         aliases: further names.
-        pipelines: names of its pipelines, and of these the ones that can answer.
+        pipelines: names of its pipelines.
+        ready: names of those that can answer.
+        recovering: names of those that have lost a device and may soon be back.
+        problems: why those that cannot answer do not, by name.
         created: seconds since 1970, when it was first seen.
         context: most tokens of a prompt with its answer; None where the draft nodes do not tell.
         family: the architecture that the model's config names; "" where it is not known yet.
@@ -76,6 +89,8 @@ class ServedModel:
     capabilities: tuple[str, ...] = ()
     quant: str = ""
     no_chat_template: bool = False
+    recovering: tuple[str, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_of(model: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from flowedge.core.sampling import walk
 from flowedge.drafting.drafter import DraftLayer
+from flowedge.engine.draw import DrawnRows
 from flowedge.engine.executors.one_by_one import OneByOneExecutor
 from flowedge.engine.jobs import (
     CacheJob,
     DraftOutcome,
     ExtendDraft,
+    Forward,
     ForwardBatch,
+    ForwardOutcome,
     GrowDraft,
     ModelJob,
     StageJob,
@@ -25,30 +29,41 @@ VOCAB = 32_000
 # Rows that take as long as the weights. Times count where models are small and rows dear, as on CPUs: so
 # methods that choose their rows by the times keep books of as many rows as there.
 _ROWS_AS_LONG = 8
-# How often the target draws the drafter's first, second and third choice; otherwise none of them.
-_CHOICES = (0.70, 0.10, 0.05)
+HITS = (0.70, 0.10, 0.05)  # of the drafter's choices; otherwise the target draws none of them
 
 
 class BlankStage:
-    """A StageExecutor whose hidden states are all zeros."""
+    """A StageExecutor whose hidden states are all zeros; as a last stage that draws, it draws by dice."""
 
-    def __init__(self, width: int, dtype: str, forward_s: float = 0.0) -> None:
-        """forward_s: the time of a forward but for its rows, which is waited for."""
-        self._width, self._dtype, self._forward_s = width, dtype, forward_s
+    def __init__(self, width: int, dtype: str, forward_s: float = 0.0, hits: Sequence[float] = HITS) -> None:
+        """forward_s: the time of a forward but for its rows, which is waited for; hits: as for DiceDraft."""
+        self._width, self._dtype, self._forward_s, self._hits = width, dtype, forward_s, hits
 
     def run(self, job: StageJob) -> StageResult:
         if not isinstance(job, ForwardBatch):
             return None
         time.sleep(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
-        return [np.zeros((each.num_rows, self._width), dtype=self._dtype) for each in job.forwards]
+        return [self._forward(forward) for forward in job.forwards]
+
+    def _forward(self, job: Forward) -> ForwardOutcome:
+        hidden = np.zeros((job.num_rows, self._width), dtype=self._dtype)
+        if job.draw is None:
+            return hidden
+        visitable = job.positions[job.draw.visitable].tolist()
+        rows, tokens = job.draw.follow(lambda place: _draw(visitable[place], self._hits))
+        kept = hidden if job.committed else hidden[rows]
+        return DrawnRows(rows, tokens, kept if job.draw.features else kept[:, :0])
 
 
 class DiceDraft(OneByOneExecutor):
-    """A DraftExecutor whose target draws the drafter's choices as `_CHOICES` says."""
+    """A DraftExecutor whose target draws the drafter's choices now and then."""
 
-    def __init__(self, draft_s: float = 0.0, verify_s: float = 0.0) -> None:
-        """draft_s: time of a forward but for its nodes; verify_s: of a verification; both are waited for."""
-        self._draft_s, self._verify_s = draft_s, verify_s
+    def __init__(self, draft_s: float = 0.0, verify_s: float = 0.0, hits: Sequence[float] = HITS) -> None:
+        """
+        draft_s: time of a forward but for its nodes; verify_s: of a verification; both are waited for.
+        hits: how often the target draws the drafter's first choice, the second, and so on.
+        """
+        self._draft_s, self._verify_s, self._hits = draft_s, verify_s, hits
 
     def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
         match job:
@@ -63,7 +78,8 @@ class DiceDraft(OneByOneExecutor):
             case Verify():
                 time.sleep(self._verify_s)
                 positions = job.positions.tolist()
-                return walk(job.tokens.tolist(), job.parents.tolist(), lambda row: _draw(positions[row]))
+                tokens, parents = job.tokens.tolist(), job.parents.tolist()
+                return walk(tokens, parents, lambda row: _draw(positions[row], self._hits))
         return None
 
 
@@ -80,9 +96,9 @@ class SilentText:
         pass
 
 
-def _draw(position: int) -> int:
+def _draw(position: int, hits: Sequence[float]) -> int:
     dice = np.random.default_rng(position).random()
-    for token, bound in enumerate(np.cumsum(_CHOICES)):
+    for token, bound in enumerate(np.cumsum(hits)):
         if dice < bound:
             return token
     return VOCAB - 1

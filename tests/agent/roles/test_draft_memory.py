@@ -31,7 +31,7 @@ class Models:
 
 def test_what_is_admitted_is_what_drafter_and_stages_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     info = SimpleNamespace(compute=find_compute("cpu"))
-    agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None, info=info)
+    agent: Any = SimpleNamespace(name="kitchen", config=AgentConfig(), compute=None, left=None, info=info)
     role = DraftNodeRole(agent, pb.DraftNodeRole(config=PipelineConfig(dtype="float32").to_json()))
     models: Any = Models(NGramDrafter())
     free = models.drafter_bytes(1000)

@@ -28,7 +28,7 @@ RELEASED_S = 60.0
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[list[AgentProcess]]:
-    with agents(["d0", "v1", "m1", "m2"]) as running:
+    with agents(["d0", "v1", "m1", "m2"], settings={"deadlines": {"recovery_s": 0.0}}) as running:
         yield running
 
 

@@ -17,6 +17,7 @@ from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tok
 from flowedge.text.token_bytes import TokenBytes
 from flowedge.v1 import generation_pb2 as pb
 from flowedge.v1.generation_pb2_grpc import GenerationStub
+from tests.support.breadth import dealt_thinly
 from tests.support.ruled_reference import llguidance_matcher, ruled_answer
 
 PROMPT = "A farmer has 12 hens. How many eggs do they lay in a week?"
@@ -89,8 +90,9 @@ FIELDS: dict[str, tuple[dict[str, Any], LogitRules]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["auto", "flowspec", "autoregressive"])
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize(
+    ("name", "strategy"), dealt_thinly(list(FIELDS), ["auto", "flowspec", "autoregressive"])
+)
 def test_answers_are_those_of_the_plain_model(cluster4: str, name: str, strategy: str) -> None:
     fields, rules = FIELDS[name]
     sampling = SamplingParams() if name == "object" else SamplingParams(temperature=0.8, top_p=0.95, seed=3)

@@ -208,7 +208,9 @@ def test_an_announced_agent_that_does_not_answer_is_left_out(
     assert "device 10.0.0.2:1 is left out" in caplog.text
 
 
-def test_the_first_reason_is_told_when_no_announced_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_reason_is_told_when_no_announced_agent_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1")
     found.devices.clear()
     with pytest.raises(DeviceLostError, match=r"10\.0\.0\.1:1: it is silent"):

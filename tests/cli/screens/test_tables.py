@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -68,6 +68,7 @@ def _printed(rows: list[dict[str, Any]], width: int) -> str:
 
 
 @given(_tables(), st.integers(20, 140))
+@example(([Column("", ColumnKind.PROSE)], [["a" * 14 + " bcd bcd"]]), 20)
 @settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_terminal_unless_a_single_word_is(
     table: tuple[list[Column], list[list[str]]], width: int

@@ -36,7 +36,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.outbox = DraftNodeOutbox()
-        self.turns = PrefillOrder(64, self.outbox)
+        self.turns = PrefillOrder(64, 3, self.outbox)
         self.prompts: dict[str, Prompt] = {}
 
     def join(self, name: str, tokens: int, *, prefilled: bool = False) -> list[tuple[str, int]]:
@@ -127,3 +127,16 @@ def test_a_chunk_makes_no_forward_much_longer():
     usual, chunk = np.interp([1, 1 + rows], list(seconds), list(seconds.values()))
     assert 16 < rows < 64
     assert chunk <= 2.1 * usual
+
+
+def test_no_more_rows_are_on_their_way_than_the_stages_need():
+    """A stage behind the first one is slow: the first takes up each chunk at once, and none comes back."""
+    turns = Turns()
+    sent = turns.join("a", 10_000)
+    while more := turns.taken_up("a"):
+        sent += more
+    assert sum(rows for _, rows in sent) == 4 * (3 + 1) * 64
+    turns.turns.observe(segment("a", rows=64))
+    assert turns.sent() == [("a", 64)]
+    assert turns.leave("a") == []
+    assert turns.join("b", 64) == [("b", 64)]

@@ -265,3 +265,31 @@ def test_a_large_batch_request_is_opened_under_an_endless_load_of_small_urgent_o
         rig.end(next(iter(rig.open)))
     assert "large" in rig.opened
     assert rig.now < 100.0
+
+
+def test_batch_sessions_give_way_to_others_where_that_makes_room() -> None:
+    rig = AdmissionRig(total_rows=10)
+    rig.arrive("a", 4, "batch")
+    rig.arrive("b", 4, "batch")
+    rig.arrive("c", 2)
+    rig.arrive("large", 9)
+    assert rig.admission.giving_way(rig.now) is None, "they have not the room that is missing"
+    rig.admission.withdraw("large")
+    rig.arrive("small", 3)
+    assert rig.admission.giving_way(rig.now) == "b", "the latest"
+    rig.end("b")
+    assert rig.opened[-1] == "small"
+    assert rig.admission.giving_way(rig.now) is None
+    rig.arrive("d", 4, "batch")
+    assert rig.admission.giving_way(rig.now) is None, "to another batch session"
+
+
+def test_a_batch_session_that_waited_long_keeps_its_room() -> None:
+    rig = AdmissionRig(sessions=1, queue_s=40.0)
+    rig.arrive("open")
+    rig.arrive("batch", priority="batch")
+    rig.wait(10.0)
+    rig.end("open")
+    rig.arrive("normal")
+    assert rig.opened == ["open", "batch"]
+    assert rig.admission.giving_way(rig.now) is None

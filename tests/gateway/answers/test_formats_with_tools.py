@@ -42,6 +42,7 @@ def test_the_other_dialects(served: GatewayHere) -> None:
     response = {"input": "Paint.", "tools": [{"type": "function", **FUNCTION}], "max_output_tokens": 200}
     response["text"] = {"format": {"type": "json_schema", "name": "wall", "schema": SCHEMA}}
     chat = {"messages": QUESTION, "tools": TOOLS, "format": SCHEMA, "stream": False}
+    chat["options"] = {"num_predict": 200, "temperature": 0}
     with served.client() as client:
         items = client.post("/v1/responses", json={"model": "bundled", **response}).json()["output"]
         for item in items:

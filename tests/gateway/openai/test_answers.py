@@ -31,7 +31,7 @@ def _asked(question: str, **given: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def small() -> Iterator[tuple[GatewayProcess, list[AgentProcess]]]:
     """A gateway before a pipeline of its own, which a test may break."""
-    with agents(["d0", "v1"]) as started:
+    with agents(["d0", "v1"], settings={"deadlines": {"recovery_s": 1.0}}) as started:
         become_pipeline(started)
         with gateway_before(started[0].address) as gateway:
             yield gateway, started

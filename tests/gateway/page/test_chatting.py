@@ -103,6 +103,39 @@ def test_a_broken_answer_goes_on_from_its_text(browser: Browser) -> None:
     assert browser.text(".message.user .bubble") == LONG
 
 
+def test_an_answer_says_which_device_was_lost_until_it_goes_on(browser: Browser) -> None:
+    browser.run(
+        """
+        const fetched = window.fetch;
+        const encoded = (text) => new TextEncoder().encode(text);
+        const event = (content) => JSON.stringify({ choices: [{ delta: { content } }] });
+        const chunk = (content) => encoded(`data: ${event(content)}\\n\\n`);
+        window.fetch = (path, options) => {
+          if (!String(path).endsWith("v1/chat/completions")) return fetched(path, options);
+          window.fetch = fetched;
+          const body = new ReadableStream({
+            start(stream) {
+              stream.enqueue(chunk("Bees "));
+              stream.enqueue(encoded(": waiting\\n\\n: recovering device v2\\n\\n"));
+              window.goOn = () => stream.enqueue(chunk("fly"));
+              window.end = () => { stream.enqueue(encoded("data: [DONE]\\n\\n")); stream.close(); };
+            },
+          });
+          return Promise.resolve(new Response(body));
+        };
+        """
+    )
+    ask(browser, LONG)
+    browser.wait(lambda: "Device v2 was lost, the answer goes on" in browser.text(".message .lost"))
+    assert browser.text(".message.assistant .markdown").strip() == "Bees"
+    assert "Device v2 was lost" in browser.text("[aria-live=polite]")
+    browser.run("window.goOn()")
+    browser.wait(lambda: not browser.one(".message .lost"), "the line vanishes")
+    browser.run("window.end()")
+    assert await_answer(browser).strip() == "Bees fly"
+    assert "lost" not in browser.run("return localStorage.getItem('flowedge.conversations')")
+
+
 def test_the_last_question_can_be_edited(browser: Browser) -> None:
     settings(browser, max_tokens="8")
     ask(browser, "One")

@@ -94,9 +94,12 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
     browser.wait(lambda: browser.one(".picture svg"))
     stage.kill()
     browser.wait(lambda: stage.name in browser.text(".device.away"), "the device is shown to be away")
-    browser.wait(lambda: "ready" not in browser.text(".badge").replace("not ready", ""), "so is the pipeline")
+    browser.wait(lambda: "recovering" in browser.text(".badge"), "the pipeline recovers")
+    assert f"{stage.name}, stage, lost" in browser.one(".picture svg").get_attribute("aria-label")
+    browser.wait(lambda: "its agent has ended" in browser.text(".recovery"), "it says what has happened")
     browser.show("live")
     browser.wait(lambda: "No pipeline tells" in browser.text(".empty"), "its figures are gone")
+    assert "It recovers" in browser.text(".empty")
     assert "tokens/s" not in browser.text(".speed")
     browser.show("cluster")
     stage.start()
@@ -107,6 +110,31 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
     settings(browser, max_tokens="8")
     ask(browser, "Are you there?")
     assert await_answer(browser)
+
+
+@pytest.mark.slow
+def test_an_answer_outlives_a_stage(browser: Browser, page_agents: list[AgentProcess]) -> None:
+    stage = page_agents[1]
+    settings(browser, max_tokens="250", temperature="0")
+    ask(browser, "Tell me about bees.")
+    browser.wait(lambda: browser.text(".message.assistant .markdown"), "the answer has begun")
+    stage.kill()
+    browser.wait(
+        lambda: f"Device {stage.name} was lost" in browser.text(".message .lost"), "the chat says it"
+    )
+    assert "Stop" in browser.text("#stop"), "the answer goes on"
+    browser.show("cluster")
+    browser.wait(
+        lambda: f"{stage.name}, stage, lost" in browser.one(".picture svg").get_attribute("aria-label")
+    )
+    assert browser.text(".badge").startswith("recovering")
+    browser.show("chat")
+    stage.start()
+    stage.await_address()
+    browser.wait(lambda: not browser.one(".message .lost"), "the line vanishes")
+    await_answer(browser)
+    assert not browser.one(".message .error")
+    assert "250 tokens" in browser.text(".statistics")
 
 
 def test_transfers_of_weights_have_bars(scripts: Browser) -> None:
@@ -248,7 +276,11 @@ def test_events_and_numbers_are_read_right(scripts: Browser) -> None:
     """
     found = scripts.run(script)
     assert found["events"] == {
-        "events": [{"event": "a", "data": "1"}, {"event": "message", "data": "2\n3"}],
+        "events": [
+            {"event": "a", "data": "1"},
+            {"event": "comment", "data": "c"},
+            {"event": "message", "data": "2\n3"},
+        ],
         "rest": "data: 4",
     }
     assert found["bytes"] == ["0 B", "999 B", "1.5 kB", "2.5 GB"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.gateway.asking import COMPLETIONS, await_sessions, body
@@ -93,3 +94,29 @@ def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProce
             one.stop()
             await_ready(other, 2)
             await_used(other, {"first", "second"})
+
+
+def test_requests_wait_a_while_for_a_pipeline_that_was_lost(tmp_path: Path) -> None:
+    with agents(["lost-d0", "lost-v1"]) as lost:
+        file = pipelines_file(tmp_path, f'name = "tiny"\nagents = ["{lost[0].address}", "{lost[1].address}"]')
+        patient_pool = {"pipelines": {**POOL["pipelines"], "queue_s": 100.0}}
+        patient = GatewayProcess("--pipelines", file, settings=patient_pool)
+        hasty_pool = {"pipelines": {**POOL["pipelines"], "queue_s": 0.3}}
+        hasty = GatewayProcess("--pipelines", file, settings=hasty_pool)
+        with running(patient, hasty), patient.client() as client, ThreadPoolExecutor(1) as pool:
+            await_ready(patient, 1)
+            await_ready(hasty, 1)
+            lost[0].kill()
+            await_ready(patient, 0)
+            await_ready(hasty, 0)
+            assert client.get("/health/ready").status_code == 503
+            asked = pool.submit(client.post, COMPLETIONS, json=body(4, model="tiny"))
+            with hasty.client() as other:
+                refused = other.post(COMPLETIONS, json=body(4, model="tiny"))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_pipeline")
+            assert refused.headers["retry-after"]
+            assert not asked.done()
+            assert patient.samples()["flowedge_gateway_waiting"] == 1
+            lost[1].stop()
+            start_all(lost)  # idle, at the same addresses
+            assert asked.result(WAIT_S).status_code == 200

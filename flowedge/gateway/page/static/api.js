@@ -53,13 +53,16 @@ export async function getCluster() {
 export async function* activity(signal) {
   const response = await call("flowedge/v1/activity", { signal });
   for await (const { event, data } of eventsOf(response)) {
+    if (event === "comment") continue;
     const value = JSON.parse(data);
     if (value.error) throw new GatewayError(value.error.message, { code: value.error.code });
     yield [event, value];
   }
 }
 
-/** Yield the parts of an answer: {content}, {reasoning}, {finish}, {usage}. */
+const RECOVERING = "recovering device ";
+
+/** Yield the parts of an answer: {content}, {reasoning}, {finish}, {usage}; {lost}: a device, after which it goes on. */
 export async function* chat(request, signal) {
   const response = await call("v1/chat/completions", {
     method: "POST",
@@ -67,7 +70,9 @@ export async function* chat(request, signal) {
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } }),
     signal,
   });
-  for await (const { data } of eventsOf(response)) {
+  for await (const { event, data } of eventsOf(response)) {
+    if (event === "comment" && data.startsWith(RECOVERING)) yield { lost: data.slice(RECOVERING.length) };
+    if (event === "comment") continue;
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new GatewayError(chunk.error.message, { code: chunk.error.code ?? "" });

@@ -2,7 +2,7 @@
 import { html, render, useEffect, useRef, useState } from "./html.js";
 import { activity, savedKey, saveKey } from "./api.js";
 import { ChatView } from "./chat.js";
-import { ClusterView } from "./cluster.js";
+import { ClusterView, statusText } from "./cluster.js";
 import { Conversations } from "./conversations.js";
 import { PipelineView } from "./live.js";
 import { KeyDialog } from "./settings.js";
@@ -138,9 +138,10 @@ function Speed({ cluster, views }) {
   const shown = (cluster?.pipelines ?? []).map((pipeline) => views.get(pipeline.name)?.state).filter(Boolean);
   const speed = shown.reduce((sum, state) => sum + state.tokens_per_s, 0);
   const ready = cluster?.pipelines.some((pipeline) => pipeline.ready);
-  const loading = cluster?.opening || cluster?.pipelines.some((pipeline) => pipeline.progress.length);
+  const [first] = cluster?.pipelines ?? [];
+  const waiting = cluster?.opening ? "being set up" : first ? statusText(first) : "not ready";
   return html`<span class="speed"><span class=${`dot ${ready ? "good" : "bad"}`} aria-hidden="true"></span>
-    ${ready ? (speed > 0 ? `${speed.toFixed(0)} tokens/s` : "ready") : !cluster ? "connecting" : loading ? "being set up" : "not ready"}</span>`;
+    ${ready ? (speed > 0 ? `${speed.toFixed(0)} tokens/s` : "ready") : cluster ? waiting : "connecting"}</span>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -5,6 +5,7 @@ import { STORE, create, newId, requestOf, statisticsText, titleOf } from "./conv
 import { CopyButton, Markdown } from "./markdown.js";
 import { SettingsDialog } from "./settings.js";
 
+const DRAW_MS = 60; // between two pictures of an answer
 const FOLLOW_PX = 80; // from the end, within which the view follows the answer
 
 export function ChatView({ kept, current, setCurrent, cluster, askKey, announce }) {
@@ -55,7 +56,7 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
     };
     show();
     announce("The answer begins.");
-    let drawn = 0;
+    let drawing = 0; // the timer of the next picture
     let usage = null;
     let began = 0;
     try {
@@ -65,10 +66,14 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
         if (part.reasoning) reply.reasoning += part.reasoning;
         if (part.finish) reply.finish = part.finish;
         if (part.usage) usage = part.usage;
-        if (performance.now() - drawn > 60) {
-          drawn = performance.now();
+        if (part.lost && part.lost !== reply.lost) {
+          reply.lost = part.lost;
+          announce(`Device ${part.lost} was lost; the answer goes on.`);
+        } else if (part.content || part.reasoning || part.finish) delete reply.lost;
+        drawing ||= setTimeout(() => {
+          drawing = 0;
           show();
-        }
+        }, DRAW_MS);
       }
       announce("The answer is complete.");
     } catch (error) {
@@ -81,6 +86,8 @@ export function ChatView({ kept, current, setCurrent, cluster, askKey, announce 
         announce(`The answer failed: ${reply.error}`);
       }
     }
+    clearTimeout(drawing);
+    delete reply.lost;
     if (usage) reply.statistics = statisticsText(usage, began ? (performance.now() - began) / 1000 : 0);
     show();
     kept.running = null;
@@ -258,7 +265,8 @@ function Answer({ message, live, regenerate, tryAgain }) {
   return html`<article class="message assistant" aria-label="Answer" aria-busy=${live}>
     ${message.reasoning && html`<details class="reasoning" open=${live && !message.content}><summary>Reasoning</summary><${Markdown} text=${message.reasoning} /></details>`}
     ${message.content && html`<${Markdown} text=${message.content} />`}
-    ${live && !message.content && !message.reasoning && html`<p class="waiting">Waiting for the first token …</p>`}
+    ${live && message.lost && html`<p class="waiting lost">Device ${message.lost} was lost, the answer goes on …</p>`}
+    ${live && !message.lost && !message.content && !message.reasoning && html`<p class="waiting">Waiting for the first token …</p>`}
     ${message.error && html`<p class="error" role="alert">${message.error}</p>`}
     ${!live && html`<div class="actions">
       ${regenerate && message.error && html`<button type="button" class="quiet" onClick=${tryAgain}>Try again</button>`}

@@ -20,6 +20,13 @@ export function ClusterView({ cluster, views }) {
   </div>`;
 }
 
+/** What a pipeline does, in words. */
+export function statusText(pipeline) {
+  if (pipeline.ready) return "ready";
+  if (pipeline.recovering) return "recovering";
+  return pipeline.progress.length ? "being set up" : "not ready";
+}
+
 function Pipeline({ pipeline, view }) {
   const ours = performance.now() / 1000;
   const state = view?.state ?? pipeline.state;
@@ -32,12 +39,13 @@ function Pipeline({ pipeline, view }) {
     sharesShort: short[names.indexOf(sharedWith(device, pipeline.devices))] ?? "",
   }));
   const gone = devices.filter((device) => !device.present).length;
-  const status = pipeline.ready ? "ready" : pipeline.progress.length ? "being set up" : "not ready";
+  const status = statusText(pipeline);
   return html`<section class="card pipeline" aria-label=${`Pipeline of ${pipeline.model || pipeline.name}`}>
     <div class="card-head">
       <h3>${pipeline.model || "Pipeline"} <span class="hint">${pipeline.name}</span></h3>
       <p class=${`badge ${pipeline.ready ? "good" : "bad"}`} role="status">${status}${gone ? `, ${gone} ${gone === 1 ? "device" : "devices"} away` : ""}</p>
     </div>
+    ${pipeline.recovering && html`<p class="hint recovery">${pipeline.recovering}</p>`}
     <${Picture} devices=${devices} links=${state?.links ?? []} name=${pipeline.model || pipeline.name} />
     ${view?.state && html`<${Limit} view=${view} devices=${devices.filter((each) => each.part !== "middle" && each.name).map((each) => each.name)} />`}
     <${Transfers} progress=${pipeline.progress} />
@@ -69,14 +77,14 @@ function Picture({ devices, links, name }) {
   }, []);
   const chain = devices.filter((device) => device.part !== "middle");
   const { places, height } = layoutCards(devices.length, Math.max(width, CARD.width + 2 * MARGIN));
-  const said = devices.map((device) => `${device.name || "unknown device"}, ${partText(device)}, ${device.present ? "present" : "away"}`);
+  const said = devices.map((device) => `${device.name || "unknown device"}, ${partText(device)}, ${presenceText(device)}`);
   return html`<div ref=${frame} class="picture">
     ${width > 0 && html`<svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img"
       aria-label=${`Devices of the pipeline ${name}, in order: ${said.join("; ")}`}>
       <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse">
         <path class="arrow" d="M0 0 8 4 0 8z" /></marker></defs>
       ${chain.map((device, number) => html`<${Link} key=${`l${number}`} number=${number} count=${chain.length} places=${places} height=${height}
-        link=${links[number]} live=${device.present && chain[(number + 1) % chain.length].present} />`)}
+        link=${links[number]} live=${[device, chain[(number + 1) % chain.length]].every((each) => each.present && !each.lost)} />`)}
       ${devices.map((device, number) => html`<${Card} key=${device.id || number} device=${device} place=${places[number]} />`)}
     </svg>`}
   </div>`;
@@ -110,6 +118,11 @@ function Link({ number, count, places, height, link, live }) {
     <text class="link-text" x=${x1 === x2 ? x1 + 10 : (x1 + x2) / 2} y=${x1 === x2 ? bend + 4 : bend - 6} text-anchor=${x1 === x2 ? "start" : "middle"}>${label.filter(Boolean).join(" · ")}</text></g>`;
 }
 
+function presenceText(device) {
+  if (device.lost) return "lost";
+  return device.present ? "present" : "away";
+}
+
 function partText(device) {
   const held = layersText(device.layers);
   return held ? `${device.part}, ${held}` : device.part;
@@ -139,8 +152,8 @@ function Card({ device, place }) {
   const { weights, cache, used: usedByAll } = memoryShares(device);
   const used = device.shares ? 0 : usedByAll;
   const memory = device.shares ? `shared with ${shortened(device.sharesShort, 8)}` : `${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}`;
-  const held = device.weight_bytes ? `${bytes(device.weight_bytes)} weights${device.quant && device.quant !== "none" ? `, ${device.quant}` : ""}` : device.present ? "holds no weights" : "away";
-  return html`<g class=${`device${device.present ? "" : " away"}`} transform=${`translate(${place.x} ${place.y})`}>
+  const held = device.weight_bytes ? `${bytes(device.weight_bytes)} weights${device.quant && device.quant !== "none" ? `, ${device.quant}` : ""}` : device.present ? "holds no weights" : presenceText(device);
+  return html`<g class=${`device${device.present && !device.lost ? "" : " away"}`} transform=${`translate(${place.x} ${place.y})`}>
     <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}</title>
     <rect class="device-box" width=${CARD.width} height=${CARD.height} rx="12" />
     <circle class="presence" cx=${CARD.width - 18} cy="20" r="5" />
@@ -159,7 +172,7 @@ function Card({ device, place }) {
     <rect class="track" x="14" y="141" width=${wide} height="8" rx="4" />
     <rect class="busy" x="14" y="141" width=${wide * (device.busy ?? 0)} height="8" rx="4" />
     <text x="14" y="168" class="device-label">${device.temperature == null ? "" : `${device.temperature.toFixed(0)} °C`}</text>
-    <text x=${CARD.width - 14} y="168" class="device-label" text-anchor="end">${device.present ? `answers in ${seconds(device.round_trip_s)}` : "does not answer"}</text>
+    <text x=${CARD.width - 14} y="168" class="device-label" text-anchor="end">${device.lost ? "was lost" : device.present ? `answers in ${seconds(device.round_trip_s)}` : "does not answer"}</text>
   </g>`;
 }
 
@@ -181,7 +194,7 @@ function DeviceTable({ devices }) {
     <caption>Devices</caption>
     <thead><tr><th scope="col">Device</th><th scope="col">Part</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col">Computes on</th><th scope="col">Holds</th><th scope="col">Memory free</th><th scope="col">Temperature</th><th scope="col">Computing</th></tr></thead>
     <tbody>${devices.map((device) => html`<tr>
-      <th scope="row">${device.name || "unknown"}</th><td>${partText(device)}</td><td>${device.present ? "present" : "away"}</td><td>${device.kind}</td>
+      <th scope="row">${device.name || "unknown"}</th><td>${partText(device)}</td><td>${presenceText(device)}</td><td>${device.kind}</td>
       <td>${device.processor || device.compute}</td><td>${device.weight_bytes ? bytes(device.weight_bytes) : "–"}</td>
       <td>${device.shares ? `shared with ${device.shares}` : device.memory_total ? `${gib(device.memory_available)} of ${gib(device.memory_total)}` : "–"}</td>
       <td>${device.temperature == null ? "–" : `${device.temperature.toFixed(0)} °C`}</td><td>${device.busy == null ? "–" : percent(device.busy)}</td></tr>`)}</tbody>

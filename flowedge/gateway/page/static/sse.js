@@ -1,6 +1,6 @@
 // Reading server-sent events from a fetch, which can carry an API key in its headers.
 
-/** Take whole events out of text; returns them and the rest. An event is {event, data}. */
+/** Take whole events out of text; returns them and the rest. An event is {event, data}; a comment's is "comment". */
 export function takeEvents(text) {
   const events = [];
   const blocks = text.replaceAll("\r\n", "\n").split("\n\n");
@@ -11,6 +11,7 @@ export function takeEvents(text) {
     for (const line of block.split("\n")) {
       if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
       else if (line.startsWith("event:")) event = line.slice(6).trim();
+      else if (line.startsWith(":")) events.push({ event: "comment", data: line.slice(1).trim() });
     }
     if (data.length) events.push({ event, data: data.join("\n") });
   }

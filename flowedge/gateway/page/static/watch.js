@@ -18,7 +18,7 @@ export function WatchView({ views, cluster, chosen, choose, dark }) {
           ${names.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}
     </div>
     ${!view || !view.state
-      ? html`<p class="empty card">${cluster ? "No pipeline tells what it does at the moment." : "Connecting …"}</p>`
+      ? html`<p class="empty card">${cluster ? `No pipeline tells what it does at the moment.${pipeline?.recovering ? ` It recovers: ${pipeline.recovering}` : ""}` : "Connecting …"}</p>`
       : html`<${Figures} view=${view} /><${Limit} view=${view} devices=${devices} />
           <div class="live-grid">
             <div class="stack"><${Gantt} view=${view} devices=${devices} dark=${dark} />

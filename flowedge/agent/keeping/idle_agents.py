@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flowedge.agent.roles.agent import Agent
-from flowedge.agent.roles.coordinator import describe
+from flowedge.agent.roles.other_agents import describe
 from flowedge.cluster.process import current
 from flowedge.core.errors import FlowEdgeError
 from flowedge.discovery.advertised_device import AdvertisedDevice
@@ -121,6 +121,17 @@ class IdleAgents:
         self._history = ProbeHistory()
         self._left_out = LimitedLog(_log, "agent_left_out", level=logging.INFO)
         self._put_off = LimitedLog(_log, "agents_put_off", level=logging.INFO)
+
+    @property
+    def known_addresses(self) -> list[str]:
+        """The addresses of agents that the settings name or that have answered before."""
+        known = [candidate.address for candidate in self._history.known()]
+        return list(dict.fromkeys((*self._agent.config.discovery.peers, *known)))
+
+    async def are_idle(self, addresses: Sequence[str]) -> bool:
+        """Return whether agents without a role answer at all of these addresses."""
+        idle = await self._ask(Candidate("", address) for address in addresses)
+        return len(idle) == len(addresses)
 
     async def find(self, wanted: int) -> list[tuple[str, str]]:
         """Return name and address of idle agents that answer.

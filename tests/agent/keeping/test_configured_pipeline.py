@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent import configured_pipeline
 from flowedge.agent.agent_config import AgentConfig, PipelineSettings
-from flowedge.agent.configured_pipeline import ConfiguredPipeline, choose_stages, keep_pipeline
+from flowedge.agent.keeping import configured_pipeline
+from flowedge.agent.keeping.choice import (
+    FEWER_AFTER_S,
+    RecentLosses,
+    choose_stages,
+    stages_again,
+)
+from flowedge.agent.keeping.configured_pipeline import ConfiguredPipeline, keep_pipeline
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.core.pipeline_config import PipelineConfig
@@ -63,11 +69,11 @@ class Device:
     asked: list[pb.DraftNodeRole] = field(default_factory=list)
     failures: int = 0
 
-    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
+    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress, caller: str | None) -> None:
         self.asked.append(request)
         if len(self.asked) <= self.failures:
             raise DeviceError("v1", "it does not answer")
-        self.role = SimpleNamespace(in_use=True)
+        self.role = SimpleNamespace(in_use=True, ready=False, pipeline=request.pipeline)
 
 
 class _EnoughError(Exception):
@@ -79,7 +85,14 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]
     """Events between two checks of the keeper, which ends after the last event."""
     events: list[Callable[[], None]] = []
 
+    slept = 0.0
+
     async def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+        if slept < PipelineSettings().look_s - 1e-6:
+            return
+        slept = 0.0
         if not events:
             raise _EnoughError
         events.pop(0)()
@@ -91,7 +104,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]
 def keep(device: Device) -> None:
     config = AgentConfig(pipeline=PipelineSettings(model="bundled", stages=STAGES, split=(3, 5)))
     info = SimpleNamespace(name="d0", id="0")
-    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
+    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config, stands_by=None)
     keeper = ConfiguredPipeline(agent, device.lead)
     with pytest.raises(_EnoughError):
         asyncio.run(keeper.run())
@@ -136,19 +149,72 @@ async def test_an_error_that_nobody_foresaw_does_not_end_it() -> None:
     device, ready = Device(), asyncio.Event()
     errors = [KeyError("a name"), RecursionError()]
 
-    async def lead(request: pb.DraftNodeRole, report: ReportProgress) -> None:
+    async def lead(request: pb.DraftNodeRole, report: ReportProgress, caller: str | None) -> None:
         if errors:
             raise errors.pop()
-        await device.lead(request, report)
+        await device.lead(request, report, caller)
         ready.set()
 
-    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config)
+    agent: Any = SimpleNamespace(name=info.name, info=info, roles=device, config=config, stands_by=None)
     async with keep_pipeline(agent, lead):
         await asyncio.wait_for(ready.wait(), 60)
 
 
 def test_another_pipeline_is_left_alone(turns: list[Callable[[], None]]) -> None:
-    device = Device(role=SimpleNamespace(in_use=True))
+    device = Device(role=SimpleNamespace(in_use=True, pipeline="another"))
     turns += [lambda: None] * 2
     keep(device)
     assert not device.asked
+
+
+@pytest.mark.parametrize(
+    ("usable", "waited_s", "divided", "chosen"),
+    [
+        ("abc", 0.0, False, "abc"),  # the lost device is there again
+        ("acxy", 0.0, False, "axc"),  # a spare at once
+        ("xy", 0.0, True, None),
+        ("xy", FEWER_AFTER_S, False, "xy"),
+        ("ac", 0.0, False, None),  # the lost device may come again soon, or a spare
+        ("ac", FEWER_AFTER_S, False, "ac"),
+        ("ac", FEWER_AFTER_S, True, None),  # the layers are divided by the user
+        ("", FEWER_AFTER_S, False, None),
+    ],
+)
+def test_stages_of_a_pipeline_that_has_lost_a_device(
+    usable: str, waited_s: float, divided: bool, chosen: str | None
+) -> None:
+    stages = stages_again("abc", "xy", set(usable), waited_s, divided=divided)
+    assert stages == (None if chosen is None else tuple(chosen))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"spares": STAGES}, {"stages": STAGES, "spares": STAGES[:1]}, {"spares": ("nowhere",)}]
+)
+def test_spares_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError):
+        PipelineSettings(model="bundled", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("usable", "spares", "divided", "chosen"),
+    [
+        ("abcx", "x", False, "axc"),  # a spare at once
+        ("abc", "", False, "ac"),  # fewer at once
+        ("abc", "", True, "abc"),  # nothing else is possible
+        ("b", "", False, None),  # it might be lost at once: the others may come back first
+        ("bc", "x", False, "c"),
+    ],
+)
+def test_a_device_that_may_be_lost_at_once_is_taken_where_the_others_do_not_suffice(
+    usable: str, spares: str, divided: bool, chosen: str | None
+) -> None:
+    stages = stages_again("abc", spares, set(usable), 0.0, divided=divided, doubtful={"b"})
+    assert stages == (None if chosen is None else tuple(chosen))
+
+
+def test_losses_of_a_device_are_counted_for_a_time() -> None:
+    losses = RecentLosses(10.0)
+    assert [losses.add("a", now) for now in (100.0, 105.0, 109.0, 112.0, 130.0)] == [1, 2, 3, 3, 1]
+    assert losses.add("b", 130.0) == 1
+    never = RecentLosses(0.0)
+    assert [never.add("a", 1.0) for _ in range(5)] == [1] * 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from flowedge.agent.idle_agents import (
+from flowedge.agent.keeping.idle_agents import (
     FIRST_PAUSE_S,
     MOST_BAD,
     MOST_NEW,

@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent import configured_pipeline
 from flowedge.agent.agent_config import AgentConfig, PipelineSettings
-from flowedge.agent.configured_pipeline import (
-    FIRST_PUT_OFF_S,
-    LOOKS_APART,
-    MOST_PUT_OFF_S,
-    SOON_S,
-    ConfiguredPipeline,
-    PutOff,
-)
+from flowedge.agent.keeping import configured_pipeline
+from flowedge.agent.keeping.choice import FIRST_PUT_OFF_S, MOST_PUT_OFF_S, SOON_S, PutOff
+from flowedge.agent.keeping.configured_pipeline import LOOKS_APART, ConfiguredPipeline
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.client import Client
 from flowedge.core.errors import DeviceError
@@ -55,6 +49,9 @@ def test_a_board_that_comes_back_is_taken_in_when_no_answer_runs() -> None:
                 late.remove()
 
 
+LOOK_S = 5.0
+
+
 class _EnoughError(Exception):
     """Ends the keeper."""
 
@@ -73,7 +70,7 @@ class Home:
         used = set(self.pipelines[-1]) if self.role is not None and self.role.in_use else set()
         return [(f"name of {address}", address) for address in sorted(self.plugged - used)]
 
-    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress) -> None:
+    async def lead(self, request: pb.DraftNodeRole, report: ReportProgress, caller: str | None) -> None:
         wrong = self.broken & set(request.stages)
         if wrong:
             raise DeviceError(f"name of {min(wrong)}", "it has too little memory")
@@ -97,16 +94,19 @@ def keep(home: Home, events: dict[int, Any], looks: int, monkeypatch: pytest.Mon
 
     async def sleep(seconds: float) -> None:
         nonlocal now, done
-        now, done = now + seconds, done + 1
+        now += seconds
+        if now < (done + 1) * LOOK_S - 1e-6:
+            return
+        done += 1
         if done > looks:
             raise _EnoughError
         events.get(done, lambda: None)()
 
     monkeypatch.setattr(configured_pipeline.asyncio, "sleep", sleep)
     monkeypatch.setattr(configured_pipeline, "time", SimpleNamespace(monotonic=lambda: now))
-    config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=5.0))
+    config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=LOOK_S))
     agent: Any = SimpleNamespace(
-        name="d0", info=SimpleNamespace(name="d0", id="0"), roles=home, config=config
+        name="d0", info=SimpleNamespace(name="d0", id="0"), roles=home, config=config, stands_by=None
     )
     keeper = ConfiguredPipeline(agent, home.lead)
     monkeypatch.setattr(keeper, "_idle_agents", home)

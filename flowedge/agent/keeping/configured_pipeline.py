@@ -1,0 +1,275 @@
+"""Keeps pipelines up: assembles that of the configuration, and sets up again what has lost a device."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from flowedge.agent.keeping.choice import SOON_S, PutOff, RecentLosses, choose_stages
+from flowedge.agent.keeping.device_probes import DeviceProbes
+from flowedge.agent.keeping.idle_agents import IdleAgents
+from flowedge.agent.keeping.pipeline_recovery import Lead, PipelineRecovery, say
+from flowedge.agent.keeping.standing_by import StandingBy, prepare_spares
+from flowedge.agent.roles.agent import Agent
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.roles.led_pipeline import LedPipeline, Standby
+from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.cluster.process import current
+from flowedge.core.errors import DeviceError, FlowEdgeError
+from flowedge.core.ids import new_pipeline_id
+from flowedge.core.log_fields import about
+from flowedge.network.supervision import supervise
+from flowedge.v1 import agent_pb2 as pb
+from flowedge.version import PROTOCOL_VERSION
+
+TICK_S = 0.1  # between two looks at whether the pipeline has lost a device
+LOOKS_APART = 6  # between two searches for agents to take in, which send multicast packets for seconds
+SETTLED_LOOKS = 2  # searches in which an agent is idle before it is taken in: it may come and go
+PATIENT_LOOKS = 12  # for a moment without answers; then new requests wait until the running ones have ended
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
+    """Keep pipelines up that the device leads, by its settings or by a call, while the context is open."""
+    keeper = ConfiguredPipeline(agent, lead)
+    tasks = [
+        asyncio.create_task(supervise("the pipeline keeper", keeper.run)),
+        asyncio.create_task(supervise("the standby", keeper.standing_by.run)),
+        asyncio.create_task(supervise("the spares", lambda: prepare_spares(agent))),
+    ]
+    agent.keeps_up = True
+    try:
+        yield
+    finally:
+        agent.keeps_up = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class ConfiguredPipeline:
+    """Has the device take the role of the draft node whenever it is idle, if its settings have a pipeline.
+
+    A pipeline that loses a device is set up again at once, with the devices that are there (see
+    `stages_again`), also one that somebody else gave the device; its answers go on then. So is the pipeline
+    of a draft node that is lost, if the device stands by for it.
+
+    A pipeline of all idle agents also takes in agents that become idle later, such as a board that was
+    unplugged: once the agent was idle in SETTLED_LOOKS searches, when no answer runs.
+    """
+
+    def __init__(self, agent: Agent, lead: Lead) -> None:
+        self._agent = agent
+        self.standing_by = StandingBy(agent)
+        self._lead = lead
+        self._idle_agents = IdleAgents(agent)
+        self._put_off = PutOff()
+        self._losses = RecentLosses(agent.config.deadlines.flapping_s)
+        self._said = ""
+        self._pipeline = ""  # the id of the last one
+        self._looks = 0  # since the last search for agents to take in
+        self._idle: dict[str, int] = {}  # for how many searches each address has been idle
+        self._held = 0  # looks for which agents wait to be taken in
+        self._slept = float("inf")  # seconds since the last look
+        self._newest: list[str] = []  # addresses that were taken in the last time
+        self._taken_in = 0.0  # when, on time.monotonic()
+
+    async def run(self) -> None:
+        """Check the role again and again, until cancelled."""
+        while True:
+            wanted = self._agent.config.pipeline
+            role = self._agent.roles.role
+            if isinstance(role, DraftNodeRole) and role.lost and self._agent.recovers:
+                await self._recover(role)
+            elif self._agent.stands_by is not None:
+                await self._take_over(self._agent.stands_by)
+            elif self._slept >= wanted.look_s:
+                self._slept = 0.0
+                await self._look(role)
+            tick = min(TICK_S, wanted.look_s)
+            await asyncio.sleep(tick)
+            self._slept += tick
+
+    async def _look(self, role: PipelineRole | None) -> None:
+        wanted = self._agent.config.pipeline
+        if not wanted.model:
+            return
+        if role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
+            await self._try_assemble()
+        elif role.pipeline == self._pipeline and role.ready:
+            if not wanted.stages_required:
+                await self._take_in(role, 1)
+            elif isinstance(role, DraftNodeRole):
+                await self._complete(role)
+
+    async def _recover(self, role: DraftNodeRole) -> None:
+        """Set a pipeline up again that has lost a device; give it up if that takes too long."""
+        agent, wanted, request = self._agent, self._agent.config.pipeline, role.request
+        own = role.pipeline == self._pipeline  # the one of the settings
+        stages = list(wanted.stages) if own and wanted.stages else list(request.stages)
+        spares = list(wanted.spares) if own else []
+        if own and not wanted.stages:
+            spares += self._idle_agents.known_addresses
+        probes = DeviceProbes(agent, role.loss, role.met, self._losses)
+        done = await self._set_up_again(role.led, stages, spares, probes)
+        for address in {probes.lost_address} if probes.flaps else probes.doubtful:
+            self._put_off.failed(address, time.monotonic())
+            fields = about(event="device_put_off", peer=address)
+            _log.info("a device that may be lost again soon is not taken back for a while", extra=fields)
+        if done and own and (now := agent.roles.role) is not None:
+            self._pipeline = now.pipeline
+        elif not done and agent.roles.role is role:
+            await agent.roles.drop(role, "its pipeline was lost, and could not be set up again in time")
+
+    async def _take_over(self, standby: Standby) -> None:
+        """Lead the pipeline of a draft node that is lost."""
+        if not standby.due:
+            return
+        fields = about(event="standby_leads", peer=standby.address)
+        _log.warning(
+            "the draft node at %s is lost, its standby leads the pipeline", standby.address, extra=fields
+        )
+        probes = DeviceProbes(self._agent, None, {}, self._losses)
+        done = await self._set_up_again(standby.led, standby.led.request.stages, (), probes)
+        if self._agent.stands_by is standby:
+            self._agent.stands_by = None
+        if done:
+            self._pipeline = ""
+
+    async def _set_up_again(
+        self, led: LedPipeline, stages: Sequence[str], spares: Sequence[str], probes: DeviceProbes
+    ) -> bool:
+        agent = self._agent
+        agent.recovering = led.origin
+        try:
+            recovery = PipelineRecovery(agent, self._lead, led, stages, spares, probes)
+            return await recovery.run(agent.config.deadlines.recovery_s)
+        finally:
+            agent.recovering, agent.loss = "", None
+
+    async def _complete(self, role: DraftNodeRole) -> None:
+        """Have the stages of the settings in place of others, when they are there and no answer runs."""
+        wanted = self._agent.config.pipeline
+        if not wanted.stages and len(role.request.stages) < wanted.count:
+            await self._take_in(role, wanted.count - len(role.request.stages))
+        if not wanted.stages or tuple(role.request.stages) == tuple(wanted.stages):
+            return
+        self._looks += 1
+        if self._looks < LOOKS_APART:
+            return
+        self._looks = 0
+        load = role.load()
+        if load.sessions or load.waiting:
+            return
+        missing = [stage for stage in wanted.stages if stage not in role.request.stages]
+        if any(self._put_off.is_put_off(stage, time.monotonic()) for stage in missing):
+            return
+        if await self._idle_agents.are_idle(missing):
+            await self._take_back(role, missing)
+
+    async def _take_back(self, role: DraftNodeRole, missing: Sequence[str]) -> None:
+        """Set the pipeline up with the stages of the settings again; with others if that does not work."""
+        agent, wanted = self._agent, self._agent.config.pipeline
+        led = LedPipeline(self._request(wanted.stages), role.origin, role.owner)
+        await agent.roles.release(role.pipeline, "it is set up again with the stages of the settings")
+        probes = DeviceProbes(agent, None, {}, self._losses)
+        if await self._set_up_again(led, wanted.stages, wanted.spares, probes):
+            now = agent.roles.role
+            self._pipeline = "" if now is None else now.pipeline
+            if isinstance(now, DraftNodeRole) and tuple(now.request.stages) != wanted.stages:
+                for stage in missing:
+                    self._put_off.failed(stage, time.monotonic())
+
+    async def _try_assemble(self) -> None:
+        standby = self._agent.config.pipeline.standby
+        if standby and (leader := await self.standing_by.leads_elsewhere(standby)):
+            self._agent.obstacle = f"{leader} leads it, as its standby"
+            return
+        self._looks, self._idle, self._held = 0, {}, 0
+        if time.monotonic() - self._taken_in < SOON_S:  # the pipeline has not lasted with these
+            for address in self._newest:
+                self._put_off.failed(address, time.monotonic())
+        self._newest = []
+        try:
+            await self._assemble()
+            self._agent.obstacle = ""
+        except FlowEdgeError as error:  # which is in the log
+            self._agent.obstacle = str(error)
+
+    async def _assemble(self) -> None:
+        wanted = self._agent.config.pipeline
+        stages, names = list(wanted.stages), dict[str, str]()
+        try:
+            current().check_leads()
+            if not stages:
+                idle = await self._idle_agents.find(wanted.stages_required)
+                usable = self._put_off.left_of(idle, time.monotonic())
+                if len(usable) < max(wanted.stages_required, 1):
+                    usable = idle
+                stages = choose_stages(usable, wanted.stages_required, self._agent.name)
+                names = dict(idle)
+        except FlowEdgeError as error:
+            self._say(f"the pipeline has to wait: {error}")
+            raise
+        request = self._request(stages)
+        self._said, self._pipeline = "", request.pipeline
+        try:
+            await self._lead(request, say, None)
+        except DeviceError as error:
+            self._put_off.failed(names.get(error.device, error.device), time.monotonic())
+            raise
+
+    def _request(self, stages: Sequence[str]) -> pb.DraftNodeRole:
+        """Return the request for the pipeline of the settings."""
+        wanted = self._agent.config.pipeline
+        return pb.DraftNodeRole(
+            pipeline=new_pipeline_id(),
+            stages=stages,
+            protocol_version=PROTOCOL_VERSION,
+            config=wanted.to_json(),
+            standby=wanted.standby or "",
+        )
+
+    async def _take_in(self, role: PipelineRole, least: int) -> None:
+        """Set the pipeline up again with agents that have become idle, when no answer runs.
+
+        least: the number of such agents from which on.
+        """
+        if not self._held:
+            self._looks += 1
+            if self._looks < LOOKS_APART:
+                return
+            self._looks = 0
+            try:
+                idle = await self._idle_agents.find(0)
+            except FlowEdgeError as error:
+                self._say(f"idle agents cannot be looked for: {error}")
+                return
+            idle = self._put_off.left_of(idle, time.monotonic())
+            self._idle = {address: self._idle.get(address, 0) + 1 for _, address in idle}
+            settled = [name for name, address in idle if self._idle[address] >= SETTLED_LOOKS]
+            if len(settled) < least:
+                return
+            names = ", ".join(sorted(settled))
+            self._say(f"{names}: idle, to be taken into the pipeline when no answer runs")
+        self._held += 1
+        load = role.load()
+        if not load.sessions and not load.waiting:
+            reason = "it is set up again with agents that have become idle"
+            await self._agent.roles.release(role.pipeline, reason)
+            taken = list(self._idle)
+            await self._try_assemble()
+            self._newest, self._taken_in = taken, time.monotonic()
+        elif self._held == PATIENT_LOOKS and isinstance(role, DraftNodeRole):
+            role.hold("answers that run end first, then it is set up again with agents that have become idle")
+
+    def _say(self, what: str) -> None:
+        """Log a text once, however often it is given in succession."""
+        if what != self._said:
+            self._said = what
+            _log.info("%s", what)

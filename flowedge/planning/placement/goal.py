@@ -1,0 +1,92 @@
+"""What a plan is for: a model, its form, and the sessions that have to fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from flowedge.core.pipeline_config import Quantisation
+from flowedge.planning.drafter_weights import DrafterWeights
+from flowedge.planning.measuring.scripted_models import HITS
+from flowedge.planning.memory_fit import ACTIVATION_ROWS
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.model import READ_AS_STORED, LayerSize, ModelProfile, weight_bytes
+from flowedge.planning.roofline import head_s, layer_s
+
+SEGMENT_ROWS = 16  # of the segment by which devices are compared
+DRAFT_LAYERS, FRONTIER = 4, 8  # of the tree that is drafted meanwhile
+SEEN_ROWS = 512  # of the session that is compared
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A model to serve.
+
+    Attributes:
+        drafter: name among the model's drafters; "" for the first.
+        context: tokens of a session; sessions: that have to fit at the same time.
+        hits: how often the model draws the drafter's first, second and third choice.
+    """
+
+    model: ModelProfile
+    quant: Quantisation = "none"
+    drafter: str = ""
+    context: int = 4096
+    sessions: int = 1
+    hits: tuple[float, ...] = HITS
+
+    @cached_property
+    def layer(self) -> LayerSize:
+        return LayerSize.of(self.model)
+
+    @property
+    def rows(self) -> int:
+        """KV rows of all sessions."""
+        return self.context * self.sessions
+
+    @property
+    def drafter_name(self) -> str:
+        return self.drafter or next(iter(self.model.drafters))
+
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of the embedding, and of the LM head."""
+        return float(self.model.vocab * self.model.hidden * self.model.stored_bytes)
+
+    @property
+    def layer_bytes(self) -> float:
+        """Bytes of a layer with its KV rows."""
+        weights = self.layer.weights * weight_bytes(self.quant, self.model.stored_bytes)
+        return weights + self.layer.kv_bytes_per_row * self.rows
+
+    def runs_on(self, device: DeviceProfile) -> bool:
+        """Return whether a device computes layers in this quantisation."""
+        return self.quant in READ_AS_STORED or device.dequantise_gweights_s is not None
+
+    def most_layers(self, device: DeviceProfile, *, first: bool, beside: float = 0.0) -> int:
+        """Return how many layers a stage on a device can hold; `beside`: bytes of another role there."""
+        model = self.model
+        fixed = beside + ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
+        if self.quant not in READ_AS_STORED:
+            fixed += model.hidden * model.intermediate * model.stored_bytes
+        if first:
+            fixed += self.table_bytes
+        left = device.memory_gib * 2**30 - fixed
+        return min(max(int(left // self.layer_bytes), 0), model.layers) if self.runs_on(device) else 0
+
+    def draft_node_bytes(self) -> float:
+        """Return the bytes that a draft node holds."""
+        model = self.model
+        drafter = DrafterWeights.of(model, model.drafters[self.drafter_name])
+        kv = drafter.layers * drafter.layer.kv_bytes_per_row * self.rows
+        activations = ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
+        return self.table_bytes + drafter.held_bytes(model.stored_bytes) + kv + activations
+
+    def layer_time_s(self, device: DeviceProfile) -> float:
+        """Return the seconds of a layer over one segment."""
+        return layer_s(device, self.layer, SEGMENT_ROWS, SEEN_ROWS, self.quant)
+
+    def draft_node_s(self, device: DeviceProfile) -> float:
+        """Return the seconds for which a draft node verifies a segment."""
+        model = self.model
+        return head_s(device, model.vocab * model.hidden, model.vocab, SEGMENT_ROWS, model.stored_bytes)

@@ -1,0 +1,80 @@
+"""The tokens a second of a layout, on the virtual clock."""
+
+from __future__ import annotations
+
+from flowedge.core.errors import CapacityError
+from flowedge.core.pipeline_config import AUTO, LAST_STAGE
+from flowedge.core.request import Request, Tokens
+from flowedge.core.sampling import SamplingParams
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.planning.choices import with_verification
+from flowedge.planning.in_process import machine_pipeline
+from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
+from flowedge.planning.memory_fit import require_fit
+from flowedge.planning.placement.fleet import Fleet
+from flowedge.planning.placement.goal import Goal
+from flowedge.planning.placement.layouts import Layout
+from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile_costs import ProfileCosts
+
+PROMPT, ANSWER = 64, 48  # tokens
+
+
+def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
+    """Return the pipeline of a layout, with the place of verification that the product would choose.
+
+    Raises:
+        CapacityError: when it does not fit.
+    """
+    names = [*layout.stages, layout.draft_node]
+    followers = [*names[1:], names[0]]
+    pipeline = PipelineProfile(
+        model=goal.model,
+        quant=goal.quant,
+        drafter=goal.model.drafters[goal.drafter_name],
+        draft_node=fleet.devices[layout.draft_node],
+        stages=tuple(fleet.devices[name] for name in layout.stages),
+        links=tuple(fleet.between(one, other) for one, other in zip(names, followers, strict=True)),
+        split=layout.split,
+        head_computes=layout.stages[0] == layout.draft_node,
+    )
+    require_fit(pipeline, goal.rows)
+    if pipeline.head_computes and pipeline.num_stages == 1:
+        return pipeline  # one device, where both places are the same
+    chosen = with_verification(pipeline, AUTO, even=False)
+    try:
+        require_fit(chosen, goal.rows)
+    except CapacityError:
+        return pipeline
+    return chosen
+
+
+def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) -> float:
+    """Return the tokens a second of one answer, without its first token."""
+    count, place = pipeline.num_stages, pipeline.verification
+    spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place)
+    stages = [
+        StageSpec(
+            is_first=number == 0,
+            width=1,
+            vocab_size=VOCAB,
+            dtype="float32",
+            draws=place == LAST_STAGE and number == count - 1,
+        )
+        for number in range(count)
+    ]
+    machines = machine_pipeline(
+        spec,
+        DiceDraft(hits=goal.hits),
+        [(stage, BlankStage(1, "float32", hits=goal.hits)) for stage in stages],
+        ProfileCosts(pipeline),
+        make_text=SilentText,
+    )
+    machines.start(
+        Request("plan", tuple(range(PROMPT)), SamplingParams(), ANSWER, strategy=strategy, noise="plain"), 0.0
+    )
+    machines.run()
+    drawn = [timed for timed in machines.outputs if isinstance(timed.output, Tokens)]
+    counts = [len(timed.output.token_ids) for timed in drawn if isinstance(timed.output, Tokens)]
+    return (sum(counts) - counts[0]) / (drawn[-1].time - drawn[0].time)

@@ -1,0 +1,132 @@
+"""The candidates of a plan against all that there are, on small fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowedge.planning.placement.fleet import Fleet
+from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
+from flowedge.planning.placement.layouts import divided, layouts, least_bound
+from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.profile.link import LinkProfile
+from flowedge.planning.profile.model import ModelProfile
+
+MODEL = ModelProfile(
+    title="small",
+    source="a test",
+    layers=5,
+    hidden=1024,
+    intermediate=4096,
+    heads=8,
+    kv_heads=8,
+    vocab=32_000,
+    drafters={"eagle": {"kind": "eagle"}},  # type: ignore[dict-item]
+)
+GOAL = Goal(MODEL, context=1024)
+NAMES = "abcd"
+
+
+def board(memory_gib: float, gb_s: float) -> DeviceProfile:
+    return DeviceProfile(
+        title="board",
+        source="a test",
+        memory_gib=memory_gib,
+        memory_bandwidth_gb_s=gb_s,
+        memory_efficiency=1.0,
+        tflops=4.0,
+        layer_overhead_ms=0.1,
+    )
+
+
+def cable(mbps: float, latency_ms: float) -> LinkProfile:
+    return LinkProfile(title="cable", source="a test", mbps=mbps, latency_ms=latency_ms)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    names = NAMES[: draw(st.integers(1, 4))]
+    boards = st.builds(board, st.sampled_from([0.25, 0.4, 0.6, 2.0]), st.sampled_from([10.0, 25.0, 60.0]))
+    cables = st.builds(cable, st.sampled_from([50.0, 1000.0]), st.sampled_from([0.1, 2.0, 20.0]))
+    devices = {name: draw(boards) for name in names}
+    pairs = [frozenset(pair) for pair in combinations(names, 2)]
+    links = {pair: draw(cables) for pair in pairs} if draw(st.booleans()) else {}
+    return Fleet(devices, draw(cables), links)
+
+
+def splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    for cuts in combinations(range(1, layers), stages - 1):
+        yield tuple(after - before for before, after in zip((0, *cuts), (*cuts, layers), strict=True))
+
+
+def every_time(goal: Goal, fleet: Fleet) -> Iterator[tuple[float, float, bool]]:
+    """Yield the times of a round and of the slowest stage, and whether the draft node is a stage, of all
+    layouts that fit.
+    """
+    row = goal.model.hidden * goal.model.stored_bytes
+    for draft_node, device in fleet.devices.items():
+        held, verify_s = goal.draft_node_bytes(), goal.draft_node_s(device)
+        if held > device.memory_gib * 2**30:
+            continue
+        for count in range(1, min(len(fleet.devices), goal.model.layers) + 1):
+            for stages in permutations(fleet.devices, count):
+                if draft_node in stages[1:]:
+                    continue
+                ring = [draft_node, *stages, draft_node]
+                links = [fleet.between(one, other) for one, other in pairwise(ring)]
+                link_s = sum(SEGMENT_ROWS * row / link.bytes_per_s + link.latency_ms / 1e3 for link in links)
+                for split in splits(goal.model.layers, count):
+                    most = [
+                        goal.most_layers(
+                            fleet.devices[name],
+                            first=number == 0,
+                            beside=held if name == draft_node else 0.0,
+                        )
+                        for number, name in enumerate(stages)
+                    ]
+                    if any(layers > cap for layers, cap in zip(split, most, strict=True)):
+                        continue
+                    spent = [
+                        layers * goal.layer_time_s(fleet.devices[name])
+                        for layers, name in zip(split, stages, strict=True)
+                    ]
+                    yield sum(spent) + link_s + verify_s, max(spent), stages[0] == draft_node
+
+
+@settings(max_examples=120, deadline=None)
+@given(fleets())
+def test_the_quickest_round_and_the_least_slowest_stage_are_found(fleet: Fleet) -> None:
+    every, found = list(every_time(GOAL, fleet)), layouts(GOAL, fleet)
+    assert bool(every) == bool(found)
+    if every:
+        assert found[0].round_s == pytest.approx(min(round_s for round_s, _, _ in every))
+        apart = [slowest for _, slowest, both in every if not both]
+        if apart:
+            assert min(layout.slowest_s for layout in found) <= min(apart) * (1 + 1e-9)
+        assert all(
+            any(round_s == pytest.approx(layout.round_s) for round_s, _, _ in every) for layout in found
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(fleets(), st.sampled_from([0.4, 2.0]), st.sampled_from([10.0, 60.0]))
+def test_another_device_makes_no_round_longer(fleet: Fleet, memory_gib: float, gb_s: float) -> None:
+    before = layouts(GOAL, fleet)
+    larger = Fleet({**fleet.devices, "e": board(memory_gib, gb_s)}, fleet.link, fleet.links)
+    after = layouts(GOAL, larger)
+    if before:
+        assert after[0].round_s <= before[0].round_s * (1 + 1e-9)
+
+
+def test_the_fastest_devices_take_as_many_layers_as_the_bound_allows() -> None:
+    assert divided(10, [1.0, 2.0, 3.0], [10, 10, 10], float("inf")) == [8, 1, 1]
+    assert divided(10, [1.0, 2.0, 3.0], [5, 10, 10], float("inf")) == [5, 4, 1]
+    assert least_bound(10, [1.0, 2.0, 3.0], [10, 10, 10]) == 6.0
+    assert divided(10, [1.0, 2.0, 3.0], [10, 10, 10], 6.0) == [6, 3, 1]
+    assert divided(10, [1.0, 2.0], [4, 4], float("inf")) is None
+    assert divided(1, [1.0, 2.0], [4, 4], float("inf")) is None
+    assert least_bound(10, [1.0, 2.0], [4, 4]) is None
