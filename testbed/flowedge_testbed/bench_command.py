@@ -138,8 +138,9 @@ def bench(
     if clock == REAL or cluster_dir is not None or insecure:
         choose_credentials(cluster_dir, insecure)
     import_libraries()
-    from flowedge_testbed.bench import BenchOptions, run_bench  # noqa: PLC0415
-    from flowedge_testbed.bench_progress import bench_progress  # noqa: PLC0415
+    from flowedge_testbed.bench.benchmark import run_bench  # noqa: PLC0415
+    from flowedge_testbed.bench.options import BenchOptions  # noqa: PLC0415
+    from flowedge_testbed.bench.progress import bench_progress  # noqa: PLC0415
     from flowedge_testbed.papers.paper_bench import PaperBench  # noqa: PLC0415
 
     def words(text: str | None) -> tuple[str, ...] | None:

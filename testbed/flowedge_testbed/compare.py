@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.pipeline_config import drafter_names
-from flowedge_testbed.bench import BenchOptions, run_bench
-from flowedge_testbed.bench_progress import bench_progress
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import bench_progress
 from flowedge_testbed.scenario import find_scenario
 
 TOLERANCE = 0.05  # of a method's tokens/s

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +18,6 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.planning.choices import with_retained_taps, with_verification
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
@@ -26,160 +25,19 @@ from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Place
 from flowedge_testbed.emulation.published_places import AUTO
 from flowedge_testbed.emulation.specpipe_width import level_width
-from flowedge_testbed.emulation.stage_groups import groups_of
 from flowedge_testbed.emulation.system import OWN_SYSTEM, System
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
-from flowedge_testbed.real_pipeline import RealPipeline, real_pipeline
+from flowedge_testbed.real_pipeline import real_pipeline
+from flowedge_testbed.runs import Case, Cell, Options, Plan, Point, Prompt, Run, Setup, Task
 from flowedge_testbed.scenario import OPTION, Scenario
 
-Point: TypeAlias = tuple[tuple[str, float], ...]  # value of each sweep axis
-Options: TypeAlias = tuple[tuple[str, float], ...]  # of a strategy, by name
-Setup: TypeAlias = PipelineProfile | RealPipeline
-
-
-Prompt: TypeAlias = tuple[int, ...]
 Asked: TypeAlias = Callable[[Dataset, int, SamplingParams], Sequence[Prompt]]  # int: index of the first turn
 
 
 def first_turn(dataset: Dataset, index: int, sampling: SamplingParams) -> Sequence[Prompt]:  # noqa: ARG001
     """Return the prompt of a conversation's first turn."""
     return (dataset.prompts[index],)
-
-
-def _emulation(setup: Setup) -> PipelineProfile:
-    if not isinstance(setup, PipelineProfile):
-        raise BadRequestError(f"{setup.name} is on real hosts, which cannot be emulated; use --clock real")
-    return setup
-
-
-@dataclass(frozen=True)
-class Case:
-    """A pipeline at one point of the sweep.
-
-    Attributes:
-        options: the strategy options that the point sets.
-        drawing: the pipeline by where it draws tokens, for each place that a method has, and for auto.
-        places: where each method of the scenario draws.
-    """
-
-    profile: str
-    point: Point
-    options: Options
-    drawing: Mapping[VerificationChoice, Setup]
-    places: Mapping[str, VerificationChoice]
-
-    @property
-    def setup(self) -> Setup:
-        """The pipeline that draws where the product does."""
-        return self.drawing[AUTO]
-
-    def setup_of(self, method: str) -> Setup:
-        """Return the pipeline that a method runs on."""
-        return self.drawing[self.places[method]]
-
-    def emulation_of(self, method: str) -> PipelineProfile:
-        """Return the emulated pipeline that a method runs on.
-
-        Raises:
-            BadRequestError: when the pipeline is on real hosts.
-        """
-        return _emulation(self.setup_of(method))
-
-    @property
-    def emulation(self) -> PipelineProfile:
-        """The emulated pipeline.
-
-        Raises:
-            BadRequestError: when the pipeline is on real hosts.
-        """
-        return _emulation(self.setup)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One request by one method. Runs that could give different results have different keys."""
-
-    key: str
-    strategy: str
-    options: Options
-    setup: Setup
-    link_seed: int
-    prefill_rows: int
-    noise: Noise = "plain"
-    system: System = OWN_SYSTEM
-
-    @property
-    def emulation(self) -> PipelineProfile:
-        """The emulated pipeline.
-
-        Raises:
-            BadRequestError: when the pipeline is on real hosts.
-        """
-        return _emulation(self.setup)
-
-    @property
-    def driver(self) -> Callable[..., VirtualPipeline]:
-        """What makes the virtual pipeline of the run's system."""
-        return self.system.driver(groups_of(self.strategy, dict(self.options), self.setup.num_stages))
-
-    @property
-    def real(self) -> RealPipeline:
-        """The pipeline of real hosts.
-
-        Raises:
-            BadRequestError: when the pipeline is emulated.
-        """
-        if not isinstance(self.setup, RealPipeline):
-            raise BadRequestError(f"{self.setup.title} is emulated; use --clock replay, virtual or paced")
-        return self.setup
-
-
-@dataclass(frozen=True)
-class Task:
-    """Runs of one prompt, temperature and seed, which share its true path."""
-
-    prompt: tuple[int, ...]
-    sampling: SamplingParams
-    max_new_tokens: int
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The runs of one entry of the results: a method on a case, dataset, temperature and kind of drafting.
-
-    Attributes:
-        keys: of the runs, seed by seed and within a seed prompt by prompt; seeds: the number of seeds.
-        prompts: the place in the dataset of each run's prompt.
-        capacity: rows of the KV cache that the longest of the requests takes.
-        drafts: whether the method drafts.
-    """
-
-    case: Case
-    method: str
-    strategy: str
-    options: Options
-    dataset: str
-    temperature: float
-    noise: Noise
-    keys: tuple[str, ...]
-    seeds: int
-    prompts: tuple[int, ...]
-    capacity: int
-    drafts: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The tasks to carry out, and the entries of the results that their runs belong to."""
-
-    tasks: tuple[Task, ...]
-    cells: tuple[Cell, ...]
-
-    @property
-    def num_runs(self) -> int:
-        return sum(len(task.runs) for task in self.tasks)
 
 
 def cases(scenario: Scenario, beside: Path) -> list[Case]:
@@ -300,19 +158,6 @@ def system_of(scenario: Scenario, method: str) -> System:
             f"{scenario.clock} clock runs; use --clock replay or virtual"
         )
     return system
-
-
-def by_setup(tasks: Sequence[Task]) -> list[Task]:
-    """Return the same runs as tasks of a single pipeline each, grouped by pipeline."""
-    setups: list[Setup] = []
-    for task in tasks:
-        setups.extend(run.setup for run in task.runs if run.setup not in setups)
-    parts = [
-        replace(task, runs=tuple(run for run in task.runs if run.setup == setup))
-        for setup in setups
-        for task in tasks
-    ]
-    return [part for part in parts if part.runs]
 
 
 class _Planner:

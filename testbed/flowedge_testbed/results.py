@@ -17,9 +17,9 @@ from typing import Any
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.emulation.held_memory import held_gib
 from flowedge_testbed.emulation.predicted_latency import predicted_latency
-from flowedge_testbed.plan import Case, Cell, Options
 from flowedge_testbed.record import DeviceUsage, RunRecord
 from flowedge_testbed.replay.run_bounds import RunBounds, bound_together
+from flowedge_testbed.runs import Case, Cell, Options
 
 DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")

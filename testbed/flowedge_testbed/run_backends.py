@@ -27,10 +27,10 @@ from flowedge_testbed.load.load_record import LoadObserver, LoadRecord, load_rec
 from flowedge_testbed.load.virtual_load import VirtualLoad
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced.paced_backend import PacedBackend
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.replay.executors import WIDTH, ReplayDraft, ReplayDrafts, ReplayStage, ReplayStages
 from flowedge_testbed.replay.path_drafter import KeptPaths, PathDrafter
+from flowedge_testbed.runs import Run, Task
 from flowedge_testbed.trace import Trace, TraceObserver
 
 

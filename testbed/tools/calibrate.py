@@ -161,7 +161,7 @@ def main() -> None:
             print("mt_bench.jsonl is not in the directory: calibrating on the project's own prompts")
         device = calibrate(runs, arguments.mbps)
         check_bandwidth(runs, device)
-    print(f"testbed/flowedge_testbed/profiles/devices/{DEVICE}.yaml:")
+    print(f"flowedge/bundled/profiles/devices/{DEVICE}.yaml:")
     print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
     rate = device.dequantise_gweights_s
     assert isinstance(rate, float)
@@ -169,7 +169,9 @@ def main() -> None:
     for name in ("orin-nx-16gb", "agx-orin-64gb"):
         other = library.device(name)
         scale = other.tflops / device.tflops
-        print(f"profiles/devices/{name}.yaml, the same efficiency, dequantisation by TFLOPS:")
+        print(
+            f"flowedge/bundled/profiles/devices/{name}.yaml, the same efficiency, dequantisation by TFLOPS:"
+        )
         print(f"    memory_efficiency: {device.memory_efficiency:.3g}")
         print(f"    dequantise_gweights_s: {rate * scale:.3g}")
 

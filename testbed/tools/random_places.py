@@ -21,6 +21,7 @@ import yaml
 from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.memory_fit import require_fit
+from flowedge.planning.profile import shipped
 from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Devices, Emulated, LinkChoice, Links, Place
 from flowedge_testbed.profiles import library
@@ -107,7 +108,7 @@ def _name(place: Place) -> str:
 
 
 def _shipped(kind: str) -> list[str]:
-    found = sorted(path.stem for path in (library.SHIPPED / kind).glob("*.yaml"))
+    found = sorted(path.stem for path in (shipped.SHIPPED / kind).glob("*.yaml"))
     return [name for name in found if name not in LEFT_OUT]
 
 

@@ -11,11 +11,13 @@ from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Options, Run, Task, cases
+from flowedge_testbed.plan import cases
 from flowedge_testbed.prompts import PromptChoice, dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.run_backends import make_run_backend
-from flowedge_testbed.scenario import ModelSetNames, read_scenario
+from flowedge_testbed.runs import Options, Run, Task
+from flowedge_testbed.scenario import read_scenario
+from flowedge_testbed.scenario_parts import ModelSetNames
 from flowedge_testbed.true_paths.true_path import TruePath
 
 SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"

@@ -22,13 +22,15 @@ from flowedge.core.errors import BadRequestError
 from flowedge.planning.choices import with_verification
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge_testbed.bench import Benchmark, BenchOptions, overridden
-from flowedge_testbed.bench_progress import bench_progress
+from flowedge_testbed.bench.benchmark import Benchmark
+from flowedge_testbed.bench.options import BenchOptions, overridden
+from flowedge_testbed.bench.progress import bench_progress
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Case, case_of
+from flowedge_testbed.plan import case_of
 from flowedge_testbed.profiles import library
 from flowedge_testbed.report.entries import Entry, mean_of
 from flowedge_testbed.report.markdown import number, table, times
+from flowedge_testbed.runs import Case
 from flowedge_testbed.scenario import Scenario, read_scenario
 from testbed.tools.calibrate import (
     DATASET,

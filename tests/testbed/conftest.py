@@ -74,7 +74,8 @@ def scenario_file(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def bench(pair: ModelSet) -> Callable[..., Said]:
     """Runs a scenario in this process, on the bundled pair or with the drafter that is named."""
-    from flowedge_testbed.bench import BenchOptions, run_bench
+    from flowedge_testbed.bench.benchmark import run_bench
+    from flowedge_testbed.bench.options import BenchOptions
     from tests.testbed.said import Said
 
     def run(scenario: Path, out: Path, **options: Any) -> Said:

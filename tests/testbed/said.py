@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge_testbed.bench import BenchProgress
+from flowedge_testbed.bench.progress import BenchProgress
 
 
 class Said(BenchProgress):

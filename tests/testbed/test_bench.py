@@ -15,11 +15,12 @@ from flowedge.core.request import DecodeCounters, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.planning.virtual_pipeline import TimedOutput
 from flowedge.strategies.registry import STRATEGIES
-from flowedge_testbed.bench import BenchOptions, BenchProgress
-from flowedge_testbed.plan import Task
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import BenchProgress
 from flowedge_testbed.record import RunRecord, record_of
 from flowedge_testbed.results import quantile, rounded
 from flowedge_testbed.run_backends import ReplayBackend
+from flowedge_testbed.runs import Task
 from flowedge_testbed.scenario import SHIPPED, find_scenario, read_scenario, shipped_scenarios
 from flowedge_testbed.trace import Trace
 from tests.support.breadth import dealt
@@ -34,7 +35,7 @@ def test_two_runs_write_the_same_results(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "flowedge_testbed.bench.git_revision", lambda: None
+        "flowedge_testbed.bench.benchmark.git_revision", lambda: None
     )  # the repository may change under a test
     scenario = scenario_file(repeats=2, temperatures=[1], noise=["shared"])
     for name in ("a", "b"):
@@ -168,7 +169,7 @@ def test_a_shipped_scenario_is_run_by_its_name(
         run.append(options)
         return options.out / "report.md"
 
-    monkeypatch.setattr("flowedge_testbed.bench.run_bench", run_bench)
+    monkeypatch.setattr("flowedge_testbed.bench.benchmark.run_bench", run_bench)
     own = tmp_path / "own.yaml"
     own.write_text("{}")
     for scenario, *more in (["bandwidth"], [str(own)], ["bandwidth", "--data", "prompts"]):

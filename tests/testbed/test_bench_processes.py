@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from flowedge_testbed import workers
-from flowedge_testbed.bench import BenchOptions, BenchProgress
+from flowedge_testbed.bench import workers
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import BenchProgress
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Task
+from flowedge_testbed.runs import Task
 from tests.support.commands import run_command
 from tests.support.processes import CLI
 from tests.testbed.conftest import Bench, ScenarioFile
@@ -47,7 +48,7 @@ def test_tasks_are_spread_over_processes(
     monkeypatch.setattr(
         workers.multiprocessing.get_context("spawn").__class__, "Pool", lambda _, *a: Pool(*a)
     )
-    from flowedge_testbed.bench import run_bench
+    from flowedge_testbed.bench.benchmark import run_bench
 
     scenario = scenario_file(samples=2, strategies=["autoregressive"])
     run_bench(BenchOptions(scenario=scenario, out=tmp_path / "out", processes=2), BenchProgress(), pair)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge_testbed.bench import BenchOptions
+from flowedge_testbed.bench.options import BenchOptions
 from flowedge_testbed.plan import cases
 from flowedge_testbed.report.origin import devices_phrase
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario

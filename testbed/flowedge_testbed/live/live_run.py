@@ -9,14 +9,14 @@ from typing import Any
 
 from flowedge.client import Client
 from flowedge.client.transcript import typed_statistics
-from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.core.errors import CapacityError, DeviceLostError, ProtocolError
 from flowedge.engine.activity import COMPUTING, PRUNE, REQUEST, TRANSFER
 from flowedge.planning.virtual_pipeline import places_of
 from flowedge_testbed.live.power_meter import PowerMeter
 from flowedge_testbed.live.timelines import DeviceTimeline, fetch_timelines
 from flowedge_testbed.load.arrivals import LoadRequest
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord, record_from
+from flowedge_testbed.runs import Run, Task
 from flowedge_testbed.trace import NO_SESSION, Interval, PruneMark, Trace
 
 ANSWER_S = 3600.0  # a whole answer; a device that falls silent is noticed within seconds
@@ -56,10 +56,13 @@ def run_live(
     Raises:
         FlowEdgeError: when the request fails.
         CapacityError: when a device has forgotten a part of the request.
+        DeviceLostError: when one was lost, and the answer went on, so that its times are no measurement.
     """
-    with Client(draft_node, timeout_s=ANSWER_S) as client, meter or nullcontext():
+    with Client(draft_node, timeout_s=ANSWER_S, recovery_s=0) as client, meter or nullcontext():
         generation = client.generate(**generate_arguments(run, task)).result()
     statistics = typed_statistics(generation.statistics)
+    if statistics.recoveries:
+        raise DeviceLostError(draft_node, "its pipeline lost a device during the run; run it again")
     tokens = generation.token_ids
     if len(statistics.stages) != len(stages) or statistics.new_tokens != len(tokens):
         raise ProtocolError(

@@ -18,8 +18,8 @@ from flowedge_testbed.live.power_meter import PowerMeter, boards_power
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
 from flowedge_testbed.load.load_record import LoadRecord
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
+from flowedge_testbed.runs import Run, Task
 from flowedge_testbed.trace import Trace
 
 WARM_UP_TOKENS = 8  # the first forwards of a device that has just loaded take longer

@@ -23,10 +23,12 @@ from flowedge_testbed.load.arrivals import (
     RequestList,
     StaticBatches,
 )
-from flowedge_testbed.plan import Case, Options, Run, options_of, system_of
+from flowedge_testbed.plan import options_of, system_of
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
-from flowedge_testbed.scenario import LoadChoice, Scenario
+from flowedge_testbed.runs import Case, Options, Run
+from flowedge_testbed.scenario import Scenario
+from flowedge_testbed.scenario_parts import LoadChoice
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from flowedge_testbed.bench import Benchmark, BenchOptions, overridden
+from flowedge_testbed.bench.benchmark import Benchmark
+from flowedge_testbed.bench.options import BenchOptions, overridden
 from flowedge_testbed.lossy.lossy_specpipe import lossy_run
 from flowedge_testbed.lossy.rules import Rule, lossless, relaxed, strict
-from flowedge_testbed.plan import Plan, cases
+from flowedge_testbed.plan import cases
 from flowedge_testbed.report.markdown import number, percent, table
 from flowedge_testbed.report.plots.style import Heading, new_figure, tidy
+from flowedge_testbed.runs import Plan
 from flowedge_testbed.scenario import find_scenario, read_scenario
 
 RULES: dict[str, Rule] = {

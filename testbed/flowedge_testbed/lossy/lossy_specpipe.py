@@ -23,9 +23,9 @@ from flowedge.strategies.published.stepwise import SpecPipe, SpecPipeSettings
 from flowedge_testbed.emulation.system import System
 from flowedge_testbed.lossy.rules import Candidates, Rule
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.run_backends import NoText, VirtualBackend
+from flowedge_testbed.runs import Run, Task
 
 
 class CandidateSpecPipe(SpecPipe):

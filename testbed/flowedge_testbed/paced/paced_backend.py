@@ -26,8 +26,8 @@ from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.cluster import PacedCluster
 from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
+from flowedge_testbed.runs import Run, Task
 from flowedge_testbed.trace import Trace
 
 WARM_UP_TOKENS = 8  # the first forwards of a process take longer

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowedge_testbed.bench import BenchOptions, BenchProgress, overridden, run_bench
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions, overridden
+from flowedge_testbed.bench.progress import BenchProgress
+from flowedge_testbed.bench.workers import load_pair
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.papers.comparison import ComparedSeries, columns, compare, comparison_table, entries_of
 from flowedge_testbed.papers.declaration import Experiment, read_paper
 from flowedge_testbed.report.entries import Entry
 from flowedge_testbed.scenario import Scenario, shipped_scenarios
-from flowedge_testbed.workers import load_pair
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,18 @@
-"""Profiles by name: shipped with the testbed, or in a file of the user's."""
+"""What is shipped by name: profiles, hit rates, rankings of tokens and true paths."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from flowedge.core.errors import BadRequestError
-from flowedge.planning.profile.device import DeviceProfile
-from flowedge.planning.profile.link import LinkProfile
-from flowedge.planning.profile.model import ModelProfile, YamlDocument
 from flowedge.planning.profile.profile_files import read_document
+from flowedge.planning.profile.shipped import device, link, model
 from flowedge_testbed.profiles.documents import HitRates, TokenRanking
 
 SHIPPED = Path(__file__).parent
 
-D = TypeVar("D", bound=YamlDocument)
-
-
-@cache
-def device(name: str, beside: Path | None = None) -> DeviceProfile:
-    """Return the shipped device profile of this name, or the profile in the file `name` beside a scenario."""
-    return _read("devices", name, beside, DeviceProfile)
-
-
-@cache
-def model(name: str, beside: Path | None = None) -> ModelProfile:
-    """Return the emulated model of this name, found as for `device`."""
-    return _read("models", name, beside, ModelProfile)
-
-
-@cache
-def link(name: str, beside: Path | None = None) -> LinkProfile:
-    """Return the link profile of this name, found as for `device`."""
-    return _read("links", name, beside, LinkProfile)
+__all__ = ["SHIPPED", "device", "hit_rates", "link", "model", "token_ranking", "true_paths"]
 
 
 @cache
@@ -78,13 +57,3 @@ def true_paths(name: str) -> Path:
             f"one: {', '.join(shipped)}"
         )
     return Path(name)
-
-
-def _read(folder: str, name: str, beside: Path | None, kind: type[D]) -> D:
-    if name.endswith((".yaml", ".yml")):
-        return read_document((beside or Path()) / name, kind)
-    path = SHIPPED / folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in (SHIPPED / folder).glob("*.yaml")))
-        raise BadRequestError(f"no profile {name!r} among {folder}; use {known}, or give a .yaml file")
-    return read_document(path, kind)

@@ -20,9 +20,9 @@ from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.registry import make_strategy
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.replay.path_coverage import UNDRAFTED, TreeCoverage
+from flowedge_testbed.runs import Run, Task
 
 
 def trip_s(costs: ProfileCosts, rows: float, cached: int) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Plan
 from flowedge_testbed.provenance import versions
+from flowedge_testbed.runs import Plan
 from flowedge_testbed.scenario import Scenario
 from flowedge_testbed.true_paths.path_file import write_path_file
 from flowedge_testbed.true_paths.true_path import TruePath

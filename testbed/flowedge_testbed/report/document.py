@@ -9,7 +9,6 @@ from typing import Any
 
 from flowedge.core.pipeline_config import drafter_label
 from flowedge.strategies.published.pipespec import PipeSpecSync
-from flowedge_testbed.plan import Plan
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report import tables
@@ -22,7 +21,9 @@ from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.pipespec_tables import analysis
 from flowedge_testbed.report.summary import BenchSummary
-from flowedge_testbed.scenario import Scenario, Table
+from flowedge_testbed.runs import Plan
+from flowedge_testbed.scenario import Scenario
+from flowedge_testbed.scenario_parts import Table
 
 _BOUNDS = (
     "The most tokens/s that the rows in flight allow: (1 + C(M)) / T_lat. M is first the rows as sent, then "

@@ -10,10 +10,10 @@ from typing import Any
 from flowedge.drafting.choice import BUNDLED, BUNDLED_EAGLE3, BUNDLED_SMALL, BUNDLED_TARGET, NGRAM
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Case, Setup
 from flowedge_testbed.prompts import OWN
 from flowedge_testbed.real_pipeline import RealPipeline
 from flowedge_testbed.report.entries import unique
+from flowedge_testbed.runs import Case, Setup
 from flowedge_testbed.scenario import Scenario
 
 _BUNDLED_DRAFTERS = {

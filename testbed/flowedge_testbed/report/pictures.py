@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Plan, Run, Setup, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report.entries import Entry, Variant, safe_name
 from flowedge_testbed.report.figures.columns import COLUMNS
@@ -16,9 +15,11 @@ from flowedge_testbed.report.figures.sweep_tables import SPEED, axes_of, axis_ti
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
 from flowedge_testbed.run_backends import LIVE, make_run_backend
-from flowedge_testbed.scenario import Plot, Scenario
+from flowedge_testbed.runs import Plan, Run, Setup, Task
+from flowedge_testbed.scenario import Scenario
+from flowedge_testbed.scenario_parts import Plot
+from flowedge_testbed.stored_runs import read_record, read_trace
 from flowedge_testbed.trace import Trace
-from flowedge_testbed.workers import read_record, read_trace
 
 DEFAULT_PLOTS: tuple[Plot, ...] = ("bars", "gantt")
 

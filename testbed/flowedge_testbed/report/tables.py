@@ -20,7 +20,7 @@ from flowedge_testbed.report.figures.spread import ratio_half_width
 from flowedge_testbed.report.markdown import number, table, times
 from flowedge_testbed.report.paper import counterpart, model_key, published, temperature_key
 from flowedge_testbed.results import added
-from flowedge_testbed.scenario import ColumnName
+from flowedge_testbed.scenario_parts import ColumnName
 
 _FIGURES = ("ξ", "SR", "×AR")  # tokens/s, and speedup over naive_pp and over autoregressive decoding
 _SPEED_AND_LATENCY: tuple[ColumnName, ...] = ("tokens_per_s", "latency_s")

@@ -18,8 +18,8 @@ DOCUMENT = Path("docs") / "cli.md"
 GROUPS = {
     "Ask": ("generate", "chat"),
     "Serve over HTTP": ("serve",),
-    "Devices and clusters": ("agent", "devices", "doctor", "use", "release", "cluster", "join"),
-    "Models and drafters": ("inspect", "models", "count-tokens", "train-drafter"),
+    "Devices and clusters": ("agent", "devices", "doctor", "use", "upgrade", "release", "cluster", "join"),
+    "Models and drafters": ("inspect", "plan", "models", "count-tokens", "train-drafter"),
     "Try and measure": ("demo", "profile"),
 }
 _HEADER = """\

@@ -37,7 +37,7 @@ from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.agent_server import agent_server
 from flowedge.agent.main import serve
 from flowedge.agent.metrics import AgentMetrics
-from flowedge.agent.roles.coordinator import meet
+from flowedge.agent.roles.other_agents import meet
 from flowedge.cluster import process
 from flowedge.cluster.authority import Authority
 from flowedge.cluster.certificate_role import CertificateRole

@@ -34,10 +34,10 @@ from flowedge.strategies.base import HierarchicalStrategy
 from flowedge.strategies.choice import STRATEGIES
 from flowedge.strategies.registry import make_strategy
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.report.markdown import table
 from flowedge_testbed.run_backends import ReplayBackend
+from flowedge_testbed.runs import Run, Task
 from testbed.tools.live_truth.live_pipeline import LivePipeline, live_pipeline
 from testbed.tools.live_truth.machine_profile import LOOPBACK, machine_profile
 

@@ -11,8 +11,8 @@ from flowedge.cli.options import BUNDLED
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.pipeline_config import DRAFT_NODE
 from flowedge_testbed.live.live_run import run_live
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.record import RunRecord
+from flowedge_testbed.runs import Run, Task
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from flowedge.planning.memory_fit import draft_node_parts
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.roofline import head_s, product_s
-from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import BenchProgress
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare, priced_tokens
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases

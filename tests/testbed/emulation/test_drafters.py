@@ -16,7 +16,9 @@ from flowedge.planning.memory_fit import draft_node_parts, stage_parts
 from flowedge.planning.profile.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import LOOKUP_S, ProfileCosts
-from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import BenchProgress
 from flowedge_testbed.emulation.emulate import emulated_drafter
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library

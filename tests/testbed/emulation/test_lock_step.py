@@ -19,8 +19,8 @@ from flowedge_testbed.emulation.system_choice import SystemChoice
 from flowedge_testbed.emulation.transmission import Transfer, at_once, central_schedule
 from flowedge_testbed.emulation.unpruned_cache import UnprunedCacheCosts
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
 from flowedge_testbed.run_backends import make_run_backend
+from flowedge_testbed.runs import Run, Task
 from testbed.tools.sample_runs import SampleRuns
 from tests.engine import histories
 from tests.engine.histories import RandomCosts, run_history

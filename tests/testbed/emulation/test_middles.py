@@ -18,7 +18,9 @@ from flowedge.planning.profile.model import LayerSize, SmallModelSize
 from flowedge.planning.profile_costs import HEADER_BYTES, ProfileCosts
 from flowedge.planning.roofline import LOGIT_BYTES
 from flowedge.planning.virtual_pipeline import device_of
-from flowedge_testbed.bench import BenchOptions, BenchProgress, run_bench
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions
+from flowedge_testbed.bench.progress import BenchProgress
 from flowedge_testbed.emulation.emulate import MiddleProfile
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases

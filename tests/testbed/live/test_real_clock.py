@@ -23,9 +23,9 @@ from flowedge.live.timeline import TimelineEvent
 from flowedge_testbed.live.live_run import trace_of
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.live.timelines import DeviceTimeline
-from flowedge_testbed.plan import Task
+from flowedge_testbed.runs import Task
+from flowedge_testbed.stored_runs import read_record, read_trace
 from flowedge_testbed.trace import Interval, PruneMark
-from flowedge_testbed.workers import read_record, read_trace
 from tests.cluster.clusters import Cluster as SecureCluster
 from tests.cluster.clusters import members
 from tests.support.processes import AgentProcess, agents
@@ -47,7 +47,8 @@ LIVE: dict[str, Any] = {
 def cluster() -> Iterator[list[AgentProcess]]:
     """A draft node and two stages."""
     token = uuid.uuid4().hex[:6]
-    with agents([f"bench-{token}-{place}" for place in ("d0", "v1", "v2")]) as running:
+    at_once = {"deadlines": {"recovery_s": 0.0}}
+    with agents([f"bench-{token}-{place}" for place in ("d0", "v1", "v2")], settings=at_once) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from flowedge_testbed.load.load_plan import LoadPlan, make_load_plan
 from flowedge_testbed.plan import cases
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.scenario import SHIPPED, Scenario, read_scenario
-from flowedge_testbed.workers import read_load_record
+from flowedge_testbed.stored_runs import read_load_record
 from tests.testbed.conftest import SMALL, Bench, ScenarioFile, results
 
 LOADED: dict[str, Any] = {
@@ -79,7 +79,7 @@ def test_the_shipped_scenarios_can_be_planned(name: str) -> None:
 def test_two_runs_write_the_same_results(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowedge_testbed.bench.git_revision", lambda: None)
+    monkeypatch.setattr("flowedge_testbed.bench.benchmark.git_revision", lambda: None)
     load = {"clients": [2], "arrivals_per_s": [1.5], "requests": 2, "think_s": 0.3, "new_tokens": [2, 4]}
     scenario = scenario_file(
         **{**LOADED, "load": load, "strategies": ["auto"], "temperatures": [1], "noise": ["shared"]}
@@ -132,7 +132,7 @@ def test_a_load_of_one_client_has_the_times_of_single_requests(
 
 @pytest.mark.slow
 def test_the_report_of_a_load(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
-    load = {**LOADED["load"], "new_tokens": [2, 4]}
+    load = {**LOADED["load"], "requests": 3, "new_tokens": [2, 4]}
     scenario, out = scenario_file(**{**LOADED, "load": load}, report={"plots": ["gantt"]}), tmp_path / "out"
     said = bench(scenario, out)
     found = results(out)
@@ -145,7 +145,7 @@ def test_the_report_of_a_load(scenario_file: ScenarioFile, bench: Bench, tmp_pat
     ]
     by_method = {(entry["method"], entry["at"]): entry for entry in found["load"]}
     for entry in found["load"]:
-        assert entry["requests"] == 4
+        assert entry["requests"] == 3
         assert entry["tokens_per_s"] > 0
         assert 0 < entry["slowest_share"] <= 1
         assert entry["ttft_p50_ms"] <= entry["ttft_p99_ms"] <= entry["latency_p99_ms"]

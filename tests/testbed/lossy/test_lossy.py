@@ -14,7 +14,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.lossy.lossy_specpipe import lossy_run
 from flowedge_testbed.lossy.rules import Candidates, lossless, relaxed, strict
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
+from flowedge_testbed.runs import Run, Task
 from testbed.tools.sample_runs import SampleRuns
 
 PROBABILITIES = np.array([0.05, 0.5, 0.3, 0.15])

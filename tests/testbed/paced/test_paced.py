@@ -28,7 +28,7 @@ from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
 from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
-from flowedge_testbed.workers import read_load_record, read_record
+from flowedge_testbed.stored_runs import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.support.commands import run_command
 from tests.support.processes import CLI

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowedge.core.errors import BadRequestError
-from flowedge_testbed.bench import BenchOptions, overridden
+from flowedge_testbed.bench.options import BenchOptions, overridden
 from flowedge_testbed.papers.declaration import PAPERS, Experiment, Series, read_paper
 from flowedge_testbed.papers.paper_bench import smaller
 from flowedge_testbed.scenario import SHIPPED, Scenario, shipped_scenarios

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowedge.cli.main import run as flowedge
-from flowedge_testbed.bench import BenchOptions
+from flowedge_testbed.bench.options import BenchOptions
 from flowedge_testbed.papers.declaration import PAPERS, read_paper
 from flowedge_testbed.papers.paper_bench import PaperBench
-from flowedge_testbed.scenario import ModelSetNames
+from flowedge_testbed.scenario_parts import ModelSetNames
 from tests.testbed.conftest import PROMPTS, results
 from tests.testbed.said import Said
 

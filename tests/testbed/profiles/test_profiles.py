@@ -12,6 +12,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.planning.memory_fit import require_fit, stage_parts
+from flowedge.planning.profile import shipped
 from flowedge.planning.profile.model import WEIGHT_BYTES
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
@@ -33,7 +34,7 @@ def test_shipped_scenarios_are_valid_and_fit(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["devices", "models", "links"])
 def test_shipped_profiles_are_valid(kind: str) -> None:
     read = {"devices": library.device, "models": library.model, "links": library.link}[kind]
-    names = [path.stem for path in (library.SHIPPED / kind).glob("*.yaml")]
+    names = [path.stem for path in (shipped.SHIPPED / kind).glob("*.yaml")]
     assert names
     for name in names:
         assert read(name).source

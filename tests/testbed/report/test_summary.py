@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowedge.core.request import Noise
-from flowedge_testbed.bench import BenchOptions
+from flowedge_testbed.bench.options import BenchOptions
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.plan import cases
 from flowedge_testbed.report.entries import Entry

@@ -12,7 +12,7 @@ from flowedge_testbed.report.figures import device_tables
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.figures.sweep_tables import sweep_tables, swept_columns
 from flowedge_testbed.report.same_results import panels
-from flowedge_testbed.scenario import ColumnName
+from flowedge_testbed.scenario_parts import ColumnName
 
 
 def entry(

@@ -11,7 +11,8 @@ import pytest
 from flowedge.cli.prompts import read_prompt_lines
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.choice import BUNDLED_FOLDERS
-from flowedge_testbed.bench import BenchOptions, run_bench
+from flowedge_testbed.bench.benchmark import run_bench
+from flowedge_testbed.bench.options import BenchOptions
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.profiles.library import true_paths
 from flowedge_testbed.prompts import OWN_FILE

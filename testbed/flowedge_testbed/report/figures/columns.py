@@ -12,7 +12,7 @@ from flowedge_testbed.report.draw_places import drawn_on
 from flowedge_testbed.report.entries import Entry, mean_of
 from flowedge_testbed.report.figures.spread import speed_half_width, speedup_half_width
 from flowedge_testbed.report.markdown import give_or_take, number, percent, times
-from flowedge_testbed.scenario import ColumnName
+from flowedge_testbed.scenario_parts import ColumnName
 
 Figure: TypeAlias = Callable[[Sequence[Entry]], float | None]
 HalfWidth: TypeAlias = Callable[[Sequence[Entry], Sequence[Entry]], float | None]

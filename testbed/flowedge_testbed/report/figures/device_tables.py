@@ -8,7 +8,7 @@ from statistics import fmean
 from flowedge_testbed.report.entries import Entry, groups, unique, variant_of
 from flowedge_testbed.report.figures.columns import COLUMNS
 from flowedge_testbed.report.markdown import number, table
-from flowedge_testbed.scenario import ColumnName
+from flowedge_testbed.scenario_parts import ColumnName
 
 
 def use_table(entries: Sequence[Entry]) -> str:

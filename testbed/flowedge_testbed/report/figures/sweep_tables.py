@@ -8,7 +8,8 @@ from flowedge_testbed.report.entries import Entry, Variant, groups, unique
 from flowedge_testbed.report.figures.columns import COLUMNS, FigureColumn
 from flowedge_testbed.report.markdown import table
 from flowedge_testbed.report.paper import counterpart, published_map, published_sweep
-from flowedge_testbed.scenario import OPTION, ColumnName
+from flowedge_testbed.scenario import OPTION
+from flowedge_testbed.scenario_parts import ColumnName
 
 SPEED: ColumnName = "tokens_per_s"
 

@@ -14,7 +14,8 @@ from flowedge_testbed.report.load.load_summary import draft_node_lines
 from flowedge_testbed.report.load.load_tables import paper_gains, speed_table, use_table
 from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.summary import BenchSummary
-from flowedge_testbed.scenario import LoadChoice, Scenario
+from flowedge_testbed.scenario import Scenario
+from flowedge_testbed.scenario_parts import LoadChoice
 
 _COLUMNS = (
     "tokens/s and requests/s are of all clients together, from the first counted request to the last token "

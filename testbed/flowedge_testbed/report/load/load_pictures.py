@@ -25,7 +25,7 @@ from flowedge_testbed.report.plots.style import (
 )
 from flowedge_testbed.run_backends import LIVE
 from flowedge_testbed.scenario import Scenario
-from flowedge_testbed.workers import read_load_record, read_trace
+from flowedge_testbed.stored_runs import read_load_record, read_trace
 
 _PANELS = (
     ("tokens_per_s", 1.0, "tokens/s, all clients"),

@@ -28,7 +28,7 @@ from flowedge_testbed.report.plots.style import (
     wrapped,
 )
 from flowedge_testbed.report.same_results import EqualModels, EqualVariants, by_temperature, equal_variants
-from flowedge_testbed.scenario import ColumnName
+from flowedge_testbed.scenario_parts import ColumnName
 
 _PANEL = 4.2  # inches, as all lengths here; the width of a panel without the labels of its lines
 _LEAST_HEIGHT = 2.8

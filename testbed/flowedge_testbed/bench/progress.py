@@ -10,9 +10,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 
 from flowedge.core.plain_text import visible
-from flowedge_testbed.bench import BenchProgress
 
 TOLD = 10  # lines about the runs, where there is no bar
+
+
+class BenchProgress:
+    """A listener to the progress of a benchmark. This base class ignores everything."""
+
+    def say(self, line: str) -> None:
+        """Show a line to the user."""
+
+    def begin(self, total: int, finished: int) -> None:
+        """Take notice of the number of runs, and of the number that earlier commands have finished."""
+
+    def advance(self, runs: int) -> None:
+        """Take notice that `runs` more runs have ended."""
 
 
 class _Lines(BenchProgress):

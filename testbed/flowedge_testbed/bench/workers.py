@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from flowedge.models.host.payloads import torch_dtype
 from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
-from flowedge_testbed.load.load_record import LoadRecord, charted_part
+from flowedge_testbed.load.load_record import charted_part
 from flowedge_testbed.model_set import ModelSet
-from flowedge_testbed.plan import Run, Task
-from flowedge_testbed.record import RunRecord
 from flowedge_testbed.replay.path_coverage import CoverageStore
 from flowedge_testbed.replay.run_bounds import drafts, is_bounded
 from flowedge_testbed.run_backends import RunBackend, make_run_backend
-from flowedge_testbed.scenario import ModelSetNames
-from flowedge_testbed.trace import Trace
-
-Stored = TypeVar("Stored")
+from flowedge_testbed.runs import Run, Task
+from flowedge_testbed.scenario_parts import ModelSetNames
+from flowedge_testbed.stored_runs import (
+    read_load_record,
+    read_record,
+    read_trace,
+    record_file,
+    store,
+    trace_file,
+)
 
 
 @dataclass(frozen=True)
@@ -59,37 +61,6 @@ class FinishedTask:
     runs: int
     tokens: int
     facts: dict[str, Any]
-
-
-def record_file(directory: Path, key: str) -> Path:
-    return directory / "runs" / f"{key}.json"
-
-
-def read_record(directory: Path, key: str) -> RunRecord | None:
-    """Return the stored run of this key; None if it does not exist or cannot be read."""
-    return _read(record_file(directory, key), RunRecord.from_dict)
-
-
-def read_load_record(directory: Path, key: str) -> LoadRecord | None:
-    """Return the stored load point of this key; None if it does not exist or cannot be read."""
-    return _read(record_file(directory, key), LoadRecord.from_dict)
-
-
-def trace_file(directory: Path, key: str) -> Path:
-    return directory / "traces" / f"{key}.json"
-
-
-def read_trace(directory: Path, key: str) -> Trace | None:
-    """Return the stored trace of this run; None if it does not exist or cannot be read."""
-    return _read(trace_file(directory, key), Trace.from_dict)
-
-
-def _read(file: Path, from_dict: Callable[[dict[str, Any]], Stored]) -> Stored | None:
-    """Return what a JSON file holds; None if it does not exist or cannot be read."""
-    try:
-        return from_dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def unfinished(tasks: Sequence[Task], settings: WorkerSettings) -> list[Task]:
@@ -143,8 +114,8 @@ class Worker:
         for load, record, trace in self._backend.measure_load(task):
             tokens += record.new_tokens
             if load.key in self._settings.traced:
-                _store(trace_file(directory, load.key), charted_part(record, trace).to_dict())
-            _store(record_file(directory, load.key), record.to_dict())
+                store(trace_file(directory, load.key), charted_part(record, trace).to_dict())
+            store(record_file(directory, load.key), record.to_dict())
         return FinishedTask(len(task.runs), tokens, self._backend.facts())
 
     def _carry_out_runs(self, task: Task) -> FinishedTask:
@@ -153,8 +124,8 @@ class Worker:
         for run, record, trace in self._backend.measure(task):
             tokens += record.new_tokens
             if run.key in self._settings.traced:
-                _store(trace_file(directory, run.key), trace.to_dict())
-            _store(record_file(directory, run.key), record.to_dict())
+                store(trace_file(directory, run.key), trace.to_dict())
+            store(record_file(directory, run.key), record.to_dict())
         kinds = {
             (run.noise, DraftShare.of(run.emulation)) for run in task.runs if is_bounded(run) and drafts(run)
         }
@@ -165,14 +136,6 @@ class Worker:
     def close(self) -> None:
         """Release what the backend holds."""
         self._backend.close()
-
-
-def _store(file: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(content), encoding="utf-8")
-    part.replace(file)
 
 
 def carry_out_all(

@@ -1,0 +1,1 @@
+"""Carrying a scenario out: options, workers, results and report."""

@@ -1,0 +1,1 @@
+"""Faults of every device under running answers: none may be lost, none may change."""
