@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class BlankStage:
     def run(self, job: StageJob) -> StageResult:
         if not isinstance(job, ForwardBatch):
             return None
-        time.sleep(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
+        _wait(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
         return [self._forward(forward) for forward in job.forwards]
 
     def _forward(self, job: Forward) -> ForwardOutcome:
@@ -68,15 +69,15 @@ class DiceDraft(OneByOneExecutor):
     def _run(self, job: CacheJob | ModelJob) -> DraftOutcome:
         match job:
             case GrowDraft():
-                time.sleep(self._draft_s * (1 + len(job.nodes) / _ROWS_AS_LONG))
+                _wait(self._draft_s * (1 + len(job.nodes) / _ROWS_AS_LONG))
                 shape = (len(job.nodes), job.width)
                 tokens = np.broadcast_to(np.arange(job.width, dtype=np.int64), shape).copy()
                 scores = np.random.default_rng(job.growth).uniform(0.0, 0.2, shape) - 0.4 - 1.1 * tokens
                 return DraftLayer(tokens, scores)
             case ExtendDraft():
-                time.sleep(self._draft_s)
+                _wait(self._draft_s)
             case Verify():
-                time.sleep(self._verify_s)
+                _wait(self._verify_s)
                 positions = job.positions.tolist()
                 tokens, parents = job.tokens.tolist(), job.parents.tolist()
                 return walk(tokens, parents, lambda row: _draw(positions[row], self._hits))
@@ -96,8 +97,18 @@ class SilentText:
         pass
 
 
+def _wait(seconds: float) -> None:
+    if seconds:  # on a virtual clock nothing waits, and even a sleep of 0 gives the processor away
+        time.sleep(seconds)
+
+
+@cache
+def _dice(position: int) -> float:
+    return float(np.random.default_rng(position).random())
+
+
 def _draw(position: int, hits: Sequence[float]) -> int:
-    dice = np.random.default_rng(position).random()
+    dice = _dice(position)
     for token, bound in enumerate(np.cumsum(hits)):
         if dice < bound:
             return token

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.drafter_weights import DrafterWeights
+from flowedge.planning.measured_costs import read_off
 from flowedge.planning.measuring.scripted_models import HITS
 from flowedge.planning.memory_fit import ACTIVATION_ROWS
 from flowedge.planning.profile.device import DeviceProfile
@@ -14,7 +15,7 @@ from flowedge.planning.profile.model import READ_AS_STORED, LayerSize, ModelProf
 from flowedge.planning.roofline import head_s, layer_s
 
 SEGMENT_ROWS = 16  # of the segment by which devices are compared
-DRAFT_LAYERS, FRONTIER = 4, 8  # of the tree that is drafted meanwhile
+DRAFT_LAYERS, FRONTIER = 2, 8  # of the tree that is drafted for it
 SEEN_ROWS = 512  # of the session that is compared
 
 
@@ -63,19 +64,27 @@ class Goal:
         """Return whether a device computes layers in this quantisation."""
         return self.quant in READ_AS_STORED or device.dequantise_gweights_s is not None
 
-    def most_layers(self, device: DeviceProfile, *, first: bool, beside: float = 0.0) -> int:
-        """Return how many layers a stage on a device can hold; `beside`: bytes of another role there."""
-        model = self.model
-        fixed = beside + ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
-        if self.quant not in READ_AS_STORED:
-            fixed += model.hidden * model.intermediate * model.stored_bytes
-        if first:
-            fixed += self.table_bytes
-        left = device.memory_gib * 2**30 - fixed
-        return min(max(int(left // self.layer_bytes), 0), model.layers) if self.runs_on(device) else 0
+    def most_layers(self, device: DeviceProfile, beside: float = 0.0) -> int:
+        """Return how many layers a stage on a device can hold.
 
+        beside: bytes of what else it holds: the embedding, the LM head, the parts of a draft node.
+        """
+        left = device.memory_gib * 2**30 - self._stage_bytes - beside
+        return min(max(int(left // self.layer_bytes), 0), self.model.layers) if self.runs_on(device) else 0
+
+    @cached_property
+    def _stage_bytes(self) -> float:
+        """Bytes that a stage holds beside its layers."""
+        model = self.model
+        activations = ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
+        unpacked = (
+            0 if self.quant in READ_AS_STORED else model.hidden * model.intermediate * model.stored_bytes
+        )
+        return float(activations + unpacked)
+
+    @cached_property
     def draft_node_bytes(self) -> float:
-        """Return the bytes that a draft node holds."""
+        """Bytes that a draft node holds."""
         model = self.model
         drafter = DrafterWeights.of(model, model.drafters[self.drafter_name])
         kv = drafter.layers * drafter.layer.kv_bytes_per_row * self.rows
@@ -83,10 +92,23 @@ class Goal:
         return self.table_bytes + drafter.held_bytes(model.stored_bytes) + kv + activations
 
     def layer_time_s(self, device: DeviceProfile) -> float:
-        """Return the seconds of a layer over one segment."""
+        """Return the seconds of a layer over one segment, measured ones if there are."""
+        found = device.measured
+        if found is not None and found.holds_for_layers(self.model, self.quant):
+            return read_off(found.layer_ms, SEGMENT_ROWS, float) / 1e3
         return layer_s(device, self.layer, SEGMENT_ROWS, SEEN_ROWS, self.quant)
 
-    def draft_node_s(self, device: DeviceProfile) -> float:
-        """Return the seconds for which a draft node verifies a segment."""
-        model = self.model
+    def head_time_s(self, device: DeviceProfile) -> float:
+        """Return the seconds of the LM head over one segment, measured ones if there are."""
+        model, found = self.model, device.measured
+        if found is not None and found.verify_ms and found.holds_for_head(model):
+            return read_off(found.verify_ms, SEGMENT_ROWS, float) / 1e3
         return head_s(device, model.vocab * model.hidden, model.vocab, SEGMENT_ROWS, model.stored_bytes)
+
+    def draft_time_s(self, device: DeviceProfile) -> float:
+        """Return the seconds in which a device drafts a segment."""
+        model, stored = self.model, self.model.stored_bytes
+        drafter = DrafterWeights.of(model, model.drafters[self.drafter_name])
+        forward_s = drafter.layers * layer_s(device, drafter.layer, FRONTIER, 0, "none")
+        proposals_s = head_s(device, drafter.lm_head, drafter.vocab, FRONTIER, stored)
+        return DRAFT_LAYERS * (forward_s + proposals_s)

@@ -10,13 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, product
+from itertools import combinations, groupby, pairwise, product
 
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
+from flowedge.planning.placement.division import divided, least_bound
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
 
 EXACT_DEVICES = 10  # up to which every set of stages is tried where links differ
+EVERY_END = 6  # devices up to which each kind of them is tried as the first and as the last stage
 SLACKS = (1.0, 1.15, 1.4, 2.0, float("inf"))  # bounds, by the least time of the slowest stage
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which layouts are candidates.
+
+    Attributes:
+        leaders: the devices that may draft; None for all.
+        apart: whether a draft node holds no layers.
+        all_devices: whether only layouts count that use every device.
+    """
+
+    leaders: tuple[str, ...] | None = None
+    apart: bool = False
+    all_devices: bool = False
 
 
 @dataclass(frozen=True)
@@ -26,13 +44,15 @@ class Layout:
     Attributes:
         stages: names in the order of the layers; split: layers of each. A draft node that is also the first
             stage computes both in turn.
-        round_s: seconds of one segment through all stages and links, and its verification.
-        slowest_s: seconds of the slowest stage.
+        verification: where tokens are drawn.
+        round_s: seconds of one segment: drafted, through all stages and links, and verified.
+        slowest_s: seconds of the device that takes the longest.
     """
 
     draft_node: str
     stages: tuple[str, ...]
     split: tuple[int, ...]
+    verification: VerificationPlace
     round_s: float
     slowest_s: float
 
@@ -41,158 +61,228 @@ class Layout:
         return frozenset((self.draft_node, *self.stages))
 
 
-def divided(layers: int, times: Sequence[float], most: Sequence[int], bound: float) -> list[int] | None:
-    """Return the layers of each stage with the least sum of times; None if they do not fit.
-
-    Args:
-        times: seconds of a layer on each stage; most: layers that it can hold.
-        bound: seconds that no stage may take longer than.
-    """
-    caps = [int(min(cap, bound / time + 1e-9)) for time, cap in zip(times, most, strict=True)]
-    if min(caps) < 1 or sum(caps) < layers or layers < len(caps):
-        return None
-    split, left = [1] * len(caps), layers - len(caps)
-    for stage in sorted(range(len(caps)), key=lambda stage: times[stage]):
-        more = min(caps[stage] - 1, left)
-        split[stage] += more
-        left -= more
-    return split
+def layouts(goal: Goal, fleet: Fleet, search: Search = Search()) -> list[Layout]:
+    """Return the layouts that none other beats in both times, the quickest round first."""
+    leaders = [name for name in fleet.devices if search.leaders is None or name in search.leaders]
+    boards = _Boards(goal, fleet)
+    return _unbeaten(
+        layout
+        for draft_node in boards.of_each_kind(leaders)
+        if goal.draft_node_bytes <= boards.room(draft_node)
+        for line in _lines(boards, draft_node, search)
+        for layout in line.divisions(boards)
+    )
 
 
-def least_bound(layers: int, times: Sequence[float], most: Sequence[int]) -> float | None:
-    """Return the least time of the slowest stage over all divisions; None if the layers do not fit."""
-    if divided(layers, times, most, float("inf")) is None:
-        return None
-    limits = zip(times, most, strict=True)
-    bounds = sorted({time * count for time, cap in limits for count in range(1, cap + 1)})
-    low, high = 0, len(bounds) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if divided(layers, times, most, bounds[middle]) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return bounds[low]
-
-
-def layouts(goal: Goal, fleet: Fleet, *, all_devices: bool = False) -> list[Layout]:
-    """Return the layouts that none other beats in both times, the quickest round first.
-
-    all_devices: whether only layouts count that use every device.
-    """
-    best: list[Layout] = []
-    for draft_node in _of_each_kind(fleet, list(fleet.devices)):
-        for layout in _led_by(goal, fleet, draft_node):
-            if all_devices and len(layout.devices) < len(fleet.devices):
-                continue
-            if not any(_beats(other, layout) for other in best):
-                best = [other for other in best if not _beats(layout, other)]
-                best.append(layout)
-    return sorted(best, key=lambda layout: layout.round_s)
+def layouts_in_order(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> list[Layout]:
+    """Return such layouts of devices whose parts are given, but for the layers and where tokens are drawn."""
+    boards = _Boards(goal, fleet)
+    along = boards.along(draft_node, stages)
+    lines = [_Line(draft_node, tuple(stages), place, along) for place in (DRAFT_NODE, LAST_STAGE)]
+    return _unbeaten(layout for line in lines for layout in line.divisions(boards))
 
 
 def is_exact(fleet: Fleet) -> bool:
-    """Return whether `layouts` tries every set of stages."""
-    return not fleet.links or len(fleet.devices) <= EXACT_DEVICES
+    """Return whether `layouts` tries every set of stages, and every stage as the first and the last one."""
+    return len(fleet.devices) <= (EXACT_DEVICES if fleet.links else EVERY_END)
+
+
+def _unbeaten(found: Iterable[Layout]) -> list[Layout]:
+    best: list[Layout] = []
+    for layout in found:
+        if not any(_beats(other, layout) for other in best):
+            best = [other for other in best if not _beats(layout, other)]
+            best.append(layout)
+    return sorted(best, key=lambda layout: layout.round_s)
 
 
 def _beats(one: Layout, other: Layout) -> bool:
     return one.round_s <= other.round_s and one.slowest_s <= other.slowest_s
 
 
-def _led_by(goal: Goal, fleet: Fleet, draft_node: str) -> Iterator[Layout]:
-    """Yield layouts with a draft node, which may be the first stage as well."""
-    device, held = fleet.devices[draft_node], goal.draft_node_bytes()
-    if held > device.memory_gib * 2**30:
-        return
-    verify_s = goal.draft_node_s(device)
-    others = [name for name in fleet.devices if name != draft_node and goal.runs_on(fleet.devices[name])]
-    for chosen in _sets(fleet, others):
+class _Boards:
+    """What layouts need to know of the devices of a fleet, looked up once."""
+
+    def __init__(self, goal: Goal, fleet: Fleet) -> None:
+        self.goal, self.fleet = goal, fleet
+        profiles = {name: device.model_dump_json() for name, device in fleet.devices.items()}
+        self._kind = {name: sorted(set(profiles.values())).index(each) for name, each in profiles.items()}
+        self.layer_s = {name: goal.layer_time_s(device) for name, device in fleet.devices.items()}
+        self.head_s = {name: goal.head_time_s(device) for name, device in fleet.devices.items()}
+        self.draft_s = {name: goal.draft_time_s(device) for name, device in fleet.devices.items()}
+        self._most: dict[tuple[str, float], int] = {}
+
+    def kinds(self, names: Iterable[str]) -> list[list[str]]:
+        """Return names in groups of devices with the same profile."""
+        return [[*group] for _, group in groupby(sorted(names, key=self._kind.get), key=self._kind.get)]
+
+    def of_each_kind(self, names: Sequence[str]) -> Sequence[str]:
+        """Return one device of each kind where links are equal, and all devices where they differ."""
+        return names if self.fleet.links else [kind[0] for kind in self.kinds(names)]
+
+    def room(self, name: str) -> float:
+        """Return the bytes that a device can hold."""
+        return self.fleet.devices[name].memory_gib * 2**30
+
+    def most(self, name: str, beside: float) -> int:
+        """Return how many layers a device can hold; `beside` as in Goal.most_layers."""
+        key = name, beside
+        if key not in self._most:
+            self._most[key] = self.goal.most_layers(self.fleet.devices[name], beside)
+        return self._most[key]
+
+    def link_s(self, one: str, other: str) -> float:
+        """Return the seconds of one segment on the link between two devices."""
+        link, model = self.fleet.between(one, other), self.goal.model
+        row = model.hidden * model.stored_bytes
+        return SEGMENT_ROWS * row / link.bytes_per_s + (link.latency_ms + link.jitter_ms / 2) / 1e3
+
+    def along(self, draft_node: str, stages: Sequence[str]) -> float:
+        """Return the seconds of one segment on all links of a pipeline."""
+        ring = [draft_node, *stages, draft_node]
+        return sum(self.link_s(one, other) for one, other in pairwise(ring))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Stages in order, before the layers are divided.
+
+    Attributes:
+        link_s: seconds of one segment on all links.
+    """
+
+    draft_node: str
+    stages: tuple[str, ...]
+    verification: VerificationPlace
+    link_s: float
+
+    def divisions(self, boards: _Boards) -> Iterator[Layout]:
+        """Yield layouts with the layers divided, for bounds from the least one to none."""
+        goal, names, own = boards.goal, self.stages, self.draft_node
+        layers, last = goal.model.layers, len(names) - 1
+        at_last = self.verification == LAST_STAGE
+        beside, fixed = [0.0] * len(names), [0.0] * len(names)
+        beside[0] += goal.table_bytes
+        if names[0] == own:
+            beside[0] += goal.draft_node_bytes
+        if at_last:
+            beside[last] += goal.table_bytes
+        head_s = boards.head_s[names[last] if at_last else own]
+        draft_s = boards.draft_s[own]
+        alone_s = draft_s if at_last else draft_s + head_s  # that the draft node takes
+        if at_last:
+            fixed[last] = head_s
+        if names[0] == own:
+            fixed[0] += alone_s
+        times = [boards.layer_s[name] for name in names]
+        most = [boards.most(name, held) for name, held in zip(names, beside, strict=True)]
+        least = least_bound(layers, times, most, fixed)
+        if least is None:
+            return
+        known: list[list[int]] = []
+        for slack in SLACKS:
+            split = divided(layers, times, most, least * slack, fixed)
+            assert split is not None, "a larger bound allows what a smaller one does"
+            if split in known:
+                continue
+            known.append(split)
+            spent = [time * count for time, count in zip(times, split, strict=True)]
+            slowest_s = max(more + beside_s for more, beside_s in zip(spent, fixed, strict=True))
+            yield Layout(
+                own,
+                names,
+                tuple(split),
+                self.verification,
+                sum(spent) + self.link_s + head_s + draft_s,
+                max(slowest_s, alone_s),
+            )
+
+
+def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:
+    """Yield the lines with a draft node, which may be the first stage as well."""
+    goal, fleet = boards.goal, boards.fleet
+    computing = [name for name, device in fleet.devices.items() if goal.runs_on(device)]
+    others = [name for name in computing if name != draft_node]
+    complete = len(others) == len(fleet.devices) - 1
+    for chosen in ([tuple(others)] if complete else []) if search.all_devices else _sets(boards, others):
         for stages in (chosen, (draft_node, *chosen)):
-            if not stages or len(stages) > goal.model.layers:
+            both = draft_node in stages
+            if not stages or len(stages) > goal.model.layers or (both and search.apart):
                 continue
-            both = stages[0] == draft_node
-            if both and not goal.runs_on(device):
+            if both and draft_node not in computing:
                 continue
-            for first in stages[:1] if both else _of_each_kind(fleet, stages):
-                order, link_s = _path(goal, fleet, draft_node, first, stages)
-                times = [goal.layer_time_s(fleet.devices[name]) for name in order]
-                most = [
-                    goal.most_layers(
-                        fleet.devices[name], first=name == first, beside=held if name == draft_node else 0.0
-                    )
-                    for name in order
-                ]
-                least = least_bound(goal.model.layers, times, most)
-                if least is None:
-                    continue
-                for slack in SLACKS:
-                    split = divided(goal.model.layers, times, most, least * slack)
-                    assert split is not None, "a larger bound allows what a smaller one does"
-                    spent = [time * count for time, count in zip(times, split, strict=True)]
-                    slowest = spent[0] + verify_s if both else max(spent)
-                    yield Layout(
-                        draft_node,
-                        tuple(order),
-                        tuple(split),
-                        sum(spent) + link_s + verify_s,
-                        max(slowest, *spent),
-                    )
+            for first in stages[:1] if both else _firsts(boards, stages):
+                yield from _from_first(boards, draft_node, first, [each for each in stages if each != first])
 
 
-def _sets(fleet: Fleet, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the sets of devices to try as stages: of equal devices on equal links, one set of each size."""
-    if fleet.links and len(names) < EXACT_DEVICES:
-        for size in range(len(names) + 1):
-            yield from combinations(names, size)
+def _from_first(boards: _Boards, draft_node: str, first: str, others: Sequence[str]) -> Iterator[_Line]:
+    """Yield the lines that begin with a stage: with each place that draws tokens, and each last stage."""
+    fleet = boards.fleet
+    if not others:
+        along = boards.along(draft_node, [first])
+        for place in (DRAFT_NODE,) if first == draft_node else (DRAFT_NODE, LAST_STAGE):
+            yield _Line(draft_node, (first,), place, along)
         return
-    kinds = _kinds(fleet, names)
-    for counts in product(*(range(len(kind) + 1) for kind in kinds)):
-        yield tuple(name for kind, count in zip(kinds, counts, strict=True) for name in kind[:count])
+    lasts = others if fleet.links else _lasts(boards, others)
+    ways = _ways(boards, first, others, lasts)
+    back = {order[-1]: along + boards.link_s(order[-1], draft_node) for along, order in ways}
+    to_first = boards.link_s(draft_node, first)
+    _, nearest = min(ways, key=lambda way: back[way[1][-1]])
+    yield _Line(draft_node, tuple(nearest), DRAFT_NODE, to_first + back[nearest[-1]])
+    for _, order in ways:
+        yield _Line(draft_node, tuple(order), LAST_STAGE, to_first + back[order[-1]])
 
 
-def _kinds(fleet: Fleet, names: Iterable[str]) -> list[list[str]]:
-    """Return names in groups of devices with the same profile."""
-
-    def profile(name: str) -> str:
-        return fleet.devices[name].model_dump_json()
-
-    return [list(group) for _, group in groupby(sorted(names, key=profile), key=profile)]
+def _firsts(boards: _Boards, stages: Sequence[str]) -> Sequence[str]:
+    """Return the stages to try as the first one, which also holds the embedding."""
+    if boards.fleet.links or len(boards.fleet.devices) <= EVERY_END:
+        return boards.of_each_kind(stages)
+    return [max(stages, key=boards.room)]
 
 
-def _of_each_kind(fleet: Fleet, names: Sequence[str]) -> Sequence[str]:
-    """Return one device of each kind where links are equal, and all devices where they differ."""
-    return names if fleet.links else [kind[0] for kind in _kinds(fleet, names)]
+def _lasts(boards: _Boards, stages: Sequence[str]) -> Sequence[str]:
+    """Return the stages to try as a last one that draws tokens, which also holds the LM head."""
+    if len(boards.fleet.devices) <= EVERY_END:
+        return boards.of_each_kind(stages)
+    return [*{min(stages, key=boards.head_s.__getitem__): 0, max(stages, key=boards.room): 0}]
 
 
-def _path(
-    goal: Goal, fleet: Fleet, draft_node: str, first: str, stages: Sequence[str]
-) -> tuple[list[str], float]:
-    """Return the order of the stages, beginning with `first`, with the least time on links; and that time.
+def _ways(
+    boards: _Boards, first: str, others: Sequence[str], lasts: Sequence[str]
+) -> list[tuple[float, list[str]]]:
+    """Return the best order for each stage that may be the last, and its seconds on the links between them.
 
     Dynamic programming over sets of stages (Held and Karp) where links differ and the stages are few; beyond,
     each stage is followed by the one with the best link.
     """
-
-    def link_s(one: str, other: str) -> float:
-        link, row = fleet.between(one, other), goal.model.hidden * goal.model.stored_bytes
-        return SEGMENT_ROWS * row / link.bytes_per_s + (link.latency_ms + link.jitter_ms / 2) / 1e3
-
-    others, to_first = [each for each in stages if each != first], link_s(draft_node, first)
-    if not fleet.links:
-        order = [first, *sorted(others, key=lambda name: goal.layer_time_s(fleet.devices[name]))]
-    elif len(others) < EXACT_DEVICES:
-        order = _shortest(first, draft_node, others, link_s)
-    else:
-        order, left = [first], list(others)
-        while left:
-            order.append(min(left, key=lambda name: link_s(order[-1], name)))
-            left.remove(order[-1])
-    along = sum(link_s(one, other) for one, other in zip(order, [*order[1:], draft_node], strict=True))
-    return order, to_first + along
+    link_s = boards.link_s
+    if not boards.fleet.links:
+        along = sum(link_s(first, other) for other in others)  # all links are alike
+        by_time = sorted(others, key=boards.layer_s.__getitem__)
+        return [(along, [first, *(each for each in by_time if each != last), last]) for last in lasts]
+    if len(others) < EXACT_DEVICES:
+        return _shortest(first, others, link_s)
+    order, left = [first], list(others)
+    while left:
+        order.append(min(left, key=lambda name: link_s(order[-1], name)))
+        left.remove(order[-1])
+    return [(sum(link_s(one, other) for one, other in pairwise(order)), order)]
 
 
-def _shortest(first: str, last: str, others: Sequence[str], link_s: Callable[[str, str], float]) -> list[str]:
+def _sets(boards: _Boards, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the sets of devices to try as stages: of equal devices on equal links, one set of each size."""
+    if boards.fleet.links and len(names) < EXACT_DEVICES:
+        for size in range(len(names) + 1):
+            yield from combinations(names, size)
+        return
+    kinds = boards.kinds(names)
+    for counts in product(*(range(len(kind) + 1) for kind in kinds)):
+        yield tuple(name for kind, count in zip(kinds, counts, strict=True) for name in kind[:count])
+
+
+def _shortest(
+    first: str, others: Sequence[str], link_s: Callable[[str, str], float]
+) -> list[tuple[float, list[str]]]:
     paths: dict[tuple[frozenset[str], str], tuple[float, list[str]]] = {(frozenset(), first): (0.0, [first])}
     for _ in others:
         longer: dict[tuple[frozenset[str], str], tuple[float, list[str]]] = {}
@@ -204,4 +294,4 @@ def _shortest(first: str, last: str, others: Sequence[str], link_s: Callable[[st
                 if key not in longer or total < longer[key][0]:
                     longer[key] = total, [*order, name]
         paths = longer
-    return min(paths.values(), key=lambda path: path[0] + link_s(path[1][-1], last))[1]
+    return list(paths.values())

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.device.memory import gib
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.layouts import Layout, layouts
+from flowedge.planning.placement.layouts import Layout, Search, layouts, layouts_in_order
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
 
-SCORED = 8  # layouts that are tried on the virtual clock, of all that none other beats
-OTHERS = 3
+SCORED = 7  # layouts that are tried on the virtual clock, of all that none other beats
+FEWER = 3  # such layouts of a plan's devices and one more
+OTHERS = 3  # that are shown
 LEAST_GAIN = 1.005  # for which a further device is taken in
 
 
@@ -65,27 +66,33 @@ class Plan:
     tried: tuple[int, int]
 
 
-def plan(goal: Goal, fleet: Fleet) -> Plan:
+def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: B008 (frozen)
     """Return the plan with the most tokens a second of one answer of `auto`; of equals, the fewest devices.
 
     Raises:
         CapacityError: when the model does not fit; the error says by how much.
     """
-    found = layouts(goal, fleet)
-    scored = _scored(goal, fleet, _spread(found))
+    scoring, found = _Scoring(goal), layouts(goal, fleet, search)
+    scored = scoring.of(fleet, _likely(found, SCORED))
     if not scored:
-        raise _too_large(goal, fleet)
+        raise too_large(goal, fleet)
     best, left_out = _preferred(scored), list[LeftOut]()
     for _ in fleet.devices:
-        further = _with_one_more(goal, fleet, best)
+        further = {
+            name: scoring.with_one_more(fleet, best, name, search)
+            for name in fleet.devices
+            if name not in best.layout.devices
+        }
         left_out = [_why(name, each, best) for name, each in further.items()]
         gains = [each for each in further.values() if each is not None and _is_better(each, best)]
         if not gains:
             break
-        best = max(gains, key=lambda each: each.tokens_per_s)
+        best = max(gains, key=_tokens_per_s)
         scored.append(best)
     others = sorted(
-        (each for each in scored if each is not best), key=lambda each: each.tokens_per_s, reverse=True
+        (each for each in scored if each.layout != best.layout),
+        key=_tokens_per_s,
+        reverse=True,
     )
     return Plan(
         goal,
@@ -93,9 +100,21 @@ def plan(goal: Goal, fleet: Fleet) -> Plan:
         tokens_per_s(best.pipeline, goal, "autoregressive"),
         tuple(others[:OTHERS]),
         tuple(left_out),
-        _with_another(goal, fleet, best),
+        _with_another(scoring, fleet, best, search),
         (len(scored), len(found)),
     )
+
+
+def division(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> list[ScoredLayout]:
+    """Return the layouts of devices whose parts are given, the one with the most tokens a second first.
+
+    Raises:
+        CapacityError: when the model does not fit on these stages.
+    """
+    scored = _Scoring(goal).of(fleet, layouts_in_order(goal, fleet, draft_node, stages))
+    if not scored:
+        raise too_large(goal, Fleet({name: fleet.devices[name] for name in stages}, fleet.link, fleet.links))
+    return sorted(scored, key=_tokens_per_s, reverse=True)
 
 
 def best_quant(goal: Goal, fleet: Fleet, quants: Sequence[Quantisation]) -> Goal:
@@ -109,29 +128,59 @@ def best_quant(goal: Goal, fleet: Fleet, quants: Sequence[Quantisation]) -> Goal
         tried = Goal(goal.model, quant, goal.drafter, goal.context, goal.sessions, goal.hits)
         if layouts(tried, fleet):
             return tried
-        error = _too_large(tried, fleet)
+        error = too_large(tried, fleet)
     if error is None:
         raise BadRequestError("no quantisation is given")
     raise error
 
 
-def _spread(found: Sequence[Layout], most: int = SCORED) -> list[Layout]:
-    """Return layouts to score: all if they are few, else the first and last and some between them."""
-    if len(found) <= most:
-        return list(found)
-    return [found[round(place * (len(found) - 1) / (most - 1))] for place in range(most)]
+def _likely(found: Sequence[Layout], most: int) -> list[Layout]:
+    """Return the layouts that are likely to be the fastest ones.
+
+    An answer waits for whole rounds, and for the slowest device while several segments are under way. On the
+    virtual clock that device counts for one to three times its part of a round.
+    """
+    return sorted(found, key=lambda layout: layout.round_s + 2 * layout.slowest_s)[:most]
 
 
-def _scored(goal: Goal, fleet: Fleet, chosen: Sequence[Layout]) -> list[ScoredLayout]:
-    """Return the layouts that fit, with their tokens a second."""
-    scored = []
-    for layout in chosen:
-        try:
-            pipeline = profile_of(layout, goal, fleet)
-        except CapacityError:  # by parts that layouts count roughly
-            continue
-        scored.append(ScoredLayout(layout, pipeline, tokens_per_s(pipeline, goal)))
-    return scored
+class _Scoring:
+    """Tries layouts on the virtual clock, those that are alike but for names once."""
+
+    def __init__(self, goal: Goal) -> None:
+        self._goal = goal
+        self._known: dict[str, float] = {}
+
+    def of(self, fleet: Fleet, chosen: Sequence[Layout]) -> list[ScoredLayout]:
+        """Return the layouts that fit, with their tokens a second."""
+        scored = []
+        for layout in chosen:
+            try:
+                pipeline = profile_of(layout, self._goal, fleet)
+            except CapacityError:  # by parts that layouts count roughly
+                continue
+            key = repr(pipeline)
+            if key not in self._known:
+                self._known[key] = tokens_per_s(pipeline, self._goal)
+            scored.append(ScoredLayout(layout, pipeline, self._known[key]))
+        return scored
+
+    def with_one_more(
+        self, fleet: Fleet, best: ScoredLayout, name: str, search: Search
+    ) -> ScoredLayout | None:
+        """Return the best layout of the best one's devices and another one; None where nothing fits on that.
+
+        The times of a round and of the slowest stage do not tell all: a draft node of its own also drafts
+        while a stage computes. So each device is tried on the virtual clock.
+        """
+        used = {each: fleet.devices[each] for each in sorted(best.layout.devices | {name})}
+        smaller = Fleet(used, fleet.link, fleet.links)
+        found = layouts(self._goal, smaller, replace(search, all_devices=True))
+        scored = self.of(smaller, _likely(found, FEWER))
+        return _preferred(scored) if scored else None
+
+
+def _tokens_per_s(scored: ScoredLayout) -> float:
+    return scored.tokens_per_s
 
 
 def _is_better(one: ScoredLayout, other: ScoredLayout) -> bool:
@@ -145,36 +194,14 @@ def _preferred(scored: Sequence[ScoredLayout]) -> ScoredLayout:
     return min(close, key=lambda each: (each.num_devices, -each.tokens_per_s))
 
 
-def _with_one_more(goal: Goal, fleet: Fleet, best: ScoredLayout) -> dict[str, ScoredLayout | None]:
-    """Return, for each device that the best layout leaves out, the best layout of its devices and this one.
-
-    The times of a round and of the slowest stage do not tell all: a draft node of its own also drafts while
-    a stage computes. So each device is tried on the virtual clock.
-    """
-    of_kind: dict[str, ScoredLayout | None] = {}
-    found: dict[str, ScoredLayout | None] = {}
-    for name, device in fleet.devices.items():
-        if name in best.layout.devices:
-            continue
-        kind = name if fleet.links else device.model_dump_json()
-        if kind not in of_kind:
-            used = {each: fleet.devices[each] for each in (*best.layout.devices, name)}
-            smaller = Fleet(used, fleet.link, fleet.links)
-            scored = _scored(goal, smaller, _spread(layouts(goal, smaller, all_devices=True), OTHERS))
-            of_kind[kind] = _preferred(scored) if scored else None
-        found[name] = of_kind[kind]
-    return found
-
-
-def _with_another(goal: Goal, fleet: Fleet, best: ScoredLayout) -> dict[str, float]:
+def _with_another(scoring: _Scoring, fleet: Fleet, best: ScoredLayout, search: Search) -> dict[str, float]:
     """Return the tokens a second with one more device of each kind, by the first device of the kind."""
     of_kind = {device.model_dump_json(): name for name, device in [*fleet.devices.items()][::-1]}
     found: dict[str, float] = {}
     for name in fleet.devices:
         if name in of_kind.values():
-            larger = fleet.with_another(name)
-            scored = _scored(goal, larger, _spread(layouts(goal, larger), OTHERS))
-            found[name] = max(best.tokens_per_s, *(each.tokens_per_s for each in scored))
+            with_it = scoring.with_one_more(fleet.with_another(name), best, f"another {name}", search)
+            found[name] = max(best.tokens_per_s, with_it.tokens_per_s if with_it else 0.0)
     return found
 
 
@@ -186,9 +213,9 @@ def _why(name: str, with_it: ScoredLayout | None, best: ScoredLayout) -> LeftOut
     return LeftOut(name, with_it.tokens_per_s, why)
 
 
-def _too_large(goal: Goal, fleet: Fleet) -> CapacityError:
+def too_large(goal: Goal, fleet: Fleet) -> CapacityError:
     """Return the error that says what is missing."""
-    held = [goal.most_layers(device, first=False) for device in fleet.devices.values()]
+    held = [goal.most_layers(device) for device in fleet.devices.values()]
     needed = goal.layer_bytes * goal.model.layers
     missing = needed - goal.layer_bytes * sum(held)
     what = f"{goal.model.title} in {goal.quant} with {goal.rows} rows of context"
@@ -200,5 +227,5 @@ def _too_large(goal: Goal, fleet: Fleet) -> CapacityError:
         )
     return CapacityError(
         f"{what} does not fit: no device has room for the draft node's LM head and drafter "
-        f"({gib(goal.draft_node_bytes())}) beside the layers; add a device, or use a smaller context"
+        f"({gib(goal.draft_node_bytes)}) beside the layers; add a device, or use a smaller context"
     )

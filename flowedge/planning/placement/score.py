@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import AUTO, LAST_STAGE
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.planning.choices import with_verification
 from flowedge.planning.in_process import machine_pipeline
 from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
 from flowedge.planning.memory_fit import require_fit
@@ -22,7 +20,7 @@ PROMPT, ANSWER = 64, 48  # tokens
 
 
 def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
-    """Return the pipeline of a layout, with the place of verification that the product would choose.
+    """Return the pipeline of a layout.
 
     Raises:
         CapacityError: when it does not fit.
@@ -37,17 +35,11 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
         stages=tuple(fleet.devices[name] for name in layout.stages),
         links=tuple(fleet.between(one, other) for one, other in zip(names, followers, strict=True)),
         split=layout.split,
+        verification=layout.verification,
         head_computes=layout.stages[0] == layout.draft_node,
     )
     require_fit(pipeline, goal.rows)
-    if pipeline.head_computes and pipeline.num_stages == 1:
-        return pipeline  # one device, where both places are the same
-    chosen = with_verification(pipeline, AUTO, even=False)
-    try:
-        require_fit(chosen, goal.rows)
-    except CapacityError:
-        return pipeline
-    return chosen
+    return pipeline
 
 
 def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) -> float:
