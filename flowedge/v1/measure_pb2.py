@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/measure.proto\x12\x0b\x66lowedge.v1\"\xa4\x01\n\x14MeasureDeviceRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0f\n\x07repeats\x18\x05 \x01(\r\x12\x11\n\tstack_mib\x18\x06 \x01(\r\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x10\n\x08\x64rafters\x18\x08 \x03(\t\"@\n\x12MeasureDeviceReply\x12\x10\n\x08progress\x18\x01 \x01(\t\x12\x18\n\x10measurement_json\x18\x02 \x01(\t\"q\n\x12MeasureLinkRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0bround_trips\x18\x04 \x01(\r\x12\x18\n\x10protocol_version\x18\x05 \x01(\r\"I\n\x10MeasureLinkReply\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x15\n\rround_trips_s\x18\x03 \x03(\x01\"*\n\tSinkChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07warm_up\x18\x02 \x01(\x08\"+\n\tSinkReply\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\x15\n\x05Probe\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x9d\x02\n\x07Measure\x12U\n\rMeasureDevice\x12!.flowedge.v1.MeasureDeviceRequest\x1a\x1f.flowedge.v1.MeasureDeviceReply0\x01\x12M\n\x0bMeasureLink\x12\x1f.flowedge.v1.MeasureLinkRequest\x1a\x1d.flowedge.v1.MeasureLinkReply\x12\x38\n\x04Sink\x12\x16.flowedge.v1.SinkChunk\x1a\x16.flowedge.v1.SinkReply(\x01\x12\x32\n\x04Ping\x12\x12.flowedge.v1.Probe\x1a\x12.flowedge.v1.Probe(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66lowedge/v1/measure.proto\x12\x0b\x66lowedge.v1\"\xc8\x01\n\x14MeasureDeviceRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0f\n\x07repeats\x18\x05 \x01(\r\x12\x11\n\tstack_mib\x18\x06 \x01(\r\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05sizes\x18\t \x01(\t\x12\x13\n\x0bonly_stored\x18\n \x01(\x08\x12\x10\n\x08\x64rafters\x18\x08 \x03(\t\"@\n\x12MeasureDeviceReply\x12\x10\n\x08progress\x18\x01 \x01(\t\x12\x18\n\x10measurement_json\x18\x02 \x01(\t\"q\n\x12MeasureLinkRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0f\n\x07peer_id\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0bround_trips\x18\x04 \x01(\r\x12\x18\n\x10protocol_version\x18\x05 \x01(\r\"I\n\x10MeasureLinkReply\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x15\n\rround_trips_s\x18\x03 \x03(\x01\"*\n\tSinkChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07warm_up\x18\x02 \x01(\x08\"+\n\tSinkReply\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\x15\n\x05Probe\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x9d\x02\n\x07Measure\x12U\n\rMeasureDevice\x12!.flowedge.v1.MeasureDeviceRequest\x1a\x1f.flowedge.v1.MeasureDeviceReply0\x01\x12M\n\x0bMeasureLink\x12\x1f.flowedge.v1.MeasureLinkRequest\x1a\x1d.flowedge.v1.MeasureLinkReply\x12\x38\n\x04Sink\x12\x16.flowedge.v1.SinkChunk\x1a\x16.flowedge.v1.SinkReply(\x01\x12\x32\n\x04Ping\x12\x12.flowedge.v1.Probe\x1a\x12.flowedge.v1.Probe(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'flowedge.v1.measure_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEASUREDEVICEREQUEST']._serialized_start=43
-  _globals['_MEASUREDEVICEREQUEST']._serialized_end=207
-  _globals['_MEASUREDEVICEREPLY']._serialized_start=209
-  _globals['_MEASUREDEVICEREPLY']._serialized_end=273
-  _globals['_MEASURELINKREQUEST']._serialized_start=275
-  _globals['_MEASURELINKREQUEST']._serialized_end=388
-  _globals['_MEASURELINKREPLY']._serialized_start=390
-  _globals['_MEASURELINKREPLY']._serialized_end=463
-  _globals['_SINKCHUNK']._serialized_start=465
-  _globals['_SINKCHUNK']._serialized_end=507
-  _globals['_SINKREPLY']._serialized_start=509
-  _globals['_SINKREPLY']._serialized_end=552
-  _globals['_PROBE']._serialized_start=554
-  _globals['_PROBE']._serialized_end=575
-  _globals['_MEASURE']._serialized_start=578
-  _globals['_MEASURE']._serialized_end=863
+  _globals['_MEASUREDEVICEREQUEST']._serialized_end=243
+  _globals['_MEASUREDEVICEREPLY']._serialized_start=245
+  _globals['_MEASUREDEVICEREPLY']._serialized_end=309
+  _globals['_MEASURELINKREQUEST']._serialized_start=311
+  _globals['_MEASURELINKREQUEST']._serialized_end=424
+  _globals['_MEASURELINKREPLY']._serialized_start=426
+  _globals['_MEASURELINKREPLY']._serialized_end=499
+  _globals['_SINKCHUNK']._serialized_start=501
+  _globals['_SINKCHUNK']._serialized_end=543
+  _globals['_SINKREPLY']._serialized_start=545
+  _globals['_SINKREPLY']._serialized_end=588
+  _globals['_PROBE']._serialized_start=590
+  _globals['_PROBE']._serialized_end=611
+  _globals['_MEASURE']._serialized_start=614
+  _globals['_MEASURE']._serialized_end=899
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MeasureDeviceRequest(_message.Message):
-    __slots__ = ("model", "drafter", "quant", "dtype", "repeats", "stack_mib", "protocol_version", "drafters")
+    __slots__ = ("model", "drafter", "quant", "dtype", "repeats", "stack_mib", "protocol_version", "sizes", "only_stored", "drafters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     QUANT_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,8 @@ class MeasureDeviceRequest(_message.Message):
     REPEATS_FIELD_NUMBER: _ClassVar[int]
     STACK_MIB_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    ONLY_STORED_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     drafter: str
@@ -23,8 +25,10 @@ class MeasureDeviceRequest(_message.Message):
     repeats: int
     stack_mib: int
     protocol_version: int
+    sizes: str
+    only_stored: bool
     drafters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., dtype: _Optional[str] = ..., repeats: _Optional[int] = ..., stack_mib: _Optional[int] = ..., protocol_version: _Optional[int] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., drafter: _Optional[str] = ..., quant: _Optional[str] = ..., dtype: _Optional[str] = ..., repeats: _Optional[int] = ..., stack_mib: _Optional[int] = ..., protocol_version: _Optional[int] = ..., sizes: _Optional[str] = ..., only_stored: _Optional[bool] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MeasureDeviceReply(_message.Message):
     __slots__ = ("progress", "measurement_json")

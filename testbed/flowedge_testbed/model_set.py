@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowedge.agent.roles.stage_content import WholeModel
+from flowedge.agent.holding.stage_content import WholeModel
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.pipeline_config import PipelineConfig, drafter_label
 from flowedge.core.sampling import SamplingParams

@@ -39,7 +39,7 @@ import_libraries()
 from flowedge.agent.agent_config import AgentConfig
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.agent.roles.compute_side import ComputeSide
-from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.agent.holding.stage_content import LayerSlice
 from flowedge.device.compute import ComputeChoice, DeviceCompute
 from flowedge.v1 import agent_pb2 as pb
 

@@ -293,7 +293,12 @@ def calls(downstream: str) -> dict[str, Sequence[Message]]:
         "/flowedge.v1.Weights/Catalogue": [weights.CatalogueRequest()],
         "/flowedge.v1.Weights/Look": [weights.LookRequest(model="bundled")],
         "/flowedge.v1.Measure/MeasureLink": [link],
-        "/flowedge.v1.Measure/MeasureDevice": [device],
+        "/flowedge.v1.Measure/MeasureDevice": [
+            device,
+            measure.MeasureDeviceRequest(
+                model="x", sizes='{"layers": 2}', repeats=1, only_stored=True, protocol_version=version
+            ),
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flowedge.agent.roles.stage_content import block_tensors, head_tensors
+from flowedge.agent.holding.stage_content import block_tensors, head_tensors
 from flowedge.core.errors import CheckpointError
 from flowedge.device.disk_cache.space import QUANTISED
 from flowedge.models.block import LayerBlock

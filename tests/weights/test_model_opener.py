@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from flowedge.agent.roles.stage_content import block_tensors
+from flowedge.agent.holding.stage_content import block_tensors
 from flowedge.core.errors import CapacityError, DeviceLostError, FlowEdgeError
 from flowedge.device.disk_cache.space import QUANTISED
 from flowedge.models.block import LayerBlock

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flowedge.agent.agent_config import AgentConfig
 from flowedge.agent.device_info import DeviceInfo, device_name
+from flowedge.agent.holding.device_speed import DeviceSpeed
+from flowedge.agent.holding.left_loaded import LeftLoaded
 from flowedge.agent.roles.led_pipeline import Standby
-from flowedge.agent.roles.left_loaded import LeftLoaded
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, BEING_STOPPED
 from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.cluster.process import Security
@@ -32,6 +33,7 @@ from flowedge.weights.service import WeightsService
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
+    from flowedge.planning.placement.live_division import KnownDivision
 
 T = TypeVar("T")
 _OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 chooses a free one)"
@@ -58,6 +60,8 @@ class Agent:
         loss: the device that the pipeline which is being set up again has lost; None if there is none.
         last_set_up_s: the seconds that the last set-up of a pipeline took; None before there was one.
         left: what the last role left loaded when its pipeline was lost.
+        speed: measures this device.
+        division: of the layers of the last model that it led and divided by what was measured.
     """
 
     info: DeviceInfo
@@ -74,12 +78,15 @@ class Agent:
     recovering: str = ""
     stands_by: Standby | None = None
     loss: DeviceLoss | None = None
+    division: KnownDivision | None = None
     last_set_up_s: float | None = None
     left: LeftLoaded = field(init=False)
+    speed: DeviceSpeed = field(init=False)
     _compute_side: ComputeSide | None = None
 
     def __post_init__(self) -> None:
         self.left = LeftLoaded(self.compute, self.config.deadlines.recovery_s)
+        self.speed = DeviceSpeed(self.info, self.config, self.compute)
 
     @classmethod
     def listening(

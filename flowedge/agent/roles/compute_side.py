@@ -8,13 +8,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
 from flowedge.agent.agent_config import AgentConfig
+from flowedge.agent.holding.head_choice import choose_head
+from flowedge.agent.holding.stage_content import (
+    LayerSlice,
+    StageContent,
+    WholeModel,
+    content_of,
+    head_tensors,
+)
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
-from flowedge.agent.roles.head_choice import choose_head
-from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of, head_tensors
 from flowedge.core.errors import BadRequestError, CapacityError, CheckpointError
 from flowedge.core.pipeline_config import (
     AUTO,
@@ -23,6 +30,7 @@ from flowedge.core.pipeline_config import (
     OFF,
     ON,
     PipelineConfig,
+    Quantisation,
     drafter_label,
 )
 from flowedge.device.compute import DeviceCompute, negotiate_dtype
@@ -47,6 +55,10 @@ from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.models.taps import Taps
 from flowedge.planning.fit import admit, session_rows
+from flowedge.planning.placement.goal import Goal
+from flowedge.planning.placement.live_division import KnownDivision, divide
+from flowedge.planning.placement.model_sizes import from_config
+from flowedge.planning.profile.model import LayerSize, like_quant
 from flowedge.planning.split import check_split, even_split, layer_ranges, layers_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
@@ -74,6 +86,8 @@ class ComputeSide:
     content_of = staticmethod(content_of)
     head_tensors = staticmethod(head_tensors)
     describe = staticmethod(describe)
+    divide = staticmethod(divide)
+    known_division = staticmethod(KnownDivision)
 
     def __init__(self, device: str, config: AgentConfig, compute: DeviceCompute) -> None:
         """To be made in the compute thread, whose number of threads in torch is set.
@@ -214,6 +228,25 @@ class ComputeSide:
             parts = content.parts(len(asked.addresses))
             routes.append(_planned(number, model, parts, asked.addresses, devices))
         return routes
+
+    def goal(self, config: PipelineConfig, opened: OpenedTarget, dtypes: Mapping[str, Sequence[str]]) -> Goal:
+        """Return what a plan for the target is to be for.
+
+        dtypes: by name, those that each stage computes fast.
+
+        Raises:
+            BadRequestError: when a plan does not know layers of this kind.
+        """
+        checkpoint = opened.checkpoint
+        dtype = route_dtype(config.dtype, {self._device: self._compute.best.dtypes, **dtypes})
+        sizes = from_config(config.model, checkpoint.config).model_copy(update={"dtype": dtype})
+        settings = config.changed(dtype=dtype, drafter=None, split=(), verification=DRAFT_NODE)
+        held = LayerSlice(settings, 1, 2).weight_bytes(checkpoint)
+        quant = cast("Quantisation", opened.quant)
+        if quant == "none":
+            quant = like_quant(held / LayerSize.of(sizes).weights)
+        context = min(self._config.memory.kv_tokens, max_positions(checkpoint.config))
+        return Goal(sizes, quant, context=context)
 
     def load_draft_models(self, target: PlannedRoute, config: PipelineConfig) -> DraftModels:
         """Admit and load the LM head and the drafter for the target's route.

@@ -36,7 +36,7 @@ from flowedge.v1 import agent_pb2_grpc as rpc
 from flowedge.version import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
-    from flowedge.agent.roles.stage_content import StageContent
+    from flowedge.agent.holding.stage_content import StageContent
     from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 RELEASE_S = 3.0

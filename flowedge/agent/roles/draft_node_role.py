@@ -19,6 +19,7 @@ from flowedge.agent.roles.coordinator import (
     StageReady,
     release_stages,
 )
+from flowedge.agent.roles.layer_division import divided
 from flowedge.agent.roles.led_pipeline import LedPipeline
 from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
@@ -274,8 +275,10 @@ class DraftNodeRole(PipelineRole):
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
         self._met = {address: (device.name, device.instance) for address, device in devices.items()}
+        stages = {address: devices[address] for address in request.stages}
+        whole = await divided(agent, side, config, opened, stages, report)
         routes = await agent.run(
-            lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
+            lambda: side.plan_routes(whole, request, self._taps, opened.checkpoint, devices)
         )
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps

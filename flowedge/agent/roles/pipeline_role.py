@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Hashable
 from typing import TYPE_CHECKING, Any
 
-from flowedge.agent.roles.left_loaded import LeftLoaded, LoadedModel, free_later
+from flowedge.agent.holding.left_loaded import LeftLoaded, LoadedModel, free_later
 from flowedge.core.errors import DeviceError, DrainingError
 from flowedge.core.ids import pipeline_label
 from flowedge.core.pipeline_config import PipelineConfig

@@ -22,9 +22,9 @@ from flowedge.weights.model_opener import ModelOpener, ReportFetch
 from flowedge.weights.model_request import ModelRequest, OpenedModel
 
 if TYPE_CHECKING:
+    from flowedge.agent.holding.stage_content import StageContent
     from flowedge.agent.roles.agent import Agent
     from flowedge.agent.roles.compute_side import ComputeSide
-    from flowedge.agent.roles.stage_content import StageContent
     from flowedge.engine.executors.block_executor import BlockExecutor
 
 T = TypeVar("T")

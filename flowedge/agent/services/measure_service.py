@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from flowedge.agent.holding.device_speed import MEASURE_S
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.services.agent_service import check_version
 from flowedge.core.errors import BadRequestError, DeadlineError, FlowEdgeError
@@ -19,13 +20,11 @@ from flowedge.network.deadline import within
 from flowedge.network.grpc_handlers import Context
 from flowedge.network.replies import send_reply
 from flowedge.planning.measuring.link_sender import ACCEPTED_KEY, LinkLimits, LinkSender
-from flowedge.planning.measuring.measure import measure_here
-from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
+from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions, read_sizes
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
 
 T = TypeVar("T")
-MEASURE_S = 1200.0  # for all timings of a device; a small board takes minutes
 PROGRESS_S = 0.2  # between two reports
 TAKING_PART = "taking part in measuring a link"
 
@@ -74,12 +73,16 @@ class MeasureService(rpc.MeasureServicer):
         self._limits = limits
 
     async def MeasureDevice(self, request: pb.MeasureDeviceRequest, context: Context) -> None:
-        async def measure() -> None:
-            check_version(request.protocol_version)
-            measurement = await self._measure(request, context)
-            await self._send(context, pb.MeasureDeviceReply(measurement_json=measurement.model_dump_json()))
+        options = self._options(request)
+        found = self._agent.speed.stored(options)
 
-        await self._alone("being measured", measure)
+        async def measure() -> DeviceMeasurement:
+            return await self._measure(options, context)
+
+        if found is None and not request.only_stored:
+            found = await self._alone("being measured", measure)
+        if found is not None:
+            await self._send(context, pb.MeasureDeviceReply(measurement_json=found.model_dump_json()))
 
     async def MeasureLink(self, request: pb.MeasureLinkRequest, context: Context) -> pb.MeasureLinkReply:
         """Send data to another agent, whose id has to be the one that the caller gives."""
@@ -117,7 +120,9 @@ class MeasureService(rpc.MeasureServicer):
     async def _send(self, context: Context, reply: pb.MeasureDeviceReply) -> None:
         await send_reply(context, reply, self._agent.config.deadlines.read_s)
 
-    async def _measure(self, request: pb.MeasureDeviceRequest, context: Context) -> DeviceMeasurement:
+    def _options(self, request: pb.MeasureDeviceRequest) -> MeasureOptions:
+        """Return what is asked for, on this device's compute. Raises BadRequestError when it is malformed."""
+        check_version(request.protocol_version)
         asked: dict[str, Any] = {
             "model": request.model,
             "drafters": drafters_of(request),
@@ -126,19 +131,12 @@ class MeasureService(rpc.MeasureServicer):
             "repeats": request.repeats,
             "stack_mib": request.stack_mib,
         }
-        info, load_s = self._agent.info, self._agent.config.deadlines.load_s
-        compute = info.compute.choose(request.quant)
-        own = self._agent.config.agent
-        options = MeasureOptions(
-            **asked, compute=compute.device, threads=own.torch_threads, cuda_graphs=own.cuda_graphs
-        )
-        progress = MeasureProgress(MEASURE_S)
-        work = asyncio.ensure_future(
-            self._agent.compute.run(
-                lambda: measure_here(options, info.name, progress.report, info.kind),
-                MEASURE_S + load_s,  # only at the end of a timing is the deadline seen
-            )
-        )
+        sizes = read_sizes(request.sizes) if request.sizes else None
+        return self._agent.speed.options(**asked, sizes=sizes)
+
+    async def _measure(self, options: MeasureOptions, context: Context) -> DeviceMeasurement:
+        load_s, progress = self._agent.config.deadlines.load_s, MeasureProgress(MEASURE_S)
+        work = asyncio.ensure_future(self._agent.speed.measure(options, progress.report))
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=PROGRESS_S)
@@ -151,7 +149,7 @@ class MeasureService(rpc.MeasureServicer):
             await within(load_s, asyncio.wait({work}), "the last timing did not end")
             if not work.cancelled():
                 work.exception()  # retrieved, so that asyncio does not complain when the caller went away
-        return work.result()[0]
+        return work.result()
 
     async def _answer(self, context: Context) -> None:
         limits = self._limits

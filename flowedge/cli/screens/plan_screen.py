@@ -105,7 +105,11 @@ def _print(made: Plan, fleet: Fleet) -> None:
         console.print(line(f"left out: {each.device}, {each.why}{tokens}"))
     another = ", ".join(f"like {name} {tokens:.1f}" for name, tokens in made.another.items())
     console.print(line(f"tokens/s with one more device: {another}"))
-    bound = "" if is_exact(fleet) else "; of equal devices on unequal links, not every set was tried"
+    bound = (
+        ""
+        if is_exact(fleet)
+        else "; not every set of devices, and not each as the first or last stage, was tried"
+    )
     scored, found = made.tried
     tried = f"{scored} of {found} layouts that none other beats were tried on the virtual clock"
     console.print(line(f"{tried}{bound}"))

@@ -42,6 +42,7 @@ LIMITS: Mapping[str, int | None] = {
     "flowedge.v1.Middle.model": MAX_PATH,
     "flowedge.v1.WeightSources.name": MAX_PATH,
     "flowedge.v1.MeasureDeviceRequest.model": MAX_PATH,
+    "flowedge.v1.MeasureDeviceRequest.sizes": MAX_CONFIG,
     "flowedge.v1.MeasureDeviceRequest.drafter": 4 * MAX_PATH,
     "flowedge.v1.MeasureDeviceRequest.drafters": MAX_PATH,
     "flowedge.v1.LookRequest.model": MAX_PATH,

@@ -7,7 +7,7 @@ import queue
 import statistics
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from flowedge.planning.profile.measurement import short
 from flowedge.protocol.frame_bounds import CONTROL_BYTES, FrameError
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.autoregressive import Autoregressive
-from flowedge.strategies.choice import STRATEGIES
 
 PLAIN = Autoregressive.name
 PLAIN_TOKENS = 100  # of the request that shows the times of a segment
@@ -38,18 +37,21 @@ HOPS = 30
 HOP_S = 10.0  # for one message
 
 
-def measure_added_times(width: int, dtype: str, tell: Callable[[str], None]) -> AddedTimes:
+def measure_added_times(
+    width: int, dtype: str, strategies: Collection[str], tell: Callable[[str], None]
+) -> AddedTimes:
     """Measure what this device adds to the computing of a segment, in each role.
 
     Args:
         width, dtype: of the hidden states; numpy's name of the dtype.
+        strategies: that are rehearsed; plain decoding is one of them.
         tell: called with what is measured next; an exception of it ends the measurement.
 
     Raises:
         FlowEdgeError: when a rehearsal fails.
     """
     rehearsed = rehearse(
-        dict.fromkeys(STRATEGIES, STRATEGY_TOKENS) | {PLAIN: PLAIN_TOKENS},
+        dict.fromkeys(strategies, STRATEGY_TOKENS) | {PLAIN: PLAIN_TOKENS},
         width,
         dtype,
         tell=lambda strategy: tell(f"what surrounds computing, {strategy}"),

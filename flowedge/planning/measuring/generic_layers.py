@@ -47,15 +47,25 @@ def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes
 
 
 def generic_block(
-    sizes: LayerSizes, count: int, dtype: torch.dtype, device: torch.device, quant: str = "none"
+    sizes: LayerSizes,
+    count: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    quant: str = "none",
+    *,
+    exact: bool = False,
 ) -> LayerBlock:
-    """Make a block of `count` layers from the middle of a model: without embedding and final norm."""
+    """Make a block of `count` layers from the middle of a model: without embedding and final norm.
+
+    exact: whether each row's bits are to be those of the row alone.
+    """
     family = family_of("llama")
     config: Any = family.config(
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.kv_heads,
+        head_dim=sizes.head_size,
         num_hidden_layers=count + 2,
         vocab_size=32,
     )
@@ -79,5 +89,5 @@ def generic_block(
         dtype=dtype,
         device=device,
     )
-    block.prepare(exact=False)
+    block.prepare(exact=exact)
     return block

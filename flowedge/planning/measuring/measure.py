@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.loop_thread import ReadAhead, run
@@ -48,19 +49,8 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
         ProtocolError: when the answer is not a measurement.
         FlowEdgeError: the agent's error when the model cannot be measured.
     """
-    request = pb.MeasureDeviceRequest(
-        drafter=drafter_label(options.drafters),
-        protocol_version=PROTOCOL_VERSION,
-        **options.model_dump(exclude={"threads", "compute", "cuda_graphs"}),
-    )
-
-    async def measure() -> AsyncGenerator[pb.MeasureDeviceReply, None]:
-        async with open_stub(address, MeasureStub) as stub:
-            async for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
-                yield reply
-
     text = ""
-    with ReadAhead(measure()) as replies:
+    with ReadAhead(_measuring(address, options)) as replies:
         for reply in replies:
             if reply.progress:
                 report(reply.progress)
@@ -68,6 +58,37 @@ def measure_device(address: str, options: MeasureOptions, report: Callable[[str]
     if not text:
         raise stream_ended(address, "it had measured everything")
     return read_measurement(text, address)
+
+
+async def measure_sizes(
+    address: str, options: MeasureOptions, *, only_stored: bool = False
+) -> DeviceMeasurement | None:
+    """Have an agent measure a model by its sizes, unless it did before; None where `only_stored` finds none.
+
+    Raises what `measure_device` raises.
+    """
+    text = ""
+    async with aclosing(_measuring(address, options, only_stored=only_stored)) as replies:
+        async for reply in replies:
+            text = reply.measurement_json or text
+    if not text and not only_stored:
+        raise stream_ended(address, "it had measured everything")
+    return read_measurement(text, address) if text else None
+
+
+async def _measuring(
+    address: str, options: MeasureOptions, *, only_stored: bool = False
+) -> AsyncGenerator[pb.MeasureDeviceReply, None]:
+    request = pb.MeasureDeviceRequest(
+        drafter=drafter_label(options.drafters),
+        protocol_version=PROTOCOL_VERSION,
+        sizes="" if options.sizes is None else options.sizes.model_dump_json(),
+        only_stored=only_stored,
+        **options.model_dump(exclude={"threads", "compute", "cuda_graphs", "sizes"}),
+    )
+    async with open_stub(address, MeasureStub) as stub:
+        async for reply in stub.MeasureDevice(request, timeout=DEVICE_TIMEOUT_S):
+            yield reply
 
 
 def measure_link(

@@ -5,12 +5,12 @@ Everything is computed as agents compute it, by the same executors and with as m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.pipeline_config import Quantisation
+from flowedge.core.pipeline_config import AUTO, Quantisation
 from flowedge.core.plain_text import counted
 from flowedge.device.compute import processor_name, try_device
 from flowedge.device.memory import read_memory_of
@@ -23,7 +23,7 @@ from flowedge.models.exact.option import resolve_exact
 from flowedge.models.host.payloads import payload_dtype, torch_dtype
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quantize import check_available
-from flowedge.planning.measuring.added_times import measure_added_times
+from flowedge.planning.measuring.added_times import PLAIN, measure_added_times
 from flowedge.planning.measuring.draft_timing import draft_times, verify_times
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like, shapes_within
 from flowedge.planning.measuring.layer_timing import (
@@ -33,6 +33,7 @@ from flowedge.planning.measuring.layer_timing import (
     forward_seconds,
     without_forward,
 )
+from flowedge.planning.measuring.sized_model import sized_times
 from flowedge.planning.profile.device import MeasuredTimes
 from flowedge.planning.profile.measurement import (
     DeviceMeasurement,
@@ -43,6 +44,7 @@ from flowedge.planning.profile.measurement import (
     short,
 )
 from flowedge.planning.profile.model import LayerSizes
+from flowedge.strategies.choice import STRATEGIES
 from flowedge.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -83,11 +85,19 @@ def profile_device(
         raise BadRequestError("this device has no CUDA that torch can use; measure the CPU")
     available = read_memory_of(options.compute).available
     record = capture if options.cuda_graphs else without_graphs
-    tell(f"opening {options.model}")
-    checkpoint = Checkpoint.open(options.model)
-    model = model_times(options, checkpoint, device, available, tell, record)
-    added = measure_added_times(model.times.hidden, payload_dtype(torch_dtype(options.dtype)), tell)
-    quantised, problems = _quantised_times(options, device, tell, record)
+    quantised: dict[Quantisation, tuple[LayerTime, ...]] = {}
+    problems: dict[Quantisation, str] = {}
+    if options.sizes is not None:
+        model = sized_times(options, options.sizes, device, available, tell, record)
+        strategies: Collection[str] = (AUTO, PLAIN)
+    else:
+        tell(f"opening {options.model}")
+        checkpoint = Checkpoint.open(options.model)
+        model = model_times(options, checkpoint, device, available, tell, record)
+        quantised, problems = _quantised_times(options, device, tell, record)
+        strategies = STRATEGIES
+    row_dtype = payload_dtype(torch_dtype(options.dtype))
+    added = measure_added_times(model.times.hidden, row_dtype, strategies, tell)
     return DeviceMeasurement(
         name=name,
         kind=kind,

@@ -16,6 +16,7 @@ from flowedge.planning.roofline import head_s, layer_s
 
 SEGMENT_ROWS = 16  # of the segment by which devices are compared
 DRAFT_LAYERS, FRONTIER = 2, 8  # of the tree that is drafted for it
+LEAST_LAYERS_BYTES = 64 << 20  # smaller models take milliseconds anywhere
 SEEN_ROWS = 512  # of the session that is compared
 
 
@@ -59,6 +60,11 @@ class Goal:
         """Bytes of a layer with its KV rows."""
         weights = self.layer.weights * weight_bytes(self.quant, self.model.stored_bytes)
         return weights + self.layer.kv_bytes_per_row * self.rows
+
+    @property
+    def is_worth_measuring(self) -> bool:
+        """Whether the layers are so large that it matters which device has how many of them."""
+        return self.model.layers * self.layer_bytes > LEAST_LAYERS_BYTES
 
     def runs_on(self, device: DeviceProfile) -> bool:
         """Return whether a device computes layers in this quantisation."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations, groupby, pairwise, product
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
-from flowedge.planning.placement.division import divided, least_bound
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
+from flowedge.planning.split import divided, least_bound
 
 EXACT_DEVICES = 10  # up to which every set of stages is tried where links differ
 EVERY_END = 6  # devices up to which each kind of them is tried as the first and as the last stage
@@ -68,7 +68,7 @@ def layouts(goal: Goal, fleet: Fleet, search: Search = Search()) -> list[Layout]
     return _unbeaten(
         layout
         for draft_node in boards.of_each_kind(leaders)
-        if goal.draft_node_bytes <= boards.room(draft_node)
+        if goal.draft_node_bytes <= boards.memory_bytes(draft_node)
         for line in _lines(boards, draft_node, search)
         for layout in line.divisions(boards)
     )
@@ -114,13 +114,16 @@ class _Boards:
 
     def kinds(self, names: Iterable[str]) -> list[list[str]]:
         """Return names in groups of devices with the same profile."""
-        return [[*group] for _, group in groupby(sorted(names, key=self._kind.get), key=self._kind.get)]
+        return [
+            [*group]
+            for _, group in groupby(sorted(names, key=self._kind.__getitem__), key=self._kind.__getitem__)
+        ]
 
     def of_each_kind(self, names: Sequence[str]) -> Sequence[str]:
         """Return one device of each kind where links are equal, and all devices where they differ."""
         return names if self.fleet.links else [kind[0] for kind in self.kinds(names)]
 
-    def room(self, name: str) -> float:
+    def memory_bytes(self, name: str) -> float:
         """Return the bytes that a device can hold."""
         return self.fleet.devices[name].memory_gib * 2**30
 
@@ -237,14 +240,14 @@ def _firsts(boards: _Boards, stages: Sequence[str]) -> Sequence[str]:
     """Return the stages to try as the first one, which also holds the embedding."""
     if boards.fleet.links or len(boards.fleet.devices) <= EVERY_END:
         return boards.of_each_kind(stages)
-    return [max(stages, key=boards.room)]
+    return [max(stages, key=boards.memory_bytes)]
 
 
 def _lasts(boards: _Boards, stages: Sequence[str]) -> Sequence[str]:
     """Return the stages to try as a last one that draws tokens, which also holds the LM head."""
     if len(boards.fleet.devices) <= EVERY_END:
         return boards.of_each_kind(stages)
-    return [*{min(stages, key=boards.head_s.__getitem__): 0, max(stages, key=boards.room): 0}]
+    return [*{min(stages, key=boards.head_s.__getitem__): 0, max(stages, key=boards.memory_bytes): 0}]
 
 
 def _ways(

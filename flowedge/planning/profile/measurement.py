@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flowedge.core.errors import ProtocolError
+from flowedge.core.errors import BadRequestError, ProtocolError
 from flowedge.core.pipeline_config import MOST_NAMES, Quantisation
 from flowedge.core.settings_group import SettingsGroup
 from flowedge.planning.profile.device import AddedTimes, MeasuredTimes
-from flowedge.planning.profile.model import LayerSizes, Size, StoredDtype
+from flowedge.planning.profile.model import LayerSizes, ModelProfile, Size, StoredDtype
 
 MAX_REPEATS = 100
 MAX_STACK_MIB = 1 << 16
@@ -40,6 +40,8 @@ class MeasureOptions(SettingsGroup):
         repeats: number of timings, of which the median counts.
         stack_mib: MiB of weights of the generic layers (see device/generic_layers.py).
         compute: torch device.
+        sizes: of the model, which the device does not need then; no drafter and no other quantisations are
+            measured.
         cuda_graphs: whether a GPU records small forwards as CUDA graphs.
     """
 
@@ -52,6 +54,7 @@ class MeasureOptions(SettingsGroup):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     compute: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
     cuda_graphs: bool = True
+    sizes: ModelProfile | None = None
 
 
 class LayerTime(StrictModel):
@@ -140,6 +143,18 @@ def short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def read_sizes(text: str) -> ModelProfile:
+    """Read the sizes of a model in a request.
+
+    Raises:
+        BadRequestError: when they are malformed.
+    """
+    try:
+        return ModelProfile.model_validate_json(text)
+    except ValidationError as error:
+        raise BadRequestError(f"the sizes of the model cannot be read: {_reasons(error)}") from error
+
+
 def read_measurement(text: str, device: str) -> DeviceMeasurement:
     """Read the measurement that a device has sent.
 
@@ -169,5 +184,8 @@ def _refused(refusal: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        reasons = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
-        raise ProtocolError(f"{refusal}: {'; '.join(reasons)}") from error
+        raise ProtocolError(f"{refusal}: {_reasons(error)}") from error
+
+
+def _reasons(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5])

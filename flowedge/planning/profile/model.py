@@ -38,6 +38,11 @@ def weight_bytes(quant: Quantisation, stored_bytes: int = STORED_BYTES) -> float
     return stored_bytes if quant == "none" else WEIGHT_BYTES[quant]
 
 
+def like_quant(bytes_per_weight: float) -> Literal["none", "int8", "int4"]:
+    """Return the quantisation that is the most like weights of so many bytes, as a GGUF file holds them."""
+    return "int4" if bytes_per_weight < 0.8 else "int8" if bytes_per_weight < 1.4 else "none"
+
+
 class YamlDocument(BaseModel):
     """Base of documents that are read from YAML: frozen, and unknown keys are refused."""
 

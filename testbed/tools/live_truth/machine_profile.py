@@ -26,6 +26,7 @@ from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.measured_profiles import model_profile
 from flowedge.planning.profile.measurement import MeasureOptions
 from flowedge.planning.profile.model import ModelProfile
+from flowedge.strategies.choice import STRATEGIES
 from flowedge_testbed.profiles import library
 
 ROWS = (1, 16)
@@ -100,6 +101,8 @@ def machine_profile(options: MeasureOptions) -> tuple[DeviceProfile, ModelProfil
         lambda _: None,
         without_graphs,
     )
-    added = measure_added_times(found.times.hidden, payload_dtype(torch_dtype(options.dtype)), lambda _: None)
+    added = measure_added_times(
+        found.times.hidden, payload_dtype(torch_dtype(options.dtype)), STRATEGIES, lambda _: None
+    )
     measured = {"added": added, "measured": found.times, "shared_cores": shared_cores(options)}
     return library.device(BASE).model_copy(update=measured), model_profile(found)

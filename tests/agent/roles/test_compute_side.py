@@ -8,9 +8,9 @@ import pytest
 
 from flowedge.agent.agent_config import AgentConfig, DeviceSettings
 from flowedge.agent.device_info import DeviceInfo
+from flowedge.agent.holding.stage_content import LayerSlice
 from flowedge.agent.roles.compute_side import ComputeSide, first_that_fits
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
-from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import DraftQuant, PipelineConfig
 from flowedge.device.compute import ComputeChoice, DeviceCompute, DeviceProbe
@@ -124,7 +124,7 @@ def test_a_plan_has_the_last_stage_verify(asked: str) -> None:
 
 def test_the_faster_device_gets_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     # Measured, it may take less here than the link saves, and then nobody's 0 s are fast enough.
-    monkeypatch.setattr("flowedge.agent.roles.head_choice.draw_seconds", lambda head: 0.01)
+    monkeypatch.setattr("flowedge.agent.holding.head_choice.draw_seconds", lambda head: 0.01)
     side, content = (
         ComputeSide("kitchen", AgentConfig(), BOARD),
         LayerSlice(stage_config(verification="auto"), 6, 8),
@@ -154,7 +154,7 @@ def test_a_head_that_does_not_fit_leaves_the_choice_to_nobody(monkeypatch: pytes
     opened = OpenedModel(Checkpoint.open("bundled"))
     executor = content.load(opened.checkpoint, None)
     room = AvailableMemory(1 << 30, 1 << 10, "the device's memory")
-    monkeypatch.setattr("flowedge.agent.roles.head_choice.read_memory_of", lambda device, settings: room)
+    monkeypatch.setattr("flowedge.agent.holding.head_choice.read_memory_of", lambda device, settings: room)
     said = side.choose_head(executor, content, opened, 1e3)
     assert said.startswith("the draft node verifies: the LM head of bundled does not fit on device kitchen")
     assert executor.head is None

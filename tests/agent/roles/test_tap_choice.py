@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from flowedge.agent.holding.stage_content import LayerSlice
 from flowedge.agent.roles import tap_choice
 from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage
-from flowedge.agent.roles.stage_content import LayerSlice
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.core.errors import DeviceLostError
 from flowedge.models.checkpoint.checkpoint import Checkpoint

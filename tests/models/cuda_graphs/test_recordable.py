@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.agent.holding.stage_content import LayerSlice
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.lm import LMDrafter

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowedge.planning.placement.division import divided, least_bound
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
 from flowedge.planning.placement.layouts import Search, layouts, layouts_in_order
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import ModelProfile
+from flowedge.planning.split import divided, least_bound
 
 MODEL = ModelProfile(
     title="small",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.agent.roles.stage_content import LayerSlice, StageContent, WholeModel, content_of
+from flowedge.agent.holding.stage_content import LayerSlice, StageContent, WholeModel, content_of
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.device.memory import MemorySettings
 from flowedge.models.checkpoint.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.roles.left_loaded import LeftLoaded, LoadedModel
+from flowedge.agent.holding.left_loaded import LeftLoaded, LoadedModel
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.live.compute_thread import ComputeThread
 

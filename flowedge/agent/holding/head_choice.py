@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowedge.agent.roles.stage_content import LayerSlice
+from flowedge.agent.holding.stage_content import LayerSlice
 from flowedge.core.errors import CapacityError
 from flowedge.core.pipeline_config import LAST_STAGE, LINK_BYTES_PER_S, faster_sampler
 from flowedge.device.memory import MemorySettings, read_memory_of
