@@ -34,6 +34,7 @@ class PipelineSpec(PipelineConfig):
         middles: (model, addresses of its agents) of each middle model of a hierarchy, the smallest first;
             its layers are divided over these agents as evenly as possible.
         standby: address of an agent that leads the pipeline when the draft node is lost; "" for none.
+        chooses: whether the draft node chooses among the stages: which take part, and in which order.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
@@ -43,6 +44,7 @@ class PipelineSpec(PipelineConfig):
     stages: tuple[str, ...]
     middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
     standby: str = ""
+    chooses: bool = False
 
     def model_post_init(self, _: Any, /) -> None:
         addresses = [self.draft_node, *self.stages, *self.middle_addresses]
@@ -124,6 +126,7 @@ async def _set_up(
         middles=[pb.Middle(model=model, addresses=addresses) for model, addresses in spec.middles],
         config=spec.to_json(),
         standby=spec.standby,
+        chooses=spec.chooses,
     )
     ready, news = False, "none"
     until = None if limit_s is None else time.monotonic() + limit_s

@@ -203,20 +203,22 @@ class WeightSources(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config", "standby")
+    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config", "standby", "chooses")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MIDDLES_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    CHOOSES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     protocol_version: int
     middles: _containers.RepeatedCompositeFieldContainer[Middle]
     config: str
     standby: str
-    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ..., standby: _Optional[str] = ...) -> None: ...
+    chooses: bool
+    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ..., standby: _Optional[str] = ..., chooses: _Optional[bool] = ...) -> None: ...
 
 class StandByRequest(_message.Message):
     __slots__ = ("role", "origin", "owner", "instance")

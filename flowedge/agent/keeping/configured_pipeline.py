@@ -233,6 +233,7 @@ class ConfiguredPipeline:
             protocol_version=PROTOCOL_VERSION,
             config=wanted.to_json(),
             standby=wanted.standby or "",
+            chooses=not wanted.stages_required,
         )
 
     async def _take_in(self, role: PipelineRole, least: int) -> None:
@@ -250,7 +251,9 @@ class ConfiguredPipeline:
             except FlowEdgeError as error:
                 self._say(f"idle agents cannot be looked for: {error}")
                 return
-            idle = self._put_off.left_of(idle, time.monotonic())
+            left_out = role.left_out if isinstance(role, DraftNodeRole) else frozenset()
+            usable = [each for each in idle if each[1] not in left_out]
+            idle = self._put_off.left_of(usable, time.monotonic())
             self._idle = {address: self._idle.get(address, 0) + 1 for _, address in idle}
             settled = [name for name, address in idle if self._idle[address] >= SETTLED_LOOKS]
             if len(settled) < least:

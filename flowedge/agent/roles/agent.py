@@ -33,7 +33,7 @@ from flowedge.weights.service import WeightsService
 
 if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
-    from flowedge.planning.placement.live_division import KnownDivision
+    from flowedge.planning.placement.live_division import Division
 
 T = TypeVar("T")
 _OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 chooses a free one)"
@@ -61,7 +61,7 @@ class Agent:
         last_set_up_s: the seconds that the last set-up of a pipeline took; None before there was one.
         left: what the last role left loaded when its pipeline was lost.
         speed: measures this device.
-        division: of the layers of the last model that it led and divided by what was measured.
+        division: of the layers of the last pipeline that it divided by what was measured.
     """
 
     info: DeviceInfo
@@ -78,7 +78,7 @@ class Agent:
     recovering: str = ""
     stands_by: Standby | None = None
     loss: DeviceLoss | None = None
-    division: KnownDivision | None = None
+    division: Division | None = None
     last_set_up_s: float | None = None
     left: LeftLoaded = field(init=False)
     speed: DeviceSpeed = field(init=False)

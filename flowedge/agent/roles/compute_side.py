@@ -56,7 +56,7 @@ from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.models.taps import Taps
 from flowedge.planning.fit import admit, session_rows
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.live_division import KnownDivision, divide
+from flowedge.planning.placement.live_division import choose, divide
 from flowedge.planning.placement.model_sizes import from_config
 from flowedge.planning.profile.model import LayerSize, like_quant
 from flowedge.planning.split import check_split, even_split, layer_ranges, layers_beside_head
@@ -87,7 +87,7 @@ class ComputeSide:
     head_tensors = staticmethod(head_tensors)
     describe = staticmethod(describe)
     divide = staticmethod(divide)
-    known_division = staticmethod(KnownDivision)
+    choose = staticmethod(choose)
 
     def __init__(self, device: str, config: AgentConfig, compute: DeviceCompute) -> None:
         """To be made in the compute thread, whose number of threads in torch is set.

@@ -70,6 +70,7 @@ class DraftNodeRole(PipelineRole):
 
     Attributes:
         request: by which it was given the role.
+        left_out: addresses of agents that were offered as stages and would slow answers down.
         standby_problem: why the device named as its standby does not stand by; "" if it does.
     """
 
@@ -90,6 +91,7 @@ class DraftNodeRole(PipelineRole):
         self._agent = agent
         self.request = request
         self.standby_problem = ""
+        self.left_out: frozenset[str] = frozenset()
         self._taps = taps
         self._routes: list[PlannedRoute] = []
         self._members = MetMembers()
@@ -276,9 +278,14 @@ class DraftNodeRole(PipelineRole):
         devices, self._members = await meet(quants, agent.config.link, agent.member)
         self._met = {address: (device.name, device.instance) for address, device in devices.items()}
         stages = {address: devices[address] for address in request.stages}
-        whole = await divided(agent, side, config, opened, stages, report)
+        found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
+        if found is not None:
+            config = config.changed(split=found.split)
+            request.stages[:] = found.stages
+            self.left_out = frozenset(stages) - frozenset(found.stages)
+        request.chooses = False
         routes = await agent.run(
-            lambda: side.plan_routes(whole, request, self._taps, opened.checkpoint, devices)
+            lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
         )
         target = routes[TARGET]
         self._taps = target.stages[0].content.taps

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.core.errors import BadRequestError, CapacityError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide, OpenedTarget
     from flowedge.agent.roles.coordinator import ReportProgress
     from flowedge.planning.placement.goal import Goal
+    from flowedge.planning.placement.live_division import Division
 
 
 async def divided(
@@ -27,35 +30,39 @@ async def divided(
     opened: OpenedTarget,
     stages: Mapping[str, pb.Device],
     report: ReportProgress,
-) -> PipelineConfig:
-    """Return the settings with the layers of each stage, where they leave that open and it matters.
+    *,
+    chooses: bool,
+) -> Division | None:
+    """Return the stages and the layers of each; None for the given stages, and what the settings say.
 
     A pipeline that is set up again after a loss is divided as before, so that its stages need not load anew;
     over fewer stages, by what was measured before.
 
-    stages: by address, what each says of itself, in the order of the layers.
+    Args:
+        stages: by address, what each says of itself, in the order of the layers.
+        chooses: whether stages may be left out, and be in another order.
     """
-    again, known = bool(agent.recovering), agent.division
-    if config.split or len(stages) < 2:
-        return config
-    if again and known is not None and (known.model, len(known.split)) == (config.model, len(stages)):
-        return config.changed(split=known.split)
+    again, before = bool(agent.recovering), agent.division
+    if config.split or (len(stages) < 2 and not chooses):
+        return None
+    if again and before is not None and before.holds_for(config.model, len(stages)):
+        return replace(before, stages=tuple(stages))
     try:
         fast = {device.name: device.compute.dtypes for device in stages.values()}
         goal = await agent.run(lambda: side.goal(config, opened, fast))
         fleet = await _measured(agent, goal, stages, report, only_stored=again)
-        if fleet is None:
-            return config
-        found = await agent.run(lambda: side.divide(goal, fleet, agent.name, [*stages]))
-    except (
-        BadRequestError,
-        CapacityError,
-    ) as error:  # of the plan alone
+        if fleet is None or (len(fleet.devices) <= len(stages) and not chooses):
+            return None
+        find = partial(side.choose, goal, fleet, agent.name)
+        if not chooses:
+            find = partial(side.divide, goal, fleet, agent.name, [*stages])
+        found = await agent.run(find)
+    except (BadRequestError, CapacityError) as error:  # the plan's alone
         await report(agent.name, f"divides the layers evenly: {error}")
-        return config
-    await report(agent.name, str(found))
-    agent.division = side.known_division(config.model, found.split)
-    return config.changed(split=found.split)
+        return None
+    await report(agent.name, found.words({address: device.name for address, device in stages.items()}))
+    agent.division = found
+    return found
 
 
 async def _measured(
@@ -66,7 +73,7 @@ async def _measured(
     *,
     only_stored: bool,
 ) -> Fleet | None:
-    """Return this device, by its name, and the stages, by their addresses; None without all measurements."""
+    """Return this device, by its name, and the stages that measured, by address; None without itself."""
     if not goal.is_worth_measuring:
         return None
     options = measure_options(goal.model, goal.quant)
@@ -77,7 +84,7 @@ async def _measured(
     if found is None and not only_stored:
         await report(agent.name, "measures how fast it computes this model, once")
         found = await agent.speed.measure(asked, lambda _: None)
-    if found is None or len(fleet.devices) < len(stages):
+    if found is None or not fleet.devices:
         return None
     memory = HEAD_ROOM * read_memory_of(asked.compute, agent.config.memory).available - reserve
     own: DeviceProfile = profile_of_measured(found, memory)

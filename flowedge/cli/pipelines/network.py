@@ -149,7 +149,7 @@ def plan_on_idle(
         )
     stages = stages[:wanted]
     report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
-    wanted_pipeline = request.spec(draft_node, (*stages, *middles))
+    wanted_pipeline = request.spec(draft_node, (*stages, *middles)).changed(chooses=not request.split)
     return PlannedPipeline(draft_node, request, wanted_pipeline, ready=False, found=devices[draft_node])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flowedge.planning.placement.fleet import Fleet, read_fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
 from flowedge.planning.placement.layouts import is_exact
 from flowedge.planning.placement.model_sizes import model_sizes
-from flowedge.planning.placement.plan import Plan, ScoredLayout, best_quant, plan
+from flowedge.planning.placement.plan import Plan, ScoredLayout, best_quant, plan, with_another
 from flowedge.planning.profile_costs import ProfileCosts
 
 QUANTS: tuple[Quantisation, ...] = ("none", "int8", "nf4")  # that are tried, the best quality first
@@ -45,14 +46,18 @@ def show_plan(
         raise BadRequestError(f"{sizes.title} has the drafters {', '.join(sizes.drafters)}, not {drafter}")
     goal = Goal(sizes, drafter=drafter, context=context, sessions=sessions)
     made = plan(best_quant(goal, fleet, QUANTS if quant is None else [quant]), fleet)
+    another = with_another(made, fleet)
     if as_json:
-        say_json(content(made))
+        say_json(content(made, another))
     else:
-        _print(made, fleet)
+        _print(made, fleet, another)
 
 
-def content(made: Plan) -> dict[str, Any]:
-    """Return the plan for a JSON document."""
+def content(made: Plan, another: Mapping[str, float]) -> dict[str, Any]:
+    """Return the plan for a JSON document.
+
+    another: by a device of each kind, the tokens a second with one more of its kind.
+    """
     return {
         **_layout(made.best),
         "plain_tokens_per_s": round(made.plain_tokens_per_s, 2),
@@ -63,7 +68,7 @@ def content(made: Plan) -> dict[str, Any]:
             for each in made.left_out
         ],
         "others": [_layout(each) for each in made.others],
-        "another": {name: round(tokens, 2) for name, tokens in made.another.items()},
+        "another": {name: round(tokens, 2) for name, tokens in another.items()},
     }
 
 
@@ -85,7 +90,7 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 2)
 
 
-def _print(made: Plan, fleet: Fleet) -> None:
+def _print(made: Plan, fleet: Fleet, another: Mapping[str, float]) -> None:
     console, best, goal = output_console(), made.best, made.goal
     faster = best.tokens_per_s / made.plain_tokens_per_s
     console.print(
@@ -103,8 +108,8 @@ def _print(made: Plan, fleet: Fleet) -> None:
     for each in made.left_out:
         tokens = "" if each.tokens_per_s is None else f" ({each.tokens_per_s:.1f} tokens/s)"
         console.print(line(f"left out: {each.device}, {each.why}{tokens}"))
-    another = ", ".join(f"like {name} {tokens:.1f}" for name, tokens in made.another.items())
-    console.print(line(f"tokens/s with one more device: {another}"))
+    more = ", ".join(f"like {name} {tokens:.1f}" for name, tokens in another.items())
+    console.print(line(f"tokens/s with one more device: {more}"))
     bound = (
         ""
         if is_exact(fleet)

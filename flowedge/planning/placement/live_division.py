@@ -1,64 +1,91 @@
-"""The division of a model's layers over the agents of a pipeline, by what they measured."""
+"""Which agents of a pipeline take part, in which order and with how many layers, by what they measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flowedge.core.errors import CapacityError
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.layouts import Layout
-from flowedge.planning.placement.plan import division
+from flowedge.planning.placement.layouts import Layout, Search
+from flowedge.planning.placement.plan import LeftOut, division, plan
 from flowedge.planning.placement.score import profile_of, tokens_per_s
+from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.split import even_split
 
+PLAIN = "autoregressive"
 WORTH = 1.05  # how many times as fast an uneven division has to be; measurements scatter
 
 
 @dataclass(frozen=True)
 class Division:
-    """The layers of each stage.
+    """The stages, by their addresses, and the layers of each.
 
     Attributes:
-        tokens_per_s: that are expected.
-        even_tokens_per_s: with the layers divided evenly; None where that does not fit.
+        model: its name.
+        plain_tokens_per_s: that are expected without drafts, which depend on the text.
+        compared: the same with the layers divided evenly, in words; empty where they are.
+        left_out: the devices that hold no layers.
     """
 
-    split: tuple[int, ...]
-    tokens_per_s: float
-    even_tokens_per_s: float | None
-
-    def __str__(self) -> str:
-        layers, even = ", ".join(map(str, self.split)), self.even_tokens_per_s
-        beside = "an even division does not fit" if even is None else f"{even:.1f} with an even division"
-        return f"{layers} layers by what stages measured: {self.tokens_per_s:.1f} tokens/s expected, {beside}"
-
-
-@dataclass(frozen=True)
-class KnownDivision:
-    """How the layers of a model were divided the last time."""
-
     model: str
+    stages: tuple[str, ...]
     split: tuple[int, ...]
+    plain_tokens_per_s: float
+    compared: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+
+    def holds_for(self, model: str, stages: int) -> bool:
+        """Return whether it divides a model of this name, or in a directory of it, over so many stages."""
+        return (self.model, len(self.split)) == (Path(model).name, stages)
+
+    def words(self, names: Mapping[str, str]) -> str:
+        """Return what is said of it. names: of the devices, by address."""
+        parts = [f"{names[each]} {count}" for each, count in zip(self.stages, self.split, strict=True)]
+        expected = f"{self.plain_tokens_per_s:.1f} tokens/s expected without drafts"
+        without = [f"{names.get(each.device, each.device)} ({each.why})" for each in self.left_out]
+        idle = f"; left out: {', '.join(without)}" if without else ""
+        return f"layers by what the devices measured: {', '.join(parts)}; {expected}{self.compared}{idle}"
 
 
 def divide(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> Division:
-    """Return the division with the most tokens a second; an even one unless another is clearly faster.
+    """Return the division over given stages with the most tokens a second of `auto`.
+
+    An even one is kept unless another is clearly faster.
 
     Raises:
         CapacityError: when the model does not fit on these stages.
     """
     best, *_ = division(goal, fleet, draft_node, stages)
-    evenly = tuple(even_split(goal.model.layers, len(stages)))
-    even = _tokens_per_s(replace(best.layout, split=evenly), goal, fleet)
-    if even is not None and best.tokens_per_s < WORTH * even:
-        return Division(evenly, even, even)
-    return Division(best.layout.split, best.tokens_per_s, even)
+    evenly = replace(best.layout, split=tuple(even_split(goal.model.layers, len(stages))))
+    even = _pipeline(evenly, goal, fleet)
+    chosen, compared = best.pipeline, "; an even division does not fit"
+    if even is not None and best.tokens_per_s < WORTH * tokens_per_s(even, goal):
+        chosen, compared = even, ""
+    elif even is not None:
+        compared = f", {tokens_per_s(even, goal, PLAIN):.1f} with an even division"
+    plain = tokens_per_s(chosen, goal, PLAIN)
+    return Division(goal.model.title, tuple(stages), chosen.split, plain, compared)
 
 
-def _tokens_per_s(layout: Layout, goal: Goal, fleet: Fleet) -> float | None:
+def choose(goal: Goal, fleet: Fleet, draft_node: str) -> Division:
+    """Return the best stages among the devices of a fleet; the draft node holds no layers.
+
+    Raises:
+        CapacityError: when the model does not fit on these devices.
+    """
+    made = plan(goal, fleet, Search(leaders=(draft_node,), apart=True))
+    if len(made.best.layout.devices) == len(fleet.devices):
+        return divide(goal, fleet, draft_node, made.best.layout.stages)
+    layout = made.best.layout
+    plain = made.plain_tokens_per_s
+    return Division(goal.model.title, layout.stages, layout.split, plain, left_out=made.left_out)
+
+
+def _pipeline(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile | None:
     try:
-        return tokens_per_s(profile_of(layout, goal, fleet), goal)
+        return profile_of(layout, goal, fleet)
     except CapacityError:
         return None

@@ -53,7 +53,6 @@ class Plan:
     Attributes:
         plain_tokens_per_s: of the best layout without drafts.
         others: the best of the other layouts that were scored, the best first.
-        another: by a device of each kind, the tokens a second with one more of its kind.
         tried: how many layouts were scored, of how many.
     """
 
@@ -62,7 +61,6 @@ class Plan:
     plain_tokens_per_s: float
     others: tuple[ScoredLayout, ...]
     left_out: tuple[LeftOut, ...]
-    another: dict[str, float]
     tried: tuple[int, int]
 
 
@@ -100,7 +98,6 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
         tokens_per_s(best.pipeline, goal, "autoregressive"),
         tuple(others[:OTHERS]),
         tuple(left_out),
-        _with_another(scoring, fleet, best, search),
         (len(scored), len(found)),
     )
 
@@ -194,13 +191,13 @@ def _preferred(scored: Sequence[ScoredLayout]) -> ScoredLayout:
     return min(close, key=lambda each: (each.num_devices, -each.tokens_per_s))
 
 
-def _with_another(scoring: _Scoring, fleet: Fleet, best: ScoredLayout, search: Search) -> dict[str, float]:
+def with_another(made: Plan, fleet: Fleet) -> dict[str, float]:
     """Return the tokens a second with one more device of each kind, by the first device of the kind."""
     of_kind = {device.model_dump_json(): name for name, device in [*fleet.devices.items()][::-1]}
-    found: dict[str, float] = {}
+    scoring, best, found = _Scoring(made.goal), made.best, dict[str, float]()
     for name in fleet.devices:
         if name in of_kind.values():
-            with_it = scoring.with_one_more(fleet.with_another(name), best, f"another {name}", search)
+            with_it = scoring.with_one_more(fleet.with_another(name), best, f"another {name}", Search())
             found[name] = max(best.tokens_per_s, with_it.tokens_per_s if with_it else 0.0)
     return found
 
