@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from flowedge.agent.roles.other_agents import all_or_none, describe, prepare
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.memory import read_memory_of
@@ -77,7 +78,11 @@ async def _measured(
     if not goal.is_worth_measuring:
         return None
     options = measure_options(goal.model, goal.quant)
-    reserve = agent.config.memory.reserve_bytes
+    reserve, link = agent.config.memory.reserve_bytes, agent.config.link
+    if not only_stored:  # the libraries, which every stage needs, take memory
+        await all_or_none(prepare(address, link) for address in stages)
+        answers = await all_or_none(describe(address, link) for address in stages)
+        stages = dict(zip(stages, answers, strict=True))
     fleet = await live_fleet(stages, options, report, reserve_bytes=reserve, only_stored=only_stored)
     asked = agent.speed.like(options)
     found = agent.speed.stored(asked)

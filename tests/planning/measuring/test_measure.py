@@ -19,6 +19,7 @@ from flowedge.agent.roles.role_holder import RoleHolder
 from flowedge.agent.services.measure_service import MeasureService
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
+from flowedge.client.loop_thread import run
 from flowedge.cluster.tls.call_admission import CallAdmission
 from flowedge.core.errors import BadRequestError, DeviceError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.device.compute import find_compute
@@ -26,7 +27,9 @@ from flowedge.live.compute_thread import ComputeThread
 from flowedge.live.transport.listener import LinkListener
 from flowedge.network.grpc_status import from_status
 from flowedge.planning.measuring.link_sender import LinkLimits
-from flowedge.planning.measuring.measure import measure_device, measure_link
+from flowedge.planning.measuring.measure import measure_device, measure_link, measure_sizes
+from flowedge.planning.placement.live_fleet import measure_options, profile_of_measured
+from flowedge.planning.profile import shipped
 from flowedge.planning.profile.measurement import LinkMeasurement, MeasureOptions, read_measurement
 from flowedge.v1 import measure_pb2 as pb
 from flowedge.v1 import measure_pb2_grpc as rpc
@@ -134,6 +137,43 @@ def test_an_agent_that_is_being_measured_takes_nothing_else(pair_of_agents: tupl
         except DeviceError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def small_sizes(hidden: int) -> MeasureOptions:
+    sizes = shipped.model("bundled").model_copy(update={"hidden": hidden, "intermediate": 64, "vocab": 64})
+    return measure_options(sizes, "none").model_copy(update={"repeats": 1, "stack_mib": 4})
+
+
+def test_a_model_is_measured_by_its_sizes_once(pair_of_agents: tuple[str, str]) -> None:
+    first, second = pair_of_agents
+    options = small_sizes(128)
+    assert run(measure_sizes(first, options, only_stored=True)) is None, "nothing is stored yet"
+    found = run(measure_sizes(first, options))
+    assert found is not None
+    times = found.model.times
+    assert (times.hidden, times.vocab, times.quant) == (128, 64, "none")
+    assert set(times.layer_ms) == {1, 4, 16, 64}
+    assert times.verify_ms
+    assert not found.quantised
+    profile = profile_of_measured(found, 4 << 30)
+    assert (profile.memory_gib, profile.dequantise_gweights_s) == (4.0, "hidden")
+    assert profile.measured == times
+    assemble(PipelineSpec(draft_node=first, stages=(second,)), lambda *_: None)
+    try:
+        assert run(measure_sizes(first, options)) == found, "what is stored is given in any role"
+        with pytest.raises(DeviceError, match="flowedge release"):
+            run(measure_sizes(first, small_sizes(192)))
+    finally:
+        release([first], "")
+
+
+def test_sizes_that_make_no_model_are_refused(pair_of_agents: tuple[str, str]) -> None:
+    asked = pb.MeasureDeviceRequest(
+        model="x", sizes='{"layers": 2}', repeats=1, stack_mib=4, protocol_version=PROTOCOL_VERSION
+    )
+    error = refusal(lambda stub: list(stub.MeasureDevice(asked, timeout=20)), pair_of_agents[0])
+    assert isinstance(error, BadRequestError)
+    assert "the sizes of the model cannot be read: title: Field required" in str(error)
 
 
 def test_an_agent_with_a_role_is_not_measured(pair_of_agents: tuple[str, str]) -> None:
