@@ -137,7 +137,9 @@ class PipelineConfig(SettingsGroup):
         "LM head as well; auto: where it takes less time.",
     )
     split: Annotated[tuple[int, ...], Field(max_length=1024), checked_by(_checked_split)] = setting(
-        (), "Layers of each stage, such as 2,3,3. Default: by measured speed and memory; equal shares of a small model."
+        (),
+        "Layers of each stage, such as 2,3,3. Default: by measured speed and memory; equal shares of a "
+        "small model.",
     )
 
     @property

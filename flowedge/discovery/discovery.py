@@ -26,6 +26,7 @@ from flowedge.discovery.record_listeners import AnnouncementListener, CacheLimit
 from flowedge.discovery.resolving import InstanceResolver
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.discovery.zeroconf_log import shorten_log
+from flowedge.network.deadline import set_within
 from flowedge.network.log_rate import LimitedLog
 from flowedge.network.supervision import supervise
 
@@ -197,7 +198,6 @@ async def discover(
             complete.set()
 
     async with AgentWatcher(settings, on_event) as watcher:
-        with contextlib.suppress(asyncio.TimeoutError):  # the devices known by then are the result
-            await asyncio.wait_for(complete.wait(), timeout_s)
+        await set_within(timeout_s, complete)  # the devices known by then are the result
         devices = [sighting.device for sighting in watcher.sightings]
     return [device for device in devices if wanted is None or {device.id, device.name} & wanted]

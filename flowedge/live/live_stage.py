@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -36,6 +35,7 @@ from flowedge.live.permitted_members import PermittedMembers
 from flowedge.live.transport.frame_link import FrameLink, LinkEvents, OpenLink
 from flowedge.live.transport.server import InStream
 from flowedge.live.work_timing import WorkTiming
+from flowedge.network.deadline import set_within
 from flowedge.protocol import wire
 from flowedge.protocol.frame_bounds import FrameError
 from flowedge.protocol.link_kind import LinkKind
@@ -361,7 +361,6 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
         To the draft node, the end of the last stage's link is the loss of that device.
         """
         if telling:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._told.wait(), _TELL_S)
+            await set_within(_TELL_S, self._told)
             await asyncio.sleep(_ARRIVE_S)
         await link.close()

@@ -7,9 +7,10 @@ import contextlib
 import errno
 import socket
 
-from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge.core.errors import DeadlineError, DeviceError, DeviceLostError
 from flowedge.network.address import host_ip, join_address, split_address
 from flowedge.network.connection_failure import TLS_HINT, why_of_socket
+from flowedge.network.deadline import within
 from flowedge.network.device_state import ConnectResult
 
 OTHER_PORT = "end that program, or choose another port"
@@ -70,8 +71,8 @@ async def check_http2(address: str, timeout_s: float) -> None:
         DeviceLostError: when it does not within `timeout_s`.
     """
     try:
-        await asyncio.wait_for(_first_frame(address), timeout_s)
-    except asyncio.TimeoutError as error:
+        await within(timeout_s, _first_frame(address), "no answer")
+    except DeadlineError as error:
         raise DeviceLostError(address, f"no answer within {timeout_s:g} s") from error
     except asyncio.IncompleteReadError as error:
         raise DeviceLostError(address, f"it closed the connection at once{TLS_HINT}") from error
@@ -95,8 +96,9 @@ async def _first_frame(address: str) -> None:
 async def try_connect(address: str, timeout_s: float) -> ConnectResult:
     """Return what comes of a TCP connection to an address, which is closed at once."""
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(*split_address(address)), timeout_s)
-    except asyncio.TimeoutError:
+        opening = asyncio.open_connection(*split_address(address))
+        _, writer = await within(timeout_s, opening, "no connection")
+    except DeadlineError:
         return ConnectResult.SILENT
     except OSError as error:
         if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):

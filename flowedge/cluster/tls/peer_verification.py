@@ -18,9 +18,10 @@ from flowedge.cluster.certificate_role import DEVICES
 from flowedge.cluster.certificates import utc_now, verify
 from flowedge.cluster.credentials import Credentials, CredentialStore
 from flowedge.cluster.member import CertificateHolder
-from flowedge.core.errors import AccessError, DeviceLostError, PeerRefusedError
+from flowedge.core.errors import AccessError, DeadlineError, DeviceLostError, PeerRefusedError
 from flowedge.network.address import split_address
 from flowedge.network.connection_failure import why_of_socket
+from flowedge.network.deadline import within
 from flowedge.network.log_rate import LimitedLog
 
 ANSWER_S = 5.0  # deadline of connection and handshake
@@ -52,7 +53,7 @@ async def verify_peer(address: str, store: CredentialStore, name: str | None) ->
     while True:
         try:
             shown = await _shake_hands(address, store)
-        except (OSError, asyncio.TimeoutError) as error:
+        except (OSError, DeadlineError) as error:
             pause = next(pauses, None)
             if pause is None or not _is_broken_off(error):
                 raise _failed(address, error) from error
@@ -65,13 +66,13 @@ async def _shake_hands(address: str, store: CredentialStore) -> bytes | None:
     """Return the certificate that the peer shows, DER."""
     host, port = split_address(address)
     opening = asyncio.open_connection(host, port, ssl=_context(store), server_hostname="")
-    _, writer = await asyncio.wait_for(opening, ANSWER_S)
+    _, writer = await within(ANSWER_S, opening, "no answer")
     shown: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return shown
 
 
-def _is_broken_off(error: OSError | asyncio.TimeoutError) -> bool:
+def _is_broken_off(error: OSError | DeadlineError) -> bool:
     """Return whether the peer closed in the middle of the handshake.
 
     A device does so when it takes up a renewed certificate at that moment, or has too many connections.
@@ -79,13 +80,10 @@ def _is_broken_off(error: OSError | asyncio.TimeoutError) -> bool:
     return isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
 
 
-def _failed(address: str, error: OSError | asyncio.TimeoutError) -> AccessError | DeviceLostError:
+def _failed(address: str, error: OSError | DeadlineError) -> AccessError | DeviceLostError:
     if isinstance(error, ssl.SSLError):
         return refuse_peer(address, _handshake_reason(error))
-    if isinstance(error, asyncio.TimeoutError):
-        reason = f"no answer within {ANSWER_S:g} s"
-    else:
-        reason = why_of_socket(error)
+    reason = str(error) if isinstance(error, DeadlineError) else why_of_socket(error)
     return DeviceLostError(address, f"the connection failed: {reason}")
 
 
