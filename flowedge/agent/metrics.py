@@ -198,7 +198,7 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
             "model": role.config.model,
             "layers": layers,
             "quant": role.config.quant,
-            "drafter": "" if device.layer_stop else drafter_label(role.config.drafters),
+            "drafter": drafter_label(role.config.drafters) if role.leads else "",
         }
         yield InfoMetricFamily("flowedge_role", _INFOS["flowedge_role"], about)
     yield _single("flowedge_role_ready", float(role.ready))
@@ -206,12 +206,13 @@ def _of_role(role: PipelineRole) -> Iterator[Metric]:
     yield _single("flowedge_sessions", load.sessions)
     yield _single("flowedge_kept_sessions", load.retained)
     yield _single("flowedge_weight_bytes", device.weight_bytes)
-    if not device.layer_stop:  # a draft node
+    if role.leads:
         yield _single("flowedge_queue_requests", load.waiting)
-    else:
-        yield _single("flowedge_queue_segments", load.queued)
+    stage = role.stage if role.leads else role
+    if stage is not None:
+        yield _single("flowedge_queue_segments", stage.load().queued)
         yield _single("flowedge_kv_cache_bytes", device.cache_bytes)
-        yield _single("flowedge_kv_cache_budget_bytes", role.cache_budget)
+        yield _single("flowedge_kv_cache_budget_bytes", stage.cache_budget)
 
 
 def _gpu_memory() -> dict[tuple[str, ...], float]:

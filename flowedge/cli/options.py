@@ -59,6 +59,21 @@ def split_peers(text: str) -> list[str]:
     return [checked_address(part.strip()) for part in text.split(",")]
 
 
+def pipeline_peers(text: str) -> tuple[str, ...]:
+    """Return the addresses of a text "host:port+,host:port": the draft node, then the stages.
+
+    With a plus sign the draft node is the first stage as well.
+
+    Raises:
+        BadRequestError: when an address is malformed.
+    """
+    first, *others = [part.strip() for part in text.split(",")]
+    named = [first.removesuffix("+"), *others]
+    if first.endswith("+"):
+        named.insert(1, named[0])
+    return tuple(map(checked_address, named))
+
+
 def split_names(text: str) -> list[str]:
     """Return the names of a text "kitchen,attic".
 
@@ -76,7 +91,8 @@ Peers = Annotated[
     typer.Option(
         "--peers",
         metavar="HOST:PORT,...",
-        help="Agents to use: the draft node, then the stages in layer order.",
+        help="Agents to use: the draft node, then the stages in layer order. With + behind its address, "
+        "the draft node is the first stage as well.",
     ),
 ]
 

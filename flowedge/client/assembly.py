@@ -38,6 +38,7 @@ class PipelineSpec(PipelineConfig):
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
+            The draft node may be one of the stages as well.
     """
 
     draft_node: str
@@ -47,18 +48,20 @@ class PipelineSpec(PipelineConfig):
     chooses: bool = False
 
     def model_post_init(self, _: Any, /) -> None:
-        addresses = [self.draft_node, *self.stages, *self.middle_addresses]
-        for address in (*addresses, *filter(None, [self.standby])):
+        addresses = [*self.stages, *self.middle_addresses]
+        for address in (self.draft_node, *addresses, *filter(None, [self.standby])):
             checked_address(address)
         if not self.stages or not all(agents for _, agents in self.middles):
             raise BadRequestError(
                 "a pipeline needs a draft node, at least one stage, and an agent for each middle model"
             )
         repeated = sorted({address for address in addresses if addresses.count(address) > 1})
+        if self.draft_node in self.middle_addresses:
+            repeated.append(self.draft_node)
         if self.standby == self.draft_node:
             raise BadRequestError(f"{self.standby} is the draft node; its standby must be another agent")
         if repeated:
-            raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent can take only one role")
+            raise BadRequestError(f"{', '.join(repeated)} is named twice; an agent is one stage at most")
 
     @property
     def middle_addresses(self) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ class Middle(_message.Message):
     def __init__(self, model: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StageRole(_message.Message):
-    __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config", "recovers")
+    __slots__ = ("pipeline", "layer_start", "layer_stop", "downstream", "protocol_version", "fingerprint", "taps", "route", "vocab_size", "weights", "members", "draft_node_s", "config", "recovers", "before_stage")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     LAYER_START_FIELD_NUMBER: _ClassVar[int]
     LAYER_STOP_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class StageRole(_message.Message):
     DRAFT_NODE_S_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     RECOVERS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_STAGE_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     layer_start: int
     layer_stop: int
@@ -176,7 +177,8 @@ class StageRole(_message.Message):
     draft_node_s: float
     config: str
     recovers: bool
-    def __init__(self, pipeline: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., draft_node_s: _Optional[float] = ..., config: _Optional[str] = ..., recovers: _Optional[bool] = ...) -> None: ...
+    before_stage: bool
+    def __init__(self, pipeline: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., downstream: _Optional[str] = ..., protocol_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., taps: _Optional[_Iterable[int]] = ..., route: _Optional[int] = ..., vocab_size: _Optional[int] = ..., weights: _Optional[_Union[WeightSources, _Mapping]] = ..., members: _Optional[_Union[PipelineMembers, _Mapping]] = ..., draft_node_s: _Optional[float] = ..., config: _Optional[str] = ..., recovers: _Optional[bool] = ..., before_stage: _Optional[bool] = ...) -> None: ...
 
 class PipelineMembers(_message.Message):
     __slots__ = ("upstream", "draft_node", "downstream")

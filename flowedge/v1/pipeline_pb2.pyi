@@ -22,16 +22,18 @@ DTYPE_FLOAT16: DType
 DTYPE_BFLOAT16: DType
 
 class LinkRequest(_message.Message):
-    __slots__ = ("pipeline", "device", "route", "resumes")
+    __slots__ = ("pipeline", "device", "route", "resumes", "to_stage")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     RESUMES_FIELD_NUMBER: _ClassVar[int]
+    TO_STAGE_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     device: str
     route: int
     resumes: bool
-    def __init__(self, pipeline: _Optional[str] = ..., device: _Optional[str] = ..., route: _Optional[int] = ..., resumes: _Optional[bool] = ...) -> None: ...
+    to_stage: bool
+    def __init__(self, pipeline: _Optional[str] = ..., device: _Optional[str] = ..., route: _Optional[int] = ..., resumes: _Optional[bool] = ..., to_stage: _Optional[bool] = ...) -> None: ...
 
 class LinkOffer(_message.Message):
     __slots__ = ("device", "port", "token", "resume_token")

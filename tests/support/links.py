@@ -42,7 +42,7 @@ async def serving_streams(
     if proxy is not None:
         listener.port = await proxy.listen(listener.port)
     server = grpc.aio.server(options=settings.channel_options)
-    streams = StreamServer(name, find, settings, listener, observer)
+    streams = StreamServer(name, lambda pipeline, _: find(pipeline), settings, listener, observer)
     server.add_generic_rpc_handlers((streams.handler(),))
     add_services(server)
     port = server.add_insecure_port("127.0.0.1:0")

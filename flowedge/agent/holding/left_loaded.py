@@ -34,7 +34,7 @@ class LoadedModel:
 
 
 class LeftLoaded:
-    """Holds what the last role has left, until a role takes it or loads something else, or time is over.
+    """Holds what the last roles have left, until a role takes it or loads something else, or time is over.
 
     To be used on the event loop; what is left has no sessions any more, and is freed in the compute thread.
     """
@@ -43,30 +43,33 @@ class LeftLoaded:
         """seconds: for how long."""
         self._compute = compute
         self._seconds = seconds
-        self._left: LoadedModel | None = None
+        self._left: dict[Hashable, LoadedModel] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def leave(self, loaded: LoadedModel) -> None:
-        """Hold what a role that has ended had loaded; what was held is freed."""
-        self.free()
-        self._left = loaded
+        """Hold what a role that has ended had loaded; the same content that was held is freed."""
+        before = self._left.pop(loaded.content, None)
+        if before is not None:
+            free_later(before.executor, before.opened, self._compute)
+        self._left[loaded.content] = loaded
         self._compute.run_later(loaded.executor.drop_sessions)
+        self._cancel()
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self.free)
 
     def take(self, content: Hashable) -> LoadedModel | None:
-        """Return what is held if it is this content. Anything else is freed, to have room for the content."""
-        if self._left is None or self._left.content != content:
+        """Return what is held of this content. If it is not held, all is freed, to have room for it."""
+        left = self._left.pop(content, None)
+        if left is None:
             self.free()
-            return None
-        left, self._left = self._left, None
-        self._cancel()
+        elif not self._left:
+            self._cancel()
         return left
 
     def free(self) -> None:
         """Free what is held."""
-        left, self._left = self._left, None
+        held, self._left = self._left, {}
         self._cancel()
-        if left is not None:
+        for left in held.values():
             free_later(left.executor, left.opened, self._compute)
 
     def _cancel(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flowedge.agent.keeping.choice import RecentLosses
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.other_agents import describe
+from flowedge.agent.roles.stage_role import stage_name
 from flowedge.core.errors import DeadlineError, DeviceLostError, DrainingError, FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.network.deadline import within
@@ -39,7 +40,7 @@ class DeviceProbes:
 
     Attributes:
         addresses: of the devices that have ever answered, by name.
-        own: addresses that are this device's, which has led none and may have been a stage.
+        own: addresses of this device, if it was a stage and is to lead the pipeline now.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class DeviceProbes:
         self._said: DeviceState | None = None
         self.addresses = {name: address for address, (name, _) in met.items()}
         self.own: set[str] = set()
+        self._stays = stage_name(agent.name) in self.addresses  # a draft node that was a stage as well
         # One that is restarted says so before.
         counts = self.lost_address and not isinstance(lost, DrainingError)
         self._losses = losses.add(self.lost_address, time.monotonic()) if counts else 1
@@ -119,7 +121,8 @@ class DeviceProbes:
         finally:
             connecting.cancel()
         if device.id == self._agent.info.id:
-            self.own.add(address)
+            if not self._stays:
+                self.own.add(address)
         else:
             self.addresses[device.name] = address
         return Probe(ConnectResult.OPEN, device.instance or device.id)

@@ -177,6 +177,7 @@ class Agent:
         events: LinkEvents,
         *,
         route: int = 0,
+        to_stage: bool = False,
         member: str | None = None,
     ) -> OutLink:
         """Open a link of a pipeline; see OutLink.open."""
@@ -188,6 +189,7 @@ class Agent:
             events=events,
             settings=self.config.link,
             route=route,
+            to_stage=to_stage,
             member=member,
             observer=self.observer,
         )

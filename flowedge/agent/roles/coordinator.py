@@ -224,6 +224,7 @@ class PipelineSetup:
                     members=permitted,
                     config=content.config.to_json(),
                     recovers=self.recovers,
+                    before_stage=stage is not route.stages[-1],
                 ),
             )
 

@@ -23,6 +23,7 @@ from flowedge.agent.roles.layer_division import divided
 from flowedge.agent.roles.led_pipeline import LedPipeline
 from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
+from flowedge.agent.roles.stage_role import stage_name
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceLostError, PipelineNotReadyError
@@ -224,6 +225,12 @@ class DraftNodeRole(PipelineRole):
             device.capabilities.extend(self._models.capabilities)
             device.sampling = json.dumps(dict(self._models.sampling)) if self._models.sampling else ""
             device.no_chat_template = not self._models.has_chat_template
+        if self.stage is not None:
+            of_stage = pb.Device()
+            self.stage.describe(of_stage)
+            device.layer_start, device.layer_stop = of_stage.layer_start, of_stage.layer_stop
+            device.weight_bytes += of_stage.weight_bytes
+            device.cache_bytes = of_stage.cache_bytes
 
     def _present_config(self) -> PipelineConfig:
         """Return the settings of the pipeline, when it is ready with what it has chosen."""
@@ -244,6 +251,7 @@ class DraftNodeRole(PipelineRole):
         await super().stop(reason)
         if whole:  # the stages of a pipeline that is lost have given their roles up by themselves
             await self._release()
+        await self._stop_stage(reason)
         self._routes = []  # with the checkpoints of their models, whose files are closed with them
 
     def limits(self, models: DraftModels) -> AdmissionLimits:
@@ -276,6 +284,9 @@ class DraftNodeRole(PipelineRole):
             address: "" for middle in request.middles for address in middle.addresses
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
+        for device in devices.values():
+            if device.instance == agent.info.instance:
+                device.name = stage_name(agent.name)
         self._met = {address: (device.name, device.instance) for address, device in devices.items()}
         stages = {address: devices[address] for address in request.stages}
         found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
@@ -363,7 +374,7 @@ class DraftNodeRole(PipelineRole):
 
     async def _open_to(self, address: str, kind: LinkKind, events: LinkEvents) -> OutLink:
         member = self._members.by_address.get(address)
-        return await self._agent.open_link(self.pipeline, address, kind, events, member=member)
+        return await self._agent.open_link(self.pipeline, address, kind, events, to_stage=True, member=member)
 
     async def _open_target(self, side: ComputeSide, sharing: WeightSharing) -> OpenedTarget:
         config = self.config
@@ -382,7 +393,20 @@ class DraftNodeRole(PipelineRole):
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
-        await release_stages(stages, self.pipeline, self._members)
+        others = [stage for stage in stages if stage.address != self.own_stage]
+        await release_stages(others, self.pipeline, self._members)
+        await self._stop_stage("the pipeline was given up")
+
+    async def _stop_stage(self, reason: str) -> None:
+        stage, self.stage = self.stage, None
+        if stage is not None:
+            await stage.stop(reason)
+
+    @property
+    def own_stage(self) -> str:
+        """The address by which this device is a stage as well; "" if it is none."""
+        own = stage_name(self._agent.name)
+        return next((address for address, (name, _) in self._met.items() if name == own), "")
 
     def _make_live(self, models: DraftModels) -> ObservedDraftNode:
         self._check_not_stopped()

@@ -38,7 +38,10 @@ class PipelineRole(ABC):
         owner: URI of the member that gave the role (see Member.uri); None without certificates, and for a
             role that the device has taken by itself.
         cache_budget: bytes that KV caches may take; 0 on a draft node, and before the role is loaded.
+        stage: the part of a stage that a draft node has as well; None for none, and on a stage.
     """
+
+    stage: PipelineRole | None = None
 
     _live: LiveDriver[Any, Any] | None
 

@@ -52,18 +52,28 @@ class RoleHolder:
         if self._role is not None:
             self._role.begin_drain(error)
 
-    def streams_of(self, pipeline: str) -> StreamOwner:
+    def streams_of(self, pipeline: str, to_stage: bool) -> StreamOwner:
         """Return the owner of a pipeline's streams.
+
+        to_stage: whether it is to be the stage, of a draft node that is a stage as well.
 
         Raises:
             DeviceError: when the device has no part in the pipeline, or is still loading.
         """
-        if self._role is None or self._role.pipeline != pipeline:
+        role = self._role
+        if role is not None and role.leads and to_stage:
+            role = role.stage
+        if role is None or role.pipeline != pipeline:
             raise DeviceError(self._device, "it is not part of that pipeline")
-        return self._role.streams()
+        return role.streams()
+
+    def leads(self, pipeline: str) -> bool:
+        """Return whether the device is the draft node of a pipeline, and may be a stage of it as well."""
+        role = self._role
+        return role is not None and role.leads and role.in_use and role.pipeline == pipeline
 
     async def take(self, role: PipelineRole) -> None:
-        """Give the device a new role. The role that it has is stopped.
+        """Give the device a new role. The role that it has is stopped, unless the new one is its `stage`.
 
         Raises:
             AccessError: when that role is in use, and another member has given it.
@@ -74,6 +84,11 @@ class RoleHolder:
         if self._kept_for is not None:
             raise DeviceError(self._device, f"it is {self._kept_for}; try again when that is over")
         old = self._role
+        if old is not None and not role.leads and self.leads(role.pipeline):
+            before, old.stage = old.stage, role
+            if before is not None:
+                await _stop(before, "the device was given another role")
+            return
         if old is not None and old.in_use:
             if old.pipeline != role.pipeline:
                 raise DeviceError(
@@ -115,11 +130,13 @@ class RoleHolder:
         """Stop a role. The device is idle then, unless it has taken another role meanwhile."""
         if self._role is role:
             self._role = None
+        elif self._role is not None and self._role.stage is role:
+            self._role.stage = None
         await _stop(role, reason)
 
     def drop_soon(self, role: PipelineRole, reason: str) -> None:
         """Have a role stopped whose pipeline has ended; for a caller inside the role."""
-        if self._role is role:
+        if self._role is role or (self._role is not None and self._role.stage is role):
             self._dropping = asyncio.ensure_future(self.drop(role, reason))
 
     async def release(

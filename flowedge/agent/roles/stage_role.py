@@ -49,6 +49,8 @@ class StageRole(PipelineRole):
         self._agent = agent
         self._permitted: PermittedMembers | None = None
         self._request = request
+        # A draft node that is a stage as well has two names, so that reports tell which of them is meant.
+        self._name = stage_name(agent.name) if agent.roles.leads(request.pipeline) else agent.name
         self._ready_at = 0.0
         self.room = pb.StageRoom()
 
@@ -103,7 +105,7 @@ class StageRole(PipelineRole):
             total_rows=spec.max_total_capacity, session_rows=spec.max_capacity, sessions=spec.max_sessions
         )
         self._live = LiveStage(
-            Stage(agent.name, spec),
+            Stage(self._name, spec),
             executor,
             agent.make_timing(agent.compute),
             lambda reason: agent.roles.drop_soon(self, reason),
@@ -179,6 +181,7 @@ class StageRole(PipelineRole):
                     LinkKind.IN_BAND,
                     events,
                     route=request.route,
+                    to_stage=request.before_stage,
                     member=self._permitted.downstream if self._permitted is not None else None,
                 )
             except AccessError:  # another member is there, which no wait changes
@@ -190,6 +193,11 @@ class StageRole(PipelineRole):
                 if now > min(deadline, reached + UNREACHED * agent.config.link.connect_s):
                     raise
             await asyncio.sleep(RETRY_S)
+
+
+def stage_name(draft_node: str) -> str:
+    """Return the name of the stage that a draft node is as well."""
+    return f"{draft_node}+"
 
 
 def role_name(request: pb.StageRole) -> str:

@@ -145,8 +145,10 @@ class AgentService(rpc.AgentServicer):
         role = self._agent.roles.role
         if role is None:
             raise DeviceError(self._agent.name, "it has no role, and so no timeline")
-        events, dropped = role.timeline().of(request.session)
-        return timeline.encode(events, dropped)
+        parts = [role.timeline()] if role.stage is None else [role.timeline(), role.stage.timeline()]
+        found = [part.of(request.session) for part in parts]
+        events = [event for each, _ in found for event in each]
+        return timeline.encode(events, sum(dropped for _, dropped in found))
 
     async def Clock(self, request: pb.ClockRequest, context: Context) -> pb.ClockReply:
         return pb.ClockReply(now_s=time.monotonic(), wall_s=time.time())

@@ -14,7 +14,7 @@ from flowedge.cli.options import (
     Peers,
     Wait,
     choose_drafting,
-    split_peers,
+    pipeline_peers,
 )
 from flowedge.cli.output import warn
 from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
@@ -82,7 +82,7 @@ def chat(
     drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
     system = options.pop("system")
     chosen = GenerateOptions(strategy=drafting.strategy, fit_context=True, **options)
-    agents = None if peers is None else tuple(split_peers(peers))
+    agents = None if peers is None else pipeline_peers(peers)
     request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, wait_s=wait)
     screen = AnswerScreen(quiet=quiet)
     if load is not None:

@@ -16,7 +16,7 @@ from flowedge.cli.options import (
     Wait,
     choose_drafting,
     local_path,
-    split_peers,
+    pipeline_peers,
 )
 from flowedge.cli.output import errors_only
 from flowedge.cli.setting_flags import OptionsOf, Typed, with_setting_options
@@ -134,7 +134,7 @@ def generate(
     }
     asked = GenerateOptions(**(options | checked))
     questions = PromptSources(prompt, prompt_file, prompts, limit).read()
-    agents = None if peers is None else tuple(split_peers(peers))
+    agents = None if peers is None else pipeline_peers(peers)
     request = requested_pipeline(
         pipeline,
         drafting,

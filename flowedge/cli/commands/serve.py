@@ -12,7 +12,7 @@ import typer
 from flowedge.agent.config_loading import load
 from flowedge.agent.config_rendering import effective_toml
 from flowedge.agent.logs import set_up_logs
-from flowedge.cli.options import AsJson, Peers, choose_drafting, split_peers
+from flowedge.cli.options import AsJson, Peers, choose_drafting, pipeline_peers
 from flowedge.cli.orphan import ExitWithParent, stop_when_input_closes
 from flowedge.cli.output import log_lines, say, say_json, say_text, warn
 from flowedge.cli.setting_flags import OptionsOf, SettingFlags, Typed, with_setting_options
@@ -131,7 +131,7 @@ def serve_pipelines(
     if settings.log.format == "json":
         log_lines()
     drafting = choose_drafting(pipeline["model"], pipeline["drafter"], DEFAULT_STRATEGY)
-    agents = None if peers is None else tuple(split_peers(peers))
+    agents = None if peers is None else pipeline_peers(peers)
     request = requested_pipeline(pipeline, drafting, stages=stages, peers=agents, wait_s=None)
     if settings.pipelines.file is not None and (stages is not None or peers is not None):
         raise BadRequestError("give --stages or --peers, or the file of --pipelines, which names its agents")

@@ -103,6 +103,7 @@ class OutLink(FrameLink):
         events: LinkEvents,
         settings: LinkSettings,
         route: int = 0,
+        to_stage: bool = False,
         member: str | None = None,
         observer: LiveObserver = UNOBSERVED,
     ) -> OutLink:
@@ -111,6 +112,7 @@ class OutLink(FrameLink):
         Args:
             pipeline: id of the pipeline that the stream is for.
             route: the route whose last stage this device is; only the draft node reads it.
+            to_stage: whether the other device is meant as a stage.
             member: URI that the peer's certificate must have, if it is known (see Member.uri).
 
         Raises:
@@ -121,12 +123,15 @@ class OutLink(FrameLink):
         security = security_for(address, None)
         channel, verified = await open_verified(address, settings.channel_options, None, security, member)
         try:
+            request = pb.LinkRequest(
+                pipeline=pipeline, device=device, route=route, resumes=True, to_stage=to_stage
+            )
             # Without a stub, as the two methods differ in their name only.
             call: Call = channel.unary_stream(
                 f"/{SERVICE}/{kind.value}",
                 request_serializer=pb.LinkRequest.SerializeToString,
                 response_deserializer=pb.LinkOffer.FromString,
-            )(pb.LinkRequest(pipeline=pipeline, device=device, route=route, resumes=True))
+            )(request)
             offer = await within(settings.connect_s, _first_of(call), "no answer")
             if offer is None:
                 raise ProtocolError(f"{address} is not a FlowEdge agent")

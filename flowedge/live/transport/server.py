@@ -132,11 +132,12 @@ class StreamServer:
 
     Attributes:
         listener: where the connections of streams are made.
-        find: returns the owner of the streams of a pipeline, given by its id; raises a FlowEdgeError.
+        find: returns the owner of the streams of a pipeline, given by its id: of its stage if that is meant,
+            not the draft node; raises a FlowEdgeError.
     """
 
     device: str
-    find: Callable[[str], StreamOwner]
+    find: Callable[[str, bool], StreamOwner]
     settings: LinkSettings
     listener: LinkListener
     observer: LiveObserver = UNOBSERVED
@@ -160,7 +161,7 @@ class StreamServer:
             member = certified_member(context)
             stream = InStream(kind, peer, self.settings.max_replies, request.route, member)
             try:
-                owner = self.find(request.pipeline)
+                owner = self.find(request.pipeline, request.to_stage)
                 owner.opened(stream)
             except FlowEdgeError as error:
                 self._log_refusal(stream, error)

@@ -222,7 +222,7 @@ async def pipeline(address: str, pid: int, model: Path, security: Security) -> A
     port = server.listen("127.0.0.1:0", "lead")
     listener = LinkListener("lead", security.store)
     listener.listen("127.0.0.1", 0)
-    streams = StreamServer("lead", lambda _: collector, settings, listener, metrics)
+    streams = StreamServer("lead", lambda *_: collector, settings, listener, metrics)
     server.add_generic_rpc_handlers((streams.handler(),))
     await server.start()
     assert security.store is not None

@@ -66,7 +66,9 @@ async def take_others(left: LeftLoaded) -> object:
 async def leave_others(left: LeftLoaded) -> object:
     executor: Any = Executor()
     left.leave(LoadedModel(OTHERS, executor))
-    return left.take(LAYERS)
+    taken = left.take(LAYERS)
+    assert left.take(OTHERS) is not None, "of a draft node that is a stage as well"
+    return taken
 
 
 async def wait(left: LeftLoaded) -> object:

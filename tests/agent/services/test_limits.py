@@ -36,7 +36,7 @@ async def serving(limits: AgentLimits) -> AsyncIterator[tuple[str, Owner]]:
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     listener = LinkListener("bob", None)
     listener.listen("127.0.0.1", 0)
-    server.add_generic_rpc_handlers((StreamServer("bob", lambda _: owner, SETTINGS, listener).handler(),))
+    server.add_generic_rpc_handlers((StreamServer("bob", lambda *_: owner, SETTINGS, listener).handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
