@@ -40,4 +40,8 @@ def test_output_over_mutual_tls_is_the_plain_models(
         ]
         assert run(["generate", "--model", "bundled", "--peers", peers, *prompt, *options]) == 0
         assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+        assert run(["release", running[0].address, "--cluster-dir", str(client)]) == 0
+        both = f"{running[0].address}+,{running[1].address}"  # the draft node is a stage as well
+        assert run(["generate", "--model", "bundled", "--peers", both, *prompt, *options]) == 0
+        assert "check: the output is identical to the plain model's" in capsys.readouterr().err
         assert not any("refused" in line or "Handshake failed" in line for a in running for line in a.lines)
