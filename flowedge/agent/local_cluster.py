@@ -125,6 +125,7 @@ class LocalCluster:
         start_timeout_s: float = _START_TIMEOUT_S,
         group: str = "",
         threads: int | None = None,
+        in_one: bool = False,
         command: AgentCommand = agent_command,
     ) -> None:
         """Prepare agents, which `start` starts.
@@ -135,6 +136,7 @@ class LocalCluster:
             draft_node: whether there is an agent for the draft node; without it this process has to be it.
             group: under which the agents are announced (see DiscoverySettings); "" for no announcement.
             threads: of each agent's computations; None to share the physical cores.
+            in_one: whether the draft node is the only stage as well, in one process.
             command: its agent must say where it listens, as `flowedge agent` does, and stop when its standard
                 input closes.
         """
@@ -142,11 +144,12 @@ class LocalCluster:
         token = uuid.uuid4().hex[:6]
         roles = [
             *(["d0"] if draft_node else []),
-            *(f"v{place + 1}" for place in range(stages)),
+            *(f"v{place + 1}" for place in range(0 if in_one else stages)),
             *(f"m{number + 1}" for number in range(middles)),
         ]
         self._names = [f"{name}-{token}-{role}" for role in roles]
-        self._first_stage, self._num_stages = int(draft_node), stages
+        self._first_stage, self._num_stages = int(draft_node and not in_one), stages
+        self._in_one = in_one
         self._start_timeout_s = start_timeout_s
         self._command = command
         self._group = group
@@ -202,6 +205,8 @@ class LocalCluster:
         """Return the threads of the agent at a place; without a draft node, the caller is it."""
         if self._threads is not None:
             return self._threads
+        if self._in_one:
+            return physical_cores()
         others = len(self._names) - self._first_stage
         draft_node, other = shared_threads(physical_cores(), others)
         return draft_node if place < self._first_stage else other

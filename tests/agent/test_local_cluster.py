@@ -204,14 +204,14 @@ def test_a_pipeline_whose_stage_was_killed_answers_again(forked: None) -> None:
 
     with (
         open_planned(
-            PipelineRequest(model="bundled", stages=1, drafter=("bundled",)),
+            PipelineRequest(model="bundled", stages=2, drafter=("bundled",)),
             lambda *_: None,
             lambda request: request,
         ) as planned,
         Client(planned.draft_node, retries=50, timeout_s=120) as client,
     ):
         expected, draft_node = answer(client), client.describe()
-        (stage,) = draft_node.stage_addresses
+        _, stage = draft_node.stage_addresses
         (process,) = (each for each in psutil.process_iter() if stage.rpartition(":")[2] in ports_of(each))
         process.kill()
         await_that(lambda: client.describe().pipeline not in ("", draft_node.pipeline), "it stays broken")

@@ -37,6 +37,7 @@ from flowedge.device.compute import DeviceCompute, negotiate_dtype
 from flowedge.device.memory import gib, read_memory_of
 from flowedge.device.process import release_freed_memory
 from flowedge.device.state_dir import state_dir
+from flowedge.drafting.choice import NGRAM
 from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.loading import drafter_taps
 from flowedge.engine.executors.block_executor import BlockExecutor
@@ -246,7 +247,8 @@ class ComputeSide:
         if quant == "none":
             quant = like_quant(held / LayerSize.of(sizes).weights)
         context = min(self._config.memory.kv_tokens, max_positions(checkpoint.config))
-        return Goal(sizes, quant, context=context)
+        lookup = set(config.drafters) <= {NGRAM}
+        return Goal(sizes, quant, context=context, lookup=lookup)
 
     def load_draft_models(self, target: PlannedRoute, config: PipelineConfig) -> DraftModels:
         """Admit and load the LM head and the drafter for the target's route.

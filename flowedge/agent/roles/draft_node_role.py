@@ -280,7 +280,9 @@ class DraftNodeRole(PipelineRole):
         side = await agent.compute_side()
         sharing = WeightSharing(agent, side, report)
         opened = await self._open_target(side, sharing)
-        quants = dict.fromkeys(request.stages, opened.quant) | {
+        # A draft node that chooses may be a stage as well.
+        own = [await asyncio.to_thread(agent.info.address_for, request.stages[0])] if request.chooses else []
+        quants = dict.fromkeys((*own, *request.stages), opened.quant) | {
             address: "" for middle in request.middles for address in middle.addresses
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
@@ -288,12 +290,12 @@ class DraftNodeRole(PipelineRole):
             if device.instance == agent.info.instance:
                 device.name = stage_name(agent.name)
         self._met = {address: (device.name, device.instance) for address, device in devices.items()}
-        stages = {address: devices[address] for address in request.stages}
+        stages = {address: devices[address] for address in dict.fromkeys((*own, *request.stages))}
         found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
         if found is not None:
             config = config.changed(split=found.split)
             request.stages[:] = found.stages
-            self.left_out = frozenset(stages) - frozenset(found.stages)
+            self.left_out = frozenset(stages) - frozenset((*own, *found.stages))
         request.chooses = False
         routes = await agent.run(
             lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)

@@ -40,7 +40,7 @@ async def divided(
     over fewer stages, by what was measured before.
 
     Args:
-        stages: by address, what each says of itself, in the order of the layers.
+        stages: by address, what each says of itself, in the order of the layers; this device may be one.
         chooses: whether stages may be left out, and be in another order.
     """
     again, before = bool(agent.recovering), agent.division
@@ -52,11 +52,12 @@ async def divided(
         fast = {device.name: device.compute.dtypes for device in stages.values()}
         goal = await agent.run(lambda: side.goal(config, opened, fast))
         fleet = await _measured(agent, goal, stages, report, only_stored=again)
-        if fleet is None or (len(fleet.devices) <= len(stages) and not chooses):
+        if fleet is None or (not chooses and not set(stages) <= set(fleet.devices)):
             return None
-        find = partial(side.choose, goal, fleet, agent.name)
+        draft_node = own_address(agent, stages) or agent.name
+        find = partial(side.choose, goal, fleet, draft_node)
         if not chooses:
-            find = partial(side.divide, goal, fleet, agent.name, [*stages])
+            find = partial(side.divide, goal, fleet, draft_node, [*stages])
         found = await agent.run(find)
     except (BadRequestError, CapacityError) as error:  # the plan's alone
         await report(agent.name, f"divides the layers evenly: {error}")
@@ -74,23 +75,34 @@ async def _measured(
     *,
     only_stored: bool,
 ) -> Fleet | None:
-    """Return this device, by its name, and the stages that measured, by address; None without itself."""
+    """Return this device and the stages that have measured; None without this device.
+
+    They have their addresses as names, and this device its own name if it is no stage.
+    """
     if not goal.is_worth_measuring:
         return None
     options = measure_options(goal.model, goal.quant)
     reserve, link = agent.config.memory.reserve_bytes, agent.config.link
+    own = own_address(agent, stages)
+    others = {address: device for address, device in stages.items() if address != own}
     if not only_stored:  # the libraries, which every stage needs, take memory
-        await all_or_none(prepare(address, link) for address in stages)
-        answers = await all_or_none(describe(address, link) for address in stages)
-        stages = dict(zip(stages, answers, strict=True))
-    fleet = await live_fleet(stages, options, report, reserve_bytes=reserve, only_stored=only_stored)
+        await all_or_none(prepare(address, link) for address in others)
+        answers = await all_or_none(describe(address, link) for address in others)
+        others = dict(zip(others, answers, strict=True))
+    fleet = await live_fleet(others, options, report, reserve_bytes=reserve, only_stored=only_stored)
     asked = agent.speed.like(options)
     found = agent.speed.stored(asked)
     if found is None and not only_stored:
         await report(agent.name, "measures how fast it computes this model, once")
         found = await agent.speed.measure(asked, lambda _: None)
-    if found is None or not fleet.devices:
+    if found is None:
         return None
     memory = HEAD_ROOM * read_memory_of(asked.compute, agent.config.memory).available - reserve
-    own: DeviceProfile = profile_of_measured(found, memory)
-    return Fleet({**fleet.devices, agent.name: own}, fleet.link, {})
+    this: DeviceProfile = profile_of_measured(found, memory)
+    return Fleet({**fleet.devices, own or agent.name: this}, fleet.link, {})
+
+
+def own_address(agent: Agent, stages: Mapping[str, pb.Device]) -> str:
+    """Return the address by which this device is one of the stages; "" if it is none."""
+    own = agent.info.instance
+    return next((address for address, device in stages.items() if device.instance == own), "")

@@ -128,19 +128,20 @@ def plan_on_idle(
         BadRequestError: when there are fewer idle agents than the split has stages.
         FlowEdgeError: when there are too few idle agents.
     """
-    needed = 2 + len(request.middles)
+    needed = 1 + len(request.middles)
     idle, busy = split_idle(devices)
     if len(idle) < needed:
         besides = f", besides {busy}{_advice(request, devices)}" if busy else ""
         beside = f", and one for each of {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
-            f"a pipeline needs {needed} idle agents or more, for a draft node and a stage{beside}; "
+            f"a pipeline needs {counted(needed, 'idle agent')} or more, for a draft node{beside}; "
             f"{len(idle)} found{besides}"
         )
     request = with_model(request)
     draft_node, *others = _leader_first(idle, devices)
     last = len(others) - len(request.middles)
     stages, middles = others[:last], others[last:]
+    stages = stages or [draft_node]  # which then has all layers as well
     wanted = len(request.split) or len(stages)
     if wanted > len(stages):
         raise BadRequestError(
@@ -148,8 +149,11 @@ def plan_on_idle(
             "are left"
         )
     stages = stages[:wanted]
-    report(devices[draft_node].name, f"is the draft node of {counted(len(stages), 'stage')}")
-    wanted_pipeline = request.spec(draft_node, (*stages, *middles)).changed(chooses=not request.split)
+    alone = "is the draft node, and the only stage as well"
+    beside = f"is the draft node of {counted(len(stages), 'stage')}"
+    report(devices[draft_node].name, alone if stages == [draft_node] else beside)
+    chooses = not request.split and stages != [draft_node]
+    wanted_pipeline = request.spec(draft_node, (*stages, *middles)).changed(chooses=chooses)
     return PlannedPipeline(draft_node, request, wanted_pipeline, ready=False, found=devices[draft_node])
 
 

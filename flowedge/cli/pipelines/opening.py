@@ -53,12 +53,15 @@ def open_planned(
     with ExitStack() as started:
         if request.stages is not None:
             stages, request = request.stages, with_model(request)
-            cluster = LocalCluster(stages, middles=len(request.middles))
+            in_one = stages == 1 and not request.middles
+            cluster = LocalCluster(stages, middles=len(request.middles), in_one=in_one)
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
+            agents = f"a draft node and {counted(stages, 'stage agent')}{beside}"
             with _repeating(report) as heard:
-                heard("this machine", f"starting a draft node and {counted(stages, 'stage agent')}{beside}")
+                heard("this machine", "starting one agent" if in_one else f"starting {agents}")
                 started.enter_context(cluster)
-            address, *others = [agent.address for agent in cluster.agents]
+            address = cluster.agents[0].address
+            others = [agent.address for agent in (*cluster.stages, *cluster.middles)]
             planned = PlannedPipeline(address, request, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
             planned = _on_peers(request, request.peers, report, with_model)

@@ -28,6 +28,7 @@ class Goal:
         drafter: name among the model's drafters; "" for the first.
         context: tokens of a session; sessions: that have to fit at the same time.
         hits: how often the model draws the drafter's first, second and third choice.
+        lookup: whether drafts are looked up in the text, which takes no time and no memory to speak of.
     """
 
     model: ModelProfile
@@ -36,6 +37,7 @@ class Goal:
     context: int = 4096
     sessions: int = 1
     hits: tuple[float, ...] = HITS
+    lookup: bool = False
 
     @cached_property
     def layer(self) -> LayerSize:
@@ -92,9 +94,11 @@ class Goal:
     def draft_node_bytes(self) -> float:
         """Bytes that a draft node holds."""
         model = self.model
+        activations = ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
+        if self.lookup:
+            return self.table_bytes + activations
         drafter = DrafterWeights.of(model, model.drafters[self.drafter_name])
         kv = drafter.layers * drafter.layer.kv_bytes_per_row * self.rows
-        activations = ACTIVATION_ROWS * max(model.intermediate, model.hidden) * model.stored_bytes
         return self.table_bytes + drafter.held_bytes(model.stored_bytes) + kv + activations
 
     def layer_time_s(self, device: DeviceProfile) -> float:
@@ -113,6 +117,8 @@ class Goal:
 
     def draft_time_s(self, device: DeviceProfile) -> float:
         """Return the seconds in which a device drafts a segment."""
+        if self.lookup:
+            return 0.0
         model, stored = self.model, self.model.stored_bytes
         drafter = DrafterWeights.of(model, model.drafters[self.drafter_name])
         forward_s = drafter.layers * layer_s(device, drafter.layer, FRONTIER, 0, "none")

@@ -71,13 +71,13 @@ def divide(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> 
 
 
 def choose(goal: Goal, fleet: Fleet, draft_node: str) -> Division:
-    """Return the best stages among the devices of a fleet; the draft node holds no layers.
+    """Return the best stages among the devices of a fleet, of which the draft node may be the first.
 
     Raises:
         CapacityError: when the model does not fit on these devices.
     """
-    made = plan(goal, fleet, Search(leaders=(draft_node,), apart=True))
-    if len(made.best.layout.devices) == len(fleet.devices):
+    made = plan(goal, fleet, Search(leaders=(draft_node,)))
+    if set(made.best.layout.stages) == set(fleet.devices) - {draft_node}:
         return divide(goal, fleet, draft_node, made.best.layout.stages)
     layout = made.best.layout
     plain = made.plain_tokens_per_s

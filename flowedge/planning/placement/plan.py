@@ -122,7 +122,7 @@ def best_quant(goal: Goal, fleet: Fleet, quants: Sequence[Quantisation]) -> Goal
     """
     error: CapacityError | None = None
     for quant in quants:
-        tried = Goal(goal.model, quant, goal.drafter, goal.context, goal.sessions, goal.hits)
+        tried = replace(goal, quant=quant)
         if layouts(tried, fleet):
             return tried
         error = too_large(tried, fleet)

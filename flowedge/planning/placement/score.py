@@ -13,6 +13,7 @@ from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.layouts import Layout
+from flowedge.planning.profile.model import NGramSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 
@@ -35,6 +36,7 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
         stages=tuple(fleet.devices[name] for name in layout.stages),
         links=tuple(fleet.between(one, other) for one, other in zip(names, followers, strict=True)),
         split=layout.split,
+        drafting=(NGramSize(kind="ngram"),) if goal.lookup else (),
         verification=layout.verification,
         head_computes=layout.stages[0] == layout.draft_node,
     )

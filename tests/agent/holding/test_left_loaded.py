@@ -81,7 +81,7 @@ async def wait(left: LeftLoaded) -> object:
     [
         (60.0, take_the_same, True, ["dropped"]),
         (60.0, take_others, None, ["dropped", "closed"]),
-        (60.0, leave_others, None, ["dropped", "closed"]),
+        (60.0, leave_others, True, ["dropped"]),
         (0.0, wait, None, ["dropped", "closed"]),
     ],
 )
