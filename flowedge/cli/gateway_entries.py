@@ -124,13 +124,14 @@ def _entry(
     if request is not None:
         addresses = declared.agents
         if declared.stages is not None:
+            in_one = declared.stages == 1
             stages = counted(declared.stages, "stage agent")
-            report("this machine", f"starting a draft node and {stages}")
-            cluster = started.enter_context(LocalCluster(declared.stages))
+            report("this machine", "starting one agent" if in_one else f"starting a draft node and {stages}")
+            cluster = started.enter_context(LocalCluster(declared.stages, in_one=in_one))
             cluster.keep_up(report)
             size = f"the latest {LOG_BYTES >> 20} MiB of each"
             report("this machine", f"the logs of the agents are in {cluster.logs} until they end, {size}")
-            addresses = tuple(agent.address for agent in cluster.agents)
+            addresses = tuple(agent.address for agent in (cluster.draft_node, *cluster.stages))
         draft_node, *others = addresses
         spec = request.spec(draft_node, tuple(others)).changed(standby=declared.standby or "")
     return PipelineEntry(
