@@ -45,7 +45,7 @@ class Examination:
 
     Attributes:
         peers: agents to examine beside those that are found and those of the configuration.
-        own_address: where this device's agent listens even if it is not announced; None if not known.
+        address_here: where this device's agent listens even if it is not announced; None if not known.
         slow_bits_per_s: a link below this rate is slow.
         libraries: whether PyTorch and bitsandbytes are tried.
         rates: whether links are measured, which keeps two agents from other work for a second or two.

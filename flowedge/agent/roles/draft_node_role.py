@@ -395,7 +395,7 @@ class DraftNodeRole(PipelineRole):
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
-        others = [stage for stage in stages if stage.address != self.own_stage]
+        others = [stage for stage in stages if stage.address != self.stage_address]
         await release_stages(others, self.pipeline, self._members)
         await self._stop_stage("the pipeline was given up")
 
@@ -405,7 +405,7 @@ class DraftNodeRole(PipelineRole):
             await stage.stop(reason)
 
     @property
-    def own_stage(self) -> str:
+    def stage_address(self) -> str:
         """The address by which this device is a stage as well; "" if it is none."""
         own = stage_name(self._agent.name)
         return next((address for address, (name, _) in self._met.items() if name == own), "")

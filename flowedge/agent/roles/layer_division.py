@@ -54,7 +54,7 @@ async def divided(
         fleet = await _measured(agent, goal, stages, report, only_stored=again)
         if fleet is None or (not chooses and not set(stages) <= set(fleet.devices)):
             return None
-        draft_node = own_address(agent, stages) or agent.name
+        draft_node = address_here(agent, stages) or agent.name
         find = partial(side.choose, goal, fleet, draft_node)
         if not chooses:
             find = partial(side.divide, goal, fleet, draft_node, [*stages])
@@ -83,7 +83,7 @@ async def _measured(
         return None
     options = measure_options(goal.model, goal.quant)
     reserve, link = agent.config.memory.reserve_bytes, agent.config.link
-    own = own_address(agent, stages)
+    own = address_here(agent, stages)
     others = {address: device for address, device in stages.items() if address != own}
     if not only_stored:  # the libraries, which every stage needs, take memory
         await all_or_none(prepare(address, link) for address in others)
@@ -102,7 +102,7 @@ async def _measured(
     return Fleet({**fleet.devices, own or agent.name: this}, fleet.link, {})
 
 
-def own_address(agent: Agent, stages: Mapping[str, pb.Device]) -> str:
+def address_here(agent: Agent, stages: Mapping[str, pb.Device]) -> str:
     """Return the address by which this device is one of the stages; "" if it is none."""
     own = agent.info.instance
     return next((address for address, device in stages.items() if device.instance == own), "")

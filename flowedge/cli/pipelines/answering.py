@@ -119,6 +119,5 @@ def split_idle(devices: dict[str, Device]) -> tuple[list[str], str]:
 def _reachable(answers: dict[str, Device], least: int) -> dict[str, Device]:
     """Return devices that can reach each other: on the network or, if there are too few, on loopback."""
     networked = {address: device for address, device in answers.items() if not is_loopback(address)}
-    if len(networked) >= least:
-        return networked
-    return {address: device for address, device in answers.items() if is_loopback(address)}
+    here = {address: device for address, device in answers.items() if is_loopback(address)}
+    return networked if len(networked) >= least or not here else here

@@ -128,13 +128,14 @@ def plan_on_idle(
         BadRequestError: when there are fewer idle agents than the split has stages.
         FlowEdgeError: when there are too few idle agents.
     """
-    needed = 1 + len(request.middles)
     idle, busy = split_idle(devices)
+    # One that is left of several is not taken for a whole pipeline.
+    needed = (2 if busy else 1) + len(request.middles)
     if len(idle) < needed:
         besides = f", besides {busy}{_advice(request, devices)}" if busy else ""
         beside = f", and one for each of {len(request.middles)} middle models" if request.middles else ""
         raise FlowEdgeError(
-            f"a pipeline needs {counted(needed, 'idle agent')} or more, for a draft node{beside}; "
+            f"a pipeline needs {needed} idle agents or more, for a draft node and a stage{beside}; "
             f"{len(idle)} found{besides}"
         )
     request = with_model(request)

@@ -169,6 +169,12 @@ def test_a_pipeline_of_another_model_is_not_taken_apart(monkeypatch: pytest.Monk
         use()
 
 
+def test_an_agent_that_is_alone_is_the_whole_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1")
+    assert use() == "10.0.0.1:1"
+    assert (found.assembled[0].stages, found.assembled[0].chooses) == (("10.0.0.1:1",), False)
+
+
 def test_loopback_and_network_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = network(monkeypatch, "10.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     assert use() == "127.0.0.1:2"
@@ -193,9 +199,9 @@ def test_another_protocol_version_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         use()
 
 
-def test_an_agent_takes_one_role() -> None:
+def test_an_agent_is_one_stage_at_most() -> None:
     with pytest.raises(BadRequestError, match="named twice"):
-        PipelineSpec(draft_node="10.0.0.1:1", stages=("10.0.0.1:1",), model="m", drafter=("d",))
+        PipelineSpec(draft_node="10.0.0.1:1", stages=("10.0.0.2:1",) * 2, model="m", drafter=("d",))
 
 
 def test_an_announced_agent_that_does_not_answer_is_left_out(

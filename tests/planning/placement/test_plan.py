@@ -14,9 +14,12 @@ from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet, read_fleet
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.model_sizes import model_sizes
-from flowedge.planning.placement.plan import best_quant, plan
+from flowedge.planning.placement.plan import LEAST_GAIN, best_quant, plan
 from flowedge.planning.placement.score import tokens_per_s
 from flowedge.planning.profile import shipped
+from testbed.tools.planners.__main__ import best
+from testbed.tools.planners.fleets import case
+from testbed.tools.planners.rivals import RIVALS
 
 LLAMA = "llama3.1-8b"
 BOARDS = """
@@ -154,3 +157,29 @@ def test_a_config_alone_gives_the_sizes(tmp_path: Path) -> None:
     )
     with pytest.raises(BadRequestError, match="num_local_experts in their config cannot be planned yet"):
         model_sizes(str(tmp_path))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(12))
+def test_another_device_makes_no_plan_slower(seed: int) -> None:
+    made = case(seed, most_devices=5)
+    try:
+        before = plan(made.goal, made.fleet).best.tokens_per_s
+    except CapacityError:
+        return
+    for profile in ("raspberry-pi-5", "orin-nano-8gb", "pc-rtx3060-12gb"):
+        larger = Fleet({**made.fleet.devices, "more": shipped.device(profile)}, made.fleet.link, {})
+        assert plan(made.goal, larger).best.tokens_per_s >= before / LEAST_GAIN
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_other_planner_is_faster(seed: int) -> None:
+    """Over random fleets; `python -m testbed.tools.planners` tries 60 larger ones."""
+    made = case(seed, most_devices=3)
+    try:
+        planned = plan(made.goal, made.fleet).best.tokens_per_s
+    except CapacityError:
+        return
+    for name, rival in RIVALS.items():
+        other = best(made.goal, made.fleet, rival(made.goal, made.fleet))
+        assert other is None or other <= planned * LEAST_GAIN, name

@@ -246,7 +246,7 @@ EMULATED = {"devices": {"draft_node": "orin-nano-8gb", "stages": ["orin-nano-8gb
         ({"hosts": HOSTS, "prefill_rows": 64}, "prefill_rows is 64"),
         ({"hosts": HOSTS, **EMULATED}, "devices has 1 stages and middles, but hosts has 2"),
         ({"hosts": {**HOSTS, "split": [8]}}, "hosts.split is for 1 stages"),
-        ({"hosts": {**HOSTS, "stages": ["127.0.0.1:1"]}}, "named twice"),
+        ({"hosts": {**HOSTS, "stages": ["127.0.0.1:2"] * 2}}, "named twice"),
         ({"hosts": {**HOSTS, "stages": ["nonsense"]}}, "nonsense"),
         ({"clock": "replay", "hosts": HOSTS}, "emulates nothing: --clock replay needs places"),
     ],
