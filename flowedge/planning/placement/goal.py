@@ -101,19 +101,19 @@ class Goal:
         kv = drafter.layers * drafter.layer.kv_bytes_per_row * self.rows
         return self.table_bytes + drafter.held_bytes(model.stored_bytes) + kv + activations
 
-    def layer_time_s(self, device: DeviceProfile) -> float:
-        """Return the seconds of a layer over one segment, measured ones if there are."""
+    def layer_time_s(self, device: DeviceProfile, rows: int = SEGMENT_ROWS) -> float:
+        """Return the seconds of a layer over so many rows, measured ones if there are."""
         found = device.measured
         if found is not None and found.holds_for_layers(self.model, self.quant):
-            return read_off(found.layer_ms, SEGMENT_ROWS, float) / 1e3
-        return layer_s(device, self.layer, SEGMENT_ROWS, SEEN_ROWS, self.quant)
+            return read_off(found.layer_ms, rows, float) / 1e3
+        return layer_s(device, self.layer, rows, SEEN_ROWS, self.quant)
 
-    def head_time_s(self, device: DeviceProfile) -> float:
-        """Return the seconds of the LM head over one segment, measured ones if there are."""
+    def head_time_s(self, device: DeviceProfile, rows: int = SEGMENT_ROWS) -> float:
+        """Return the seconds of the LM head over so many rows, measured ones if there are."""
         model, found = self.model, device.measured
         if found is not None and found.verify_ms and found.holds_for_head(model):
-            return read_off(found.verify_ms, SEGMENT_ROWS, float) / 1e3
-        return head_s(device, model.vocab * model.hidden, model.vocab, SEGMENT_ROWS, model.stored_bytes)
+            return read_off(found.verify_ms, rows, float) / 1e3
+        return head_s(device, model.vocab * model.hidden, model.vocab, rows, model.stored_bytes)
 
     def draft_time_s(self, device: DeviceProfile) -> float:
         """Return the seconds in which a device drafts a segment."""

@@ -14,8 +14,8 @@ from flowedge.planning.placement.layouts import Layout, Search, layouts, layouts
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
 
-SCORED = 7  # layouts that are tried on the virtual clock, of all that none other beats
-FEWER = 3  # such layouts of a plan's devices and one more
+SCORED = 12  # layouts that are tried on the virtual clock, of all that none other beats
+FEWER = 4  # such layouts of a plan's devices and one more
 OTHERS = 3  # that are shown
 LEAST_GAIN = 1.005  # for which a further device is taken in
 
@@ -132,12 +132,14 @@ def best_quant(goal: Goal, fleet: Fleet, quants: Sequence[Quantisation]) -> Goal
 
 
 def _likely(found: Sequence[Layout], most: int) -> list[Layout]:
-    """Return the layouts that are likely to be the fastest ones.
+    """Return the layouts that are likely to be the fastest ones: with drafts, and where drafts do not pay.
 
-    An answer waits for whole rounds, and for the slowest device while several segments are under way. On the
-    virtual clock that device counts for one to three times its part of a round.
+    With drafts an answer waits for whole rounds, and for the slowest device while several segments are under
+    way. On the virtual clock that device counts for one to three times its part of a round.
     """
-    return sorted(found, key=lambda layout: layout.round_s + 2 * layout.slowest_s)[:most]
+    drafting = sorted(found, key=lambda layout: layout.round_s + 2 * layout.slowest_s)
+    plain = sorted(found, key=lambda layout: layout.token_s)
+    return [*dict.fromkeys(layout for pair in zip(drafting, plain, strict=True) for layout in pair)][:most]
 
 
 class _Scoring:

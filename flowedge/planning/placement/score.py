@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 from flowedge.core.pipeline_config import AUTO, LAST_STAGE
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import SamplingParams
@@ -16,8 +19,10 @@ from flowedge.planning.placement.layouts import Layout
 from flowedge.planning.profile.model import NGramSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
+from flowedge.planning.virtual_pipeline import TimedOutput
 
-PROMPT, ANSWER = 64, 48  # tokens
+PROMPT, ANSWER = 64, 96  # tokens
+FIRST = 24  # tokens, in which `auto` learns what segments cost; they do not count
 
 
 def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
@@ -45,7 +50,7 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
 
 
 def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) -> float:
-    """Return the tokens a second of one answer, without its first token."""
+    """Return the tokens a second of one answer, once `auto` has learnt what its segments cost."""
     count, place = pipeline.num_stages, pipeline.verification
     spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place)
     stages = [
@@ -70,5 +75,15 @@ def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) ->
     )
     machines.run()
     drawn = [timed for timed in machines.outputs if isinstance(timed.output, Tokens)]
-    counts = [len(timed.output.token_ids) for timed in drawn if isinstance(timed.output, Tokens)]
-    return (sum(counts) - counts[0]) / (drawn[-1].time - drawn[0].time)
+    counted = [timed for timed in drawn if timed.time > _time_of(drawn, FIRST)]
+    return sum(map(_count, counted)) / (drawn[-1].time - _time_of(drawn, FIRST))
+
+
+def _time_of(drawn: Sequence[TimedOutput], token: int) -> float:
+    """Return when the token of this number was drawn."""
+    numbers = accumulate(map(_count, drawn))
+    return next(timed.time for timed, number in zip(drawn, numbers, strict=True) if number >= token)
+
+
+def _count(timed: TimedOutput) -> int:
+    return len(timed.output.token_ids) if isinstance(timed.output, Tokens) else 0

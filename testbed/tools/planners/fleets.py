@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.profile import shipped
@@ -12,6 +13,7 @@ from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 
 MODELS = ("tinyllama-1.1b", "llama3.2-3b", "llama3.1-8b", "llama2-13b", "qwen2.5-32b", "llama2-70b")
+QUANTS: tuple[Quantisation, ...] = ("int4", "nf4")  # of which drafts pay with the first alone
 BASE = "orin-nano-8gb"
 MOST_DEVICES = 8
 FASTEST = 10.0  # times as fast as the slowest device
@@ -31,7 +33,8 @@ class Case:
 def case(seed: int, most_devices: int = MOST_DEVICES) -> Case:
     """Return the case of a seed: up to 8 devices, speeds 1:1 to 1:10, links of 0.1 to 10 Gbit/s and 20 ms."""
     dice = random.Random(seed)
-    goal = Goal(shipped.model(dice.choice(MODELS)), "nf4", context=2048)
+    quant = dice.choice(QUANTS)
+    goal = Goal(shipped.model(dice.choice(MODELS)), quant, context=2048)
     count, room = dice.randint(1, most_devices), dice.choice([*ROOM])
     speeds = [FASTEST ** dice.random() for _ in range(count)]
     shares = [dice.uniform(*SHARES) for _ in range(count)]
@@ -48,7 +51,7 @@ def case(seed: int, most_devices: int = MOST_DEVICES) -> Case:
         for number, (speed, share) in enumerate(zip(speeds, shares, strict=True))
     }
     network = f"{link.mbps:.0f} Mbit/s, {link.latency_ms:.1f} ms"
-    title = f"{goal.model.title}, {count} devices, {room} memory, {network}"
+    title = f"{goal.model.title} in {quant}, {count} devices, {room} memory, {network}"
     return Case(title, Fleet(devices, link, {}), goal)
 
 

@@ -38,7 +38,7 @@ def by_compute(goal: Goal, fleet: Fleet) -> Iterator[Layout]:
 
 def halda(goal: Goal, fleet: Fleet) -> Iterator[Layout]:
     """The least time of one token through all stages and links; devices are left out (Halda, prima.cpp)."""
-    return _with_each_place(min(_all(goal, fleet), key=lambda layout: layout.round_s, default=None))
+    return _with_each_place(min(_all(goal, fleet), key=lambda layout: layout.token_s, default=None))
 
 
 def mesh_llm(goal: Goal, fleet: Fleet) -> Iterator[Layout]:
@@ -92,7 +92,7 @@ def _led(names: list[str], split: Callable[[list[str]], list[int]], goal: Goal) 
             continue
         layers = tuple(split(stages))
         for place in (DRAFT_NODE, LAST_STAGE) if others else (DRAFT_NODE,):
-            yield Layout(leader, tuple(stages), layers, place, 0.0, 0.0)
+            yield Layout(leader, tuple(stages), layers, place, 0.0, 0.0, 0.0)
 
 
 def _by(weights: list[float], goal: Goal) -> list[int]:
