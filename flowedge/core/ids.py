@@ -1,4 +1,4 @@
-"""Ids of requests, the same on all devices, and of pipelines, which are secrets."""
+"""Ids of requests, the same on all devices, and of pipelines, which are secrets; names of stages."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def pipeline_label(pipeline: str) -> str:
     Labels tell pipelines apart. A stream cannot be opened with one.
     """
     return hashlib.sha256(pipeline.encode()).hexdigest()[:_LABEL_DIGITS] if pipeline else ""
+
+
+def stage_name(draft_node: str) -> str:
+    """Return the name of the stage that a draft node is as well, given by its own name."""
+    return f"{draft_node}+"

@@ -86,6 +86,8 @@ def test_an_answer_outlives_either_device(killed: str) -> None:
             assert answer.token_ids == whole.token_ids
             await_that(lambda: client.describe().stage_addresses == (own, other.address))
             assert client.describe().layers == (0, 4)
+            if killed == "b":
+                assert draft_node.line("layers 0 to 3 are loaded still")
 
 
 def test_how_it_is_written() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from flowedge.agent.keeping.choice import RecentLosses
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.other_agents import describe
-from flowedge.agent.roles.stage_role import stage_name
 from flowedge.core.errors import DeadlineError, DeviceLostError, DrainingError, FlowEdgeError
+from flowedge.core.ids import stage_name
 from flowedge.core.log_fields import about
 from flowedge.network.deadline import within
 from flowedge.network.device_state import (

@@ -23,10 +23,10 @@ from flowedge.agent.roles.layer_division import divided
 from flowedge.agent.roles.led_pipeline import LedPipeline
 from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
-from flowedge.agent.roles.stage_role import stage_name
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
 from flowedge.core.errors import BadRequestError, DeviceLostError, PipelineNotReadyError
+from flowedge.core.ids import stage_name
 from flowedge.core.log_fields import about
 from flowedge.core.pipeline_config import (
     AUTO,
@@ -246,12 +246,13 @@ class DraftNodeRole(PipelineRole):
             split=tuple(stage.content.num_layers for stage in target.stages),
         )
 
-    async def stop(self, reason: str) -> None:
+    async def stop(self, reason: str, *, lost: bool = False) -> None:
         whole = self._live is not None and self._live.alive
-        await super().stop(reason)
+        lost = lost or (self._live is not None and not whole)
+        await super().stop(reason, lost=lost)
         if whole:  # the stages of a pipeline that is lost have given their roles up by themselves
             await self._release()
-        await self._stop_stage(reason)
+        await self._stop_stage(reason, lost=lost)
         self._routes = []  # with the checkpoints of their models, whose files are closed with them
 
     def limits(self, models: DraftModels) -> AdmissionLimits:
@@ -399,10 +400,10 @@ class DraftNodeRole(PipelineRole):
         await release_stages(others, self.pipeline, self._members)
         await self._stop_stage("the pipeline was given up")
 
-    async def _stop_stage(self, reason: str) -> None:
+    async def _stop_stage(self, reason: str, *, lost: bool = False) -> None:
         stage, self.stage = self.stage, None
         if stage is not None:
-            await stage.stop(reason)
+            await stage.stop(reason, lost=lost)
 
     @property
     def stage_address(self) -> str:

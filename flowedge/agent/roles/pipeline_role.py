@@ -134,10 +134,12 @@ class PipelineRole(ABC):
     def describe(self, device: pb.Device) -> None:
         """Fill in the role's part of the device's description."""
 
-    async def stop(self, reason: str) -> None:
+    async def stop(self, reason: str, *, lost: bool = False) -> None:
         """Give the role up: end its loading, its sessions and its links, and free the model.
 
         The model of a pipeline that is lost, and will be set up again, is left to the next role.
+
+        lost: whether it is known to be lost, before the role has found out.
         """
         self._stopped = True
         if self._loading is not None:
@@ -147,7 +149,7 @@ class PipelineRole(ABC):
         executor, self._executor = self._executor, None
         models, self._models = self._models, None
         opened, self._opened = self._opened, None
-        leaves = self._loaded and self.recovers and live is not None and not live.alive
+        leaves = self._loaded and self.recovers and live is not None and (lost or not live.alive)
         try:
             if live is not None:
                 await live.stop(reason)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, ProtocolError
+from flowedge.core.ids import stage_name
 from flowedge.core.pipeline_config import AUTO, OFF, ON
 from flowedge.engine.stage.stage import Stage
 from flowedge.live.live_stage import LiveStage
@@ -193,11 +194,6 @@ class StageRole(PipelineRole):
                 if now > min(deadline, reached + UNREACHED * agent.config.link.connect_s):
                     raise
             await asyncio.sleep(RETRY_S)
-
-
-def stage_name(draft_node: str) -> str:
-    """Return the name of the stage that a draft node is as well."""
-    return f"{draft_node}+"
 
 
 def role_name(request: pb.StageRole) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowedge.client.activity import PipelineActivity, PipelineState
 from flowedge.client.device import Device
+from flowedge.core.ids import stage_name
 from flowedge.core.plain_text import visible_field
 from flowedge.discovery.presence import Sighting
 from flowedge.gateway.page.devices import DeviceReply
@@ -65,9 +66,12 @@ def of_device(reply: DeviceReply, part: str, *, in_use: bool) -> dict[str, Any]:
     if device is None:
         return {"id": "", "name": "", "part": part, "present": False}
     holds = in_use and reply.present and not reply.is_idle
+    beside = part == STAGE and device.role == DRAFT_NODE  # the draft node is a stage as well
+    name = stage_name(device.name) if beside else device.name
+    layers = device.layers if holds and device.layers[1] and part != DRAFT_NODE else None
     return {
         "id": device.id,
-        "name": visible_field(device.name, MOST_NAME),
+        "name": visible_field(name, MOST_NAME),
         "part": part,
         "present": reply.present,
         "kind": visible_field(device.kind, MOST_NAME),
@@ -75,11 +79,11 @@ def of_device(reply: DeviceReply, part: str, *, in_use: bool) -> dict[str, Any]:
         "processor": visible_field(device.compute.processor, MOST_NAME),
         "memory_total": device.memory_total,
         "memory_available": device.memory_available,
-        "weight_bytes": device.weight_bytes if holds else 0,
-        "cache_bytes": device.cache_bytes if holds else 0,
+        "weight_bytes": device.weight_bytes if holds and not beside else 0,
+        "cache_bytes": device.cache_bytes if holds and part != DRAFT_NODE else 0,
         "resident_bytes": device.resident_bytes,
         "temperature": device.temperature,
-        "layers": list(device.layers) if holds and device.layers[1] else None,
+        "layers": None if layers is None else list(layers),
         "model": visible_field(device.model, MOST_NAME) if holds else "",
         "drafter": visible_field(device.drafter, MOST_NAME) if holds else "",
         "quant": device.quant if holds else "",
