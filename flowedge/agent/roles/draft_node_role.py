@@ -290,7 +290,6 @@ class DraftNodeRole(PipelineRole):
         for device in devices.values():
             if device.instance == agent.info.instance:
                 device.name = stage_name(agent.name)
-        self._met = {address: (device.name, device.instance) for address, device in devices.items()}
         stages = {address: devices[address] for address in dict.fromkeys((*own, *request.stages))}
         found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
         if found is not None:
@@ -298,6 +297,9 @@ class DraftNodeRole(PipelineRole):
             request.stages[:] = found.stages
             self.left_out = frozenset(stages) - frozenset((*own, *found.stages))
         request.chooses = False
+        unused = set(stages) - set(request.stages)
+        devices = {address: device for address, device in devices.items() if address not in unused}
+        self._met = {address: (device.name, device.instance) for address, device in devices.items()}
         routes = await agent.run(
             lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
         )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.other_agents import all_or_none, describe, prepare
-from flowedge.core.errors import BadRequestError, CapacityError
+from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.memory import read_memory_of
 from flowedge.planning.placement.fleet import Fleet
@@ -59,7 +59,10 @@ async def divided(
         if not chooses:
             find = partial(side.divide, goal, fleet, draft_node, [*stages])
         found = await agent.run(find)
-    except (BadRequestError, CapacityError) as error:  # the plan's alone
+    except FlowEdgeError as error:
+        if isinstance(error, DeviceError) and error.device != agent.name:
+            raise
+        # The plan's alone, such as a model of another kind: it is set up without one.
         await report(agent.name, f"divides the layers evenly: {error}")
         return None
     await report(agent.name, found.words({address: device.name for address, device in stages.items()}))

@@ -43,9 +43,7 @@ def from_config(name: str, config: Any) -> ModelProfile:
         BadRequestError: when the model's layers are of another kind than a profile describes.
     """
     if special := [key for key in _NOT_PLANNED if getattr(config, key, None)]:
-        raise BadRequestError(
-            f"{name}: models with {special[0]} in their config cannot be planned yet; name a dense model"
-        )
+        raise BadRequestError(f"{name}: models with {special[0]} in their config cannot be planned yet")
     vocab, dtype = config.vocab_size, str(getattr(config, "dtype", None) or "float16").removeprefix("torch.")
     return ModelProfile.model_validate(
         {
