@@ -12,7 +12,7 @@ from tests.support.commands import run_command
 
 SCRIPT = """
 import asyncio, flowedge
-cluster = flowedge.LocalCluster(stages=1)
+cluster = flowedge.LocalCluster(stages=2)
 client = cluster.client
 assert client is cluster.client
 async def ask():
@@ -21,7 +21,7 @@ async def ask():
 answer = client.generate("Hi", max_new_tokens=4).result()
 assert asyncio.run(ask()).text == answer.text
 devices = client.devices()
-assert [device.role for device in devices] == ["draft node", "stage"]
+assert [device.role for device in devices] == ["draft node", "stage", "stage"]
 print(answer.finish_reason, *(device.name for device in devices))
 """
 

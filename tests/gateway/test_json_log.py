@@ -66,5 +66,5 @@ def test_a_start_that_fails(peer: bool) -> None:
 def test_the_start_of_agents_is_told() -> None:
     gateway = GatewayProcess("--model", "bundled", "--stages", "1", "--log-format", "json")
     with running(gateway):
-        told = json.loads(gateway.line("starting a draft node and 1 stage"))
+        told = json.loads(gateway.line("starting one agent"))
     assert (told["level"], told["logger"]) == ("info", "flowedge.cli")
