@@ -44,7 +44,7 @@ from tests.support.breadth import dealt, dealt_thinly, thinnest
 
 pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
-TOKENS = 20
+TOKENS = 28
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=1.0, seed=5))
 CONFIG = random_config(3, 0.35)
 
