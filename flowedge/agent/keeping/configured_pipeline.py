@@ -114,7 +114,7 @@ class ConfiguredPipeline:
         stages = list(wanted.stages) if own and wanted.stages else list(request.stages)
         spares = list(wanted.spares) if own else []
         if own and not wanted.stages:
-            spares += self._idle_agents.knaddress_herees
+            spares += self._idle_agents.known_addresses
         probes = DeviceProbes(agent, role.loss, role.met, self._losses)
         done = await self._set_up_again(role.led, stages, spares, probes)
         for address in {probes.lost_address} if probes.flaps else probes.doubtful:

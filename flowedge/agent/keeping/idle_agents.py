@@ -123,7 +123,7 @@ class IdleAgents:
         self._put_off = LimitedLog(_log, "agents_put_off", level=logging.INFO)
 
     @property
-    def knaddress_herees(self) -> list[str]:
+    def known_addresses(self) -> list[str]:
         """The addresses of agents that the settings name or that have answered before."""
         known = [candidate.address for candidate in self._history.known()]
         return list(dict.fromkeys((*self._agent.config.discovery.peers, *known)))

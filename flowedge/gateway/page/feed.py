@@ -191,19 +191,19 @@ class PageFeed:
 
     async def _ask(self) -> None:
         members = self._gateway.pipelines.members
-        await self._survey.ask([*(member.address for member in members), *self._knaddress_herees()])
+        await self._survey.ask([*(member.address for member in members), *self._known_addresses()])
         for member in members:
             draft_node = self._survey.reply(member.address)
             if draft_node.present and draft_node.device is not None and draft_node.device.stage_addresses:
                 self._parts[member.label] = picture.pipeline_devices(draft_node.device)
         missing = [
-            address for address in self._knaddress_herees() if self._survey.reply(address).device is None
+            address for address in self._known_addresses() if self._survey.reply(address).device is None
         ]
         if missing:
-            await self._survey.ask([*(member.address for member in members), *self._knaddress_herees()])
+            await self._survey.ask([*(member.address for member in members), *self._known_addresses()])
         self._asked = time.monotonic()
 
-    def _knaddress_herees(self) -> list[str]:
+    def _known_addresses(self) -> list[str]:
         return [address for parts in self._parts.values() for address, _ in parts]
 
     async def _search(self) -> None:
