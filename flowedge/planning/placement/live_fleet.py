@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from flowedge.core.errors import FlowEdgeError
+from flowedge.core.errors import DeviceLostError, FlowEdgeError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.network.address import split_address
-from flowedge.network.deadline import within
+from flowedge.planning.measuring.link_sender import handshake_times
 from flowedge.planning.measuring.measure import measure_sizes
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.profile import shipped
@@ -116,14 +115,8 @@ def _host(address: str) -> str:
 
 async def _latency_s(address: str) -> float | None:
     """Return half of the time of a TCP handshake; None where none succeeds."""
-    times = []
-    for _ in range(CONNECTS):
-        began = time.monotonic()
-        try:
-            opening = asyncio.open_connection(*split_address(address))
-            _, writer = await within(CONNECT_S, opening, "no connection")
-        except (OSError, FlowEdgeError):
-            continue
-        times.append(time.monotonic() - began)
-        writer.close()
-    return min(times) / 2 if times else None
+    try:
+        times = await asyncio.to_thread(handshake_times, address, CONNECTS, CONNECT_S)
+    except DeviceLostError:
+        return None
+    return min(times) / 2

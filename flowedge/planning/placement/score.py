@@ -75,8 +75,9 @@ def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) ->
     )
     machines.run()
     drawn = [timed for timed in machines.outputs if isinstance(timed.output, Tokens)]
-    counted = [timed for timed in drawn if timed.time > _time_of(drawn, FIRST)]
-    return sum(map(_count, counted)) / (drawn[-1].time - _time_of(drawn, FIRST))
+    began = _time_of(drawn, FIRST)
+    counted = [timed for timed in drawn if timed.time > began]
+    return sum(map(_count, counted)) / (drawn[-1].time - began)
 
 
 def _time_of(drawn: Sequence[TimedOutput], token: int) -> float:
