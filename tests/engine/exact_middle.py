@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from flowedge.core.arrays import Payload
-from flowedge.engine.jobs import Forward, ForwardBatch, StageJob, StageResult
+from flowedge.engine.jobs import Forward, ForwardBatch, ForwardOutcome, StageJob, StageResult
 from flowedge.strategies.commands import Command
 from flowedge.strategies.events import Predicted, Prefilled, StrategyEvent
 from flowedge.strategies.published.hierarchy import Hierarchy
@@ -23,12 +24,11 @@ def answer(hidden: int, position: int, vocab: int, doubt: int) -> int:
     return (token_of(hidden, position, vocab) + (mix(hidden) % doubt == 0)) % vocab
 
 
-class ExactMiddle:
-    """A model of the target's layers, that answers each row with a token."""
+class ExactLayers(ABC):
+    """A run of layers of the exact model on one stage."""
 
-    def __init__(self, num_stages: int, vocab: int, doubt: int) -> None:
-        self.num_stages, self.vocab, self.doubt = num_stages, vocab, doubt
-        self.layers = [ExactStage(index) for index in range(num_stages)]
+    def __init__(self, layers: Sequence[ExactStage]) -> None:
+        self.layers = list(layers)
 
     @property
     def caches(self) -> list[str]:
@@ -40,6 +40,17 @@ class ExactMiddle:
         for layer in self.layers:
             layer.run(job)
         return None
+
+    @abstractmethod
+    def _run_forward(self, job: Forward) -> ForwardOutcome: ...
+
+
+class ExactMiddle(ExactLayers):
+    """A model of the target's layers, that answers each row with a token."""
+
+    def __init__(self, num_stages: int, vocab: int, doubt: int) -> None:
+        super().__init__([ExactStage(index) for index in range(num_stages)])
+        self.num_stages, self.vocab, self.doubt = num_stages, vocab, doubt
 
     def _run_forward(self, job: Forward) -> Payload | None:
         hidden = None

@@ -21,12 +21,12 @@ from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draw import DrawnRows
-from flowedge.engine.jobs import Forward, ForwardBatch, StageJob, StageResult
+from flowedge.engine.jobs import Forward
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.virtual_pipeline import Costs, VirtualPipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from tests.engine.exact_middle import ExactMiddle
+from tests.engine.exact_middle import ExactLayers, ExactMiddle
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
 from tests.engine.histories import (
     FOR_EVER,
@@ -47,22 +47,11 @@ SPLITS = ((1, 1, 1), (2, 1), (1, 2), (3,))  # the layers of each stage: a replac
 ERROR = DeviceLostError("v1", "its process has ended")
 
 
-class ExactBlock:
-    """A run of layers of the exact model on one stage."""
+class ExactBlock(ExactLayers):
+    """A run of layers, the last of which may draw."""
 
     def __init__(self, layers: range) -> None:
-        self.layers = [ExactStage(layer, VOCAB) for layer in layers]
-
-    @property
-    def caches(self) -> list[str]:
-        return [name for layer in self.layers for name in layer.caches]
-
-    def run(self, job: StageJob) -> StageResult:
-        if isinstance(job, ForwardBatch):
-            return [self._run_forward(forward) for forward in job.forwards]
-        for layer in self.layers:
-            layer.run(job)
-        return None
+        super().__init__([ExactStage(layer, VOCAB) for layer in layers])
 
     def _run_forward(self, job: Forward) -> Payload | DrawnRows | None:
         *inner, last = self.layers

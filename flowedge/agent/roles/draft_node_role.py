@@ -19,7 +19,7 @@ from flowedge.agent.roles.coordinator import (
     StageReady,
     release_stages,
 )
-from flowedge.agent.roles.layer_division import divided
+from flowedge.agent.roles.layer_division import address_here, divided
 from flowedge.agent.roles.led_pipeline import LedPipeline
 from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
@@ -93,6 +93,7 @@ class DraftNodeRole(PipelineRole):
         self.request = request
         self.standby_problem = ""
         self.left_out: frozenset[str] = frozenset()
+        self._stage_address = ""  # by which this device is a stage as well; "" if it is none
         self._taps = taps
         self._routes: list[PlannedRoute] = []
         self._members = MetMembers()
@@ -287,9 +288,8 @@ class DraftNodeRole(PipelineRole):
             address: "" for middle in request.middles for address in middle.addresses
         }
         devices, self._members = await meet(quants, agent.config.link, agent.member)
-        for device in devices.values():
-            if device.instance == agent.info.instance:
-                device.name = stage_name(agent.name)
+        if here := address_here(agent, devices):
+            devices[here].name = stage_name(agent.name)
         stages = {address: devices[address] for address in dict.fromkeys((*own, *request.stages))}
         found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
         if found is not None:
@@ -300,6 +300,7 @@ class DraftNodeRole(PipelineRole):
         unused = set(stages) - set(request.stages)
         devices = {address: device for address, device in devices.items() if address not in unused}
         self._met = {address: (device.name, device.instance) for address, device in devices.items()}
+        self._stage_address = address_here(agent, devices)
         routes = await agent.run(
             lambda: side.plan_routes(config, request, self._taps, opened.checkpoint, devices)
         )
@@ -398,7 +399,7 @@ class DraftNodeRole(PipelineRole):
 
     async def _release(self) -> None:
         stages = [stage for route in self._routes for stage in route.stages]
-        others = [stage for stage in stages if stage.address != self.stage_address]
+        others = [stage for stage in stages if stage.address != self._stage_address]
         await release_stages(others, self.pipeline, self._members)
         await self._stop_stage("the pipeline was given up")
 
@@ -406,12 +407,6 @@ class DraftNodeRole(PipelineRole):
         stage, self.stage = self.stage, None
         if stage is not None:
             await stage.stop(reason, lost=lost)
-
-    @property
-    def stage_address(self) -> str:
-        """The address by which this device is a stage as well; "" if it is none."""
-        own = stage_name(self._agent.name)
-        return next((address for address, (name, _) in self._met.items() if name == own), "")
 
     def _make_live(self, models: DraftModels) -> ObservedDraftNode:
         self._check_not_stopped()

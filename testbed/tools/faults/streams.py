@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flowedge.core.errors import ProtocolError
@@ -17,6 +17,23 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"prompt": "How do you mend a net?", "max_tokens": 64, "temperature": 0.0},
     {"prompt": "Write a letter to a friend.", "max_tokens": 250, "ignore_eos": True, **_DRAWN},
 )
+
+
+def events(answer: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a stream, given by its lines.
+
+    Raises:
+        ProtocolError: when one is an error, or the stream has no proper end.
+    """
+    for line in answer:
+        if line.startswith(b"data: [DONE]"):
+            return
+        if line.startswith(b"data: "):
+            event: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+            if "error" in event:
+                raise ProtocolError(f"a stream ended with {event['error']}")
+            yield event
+    raise ProtocolError("a stream ended without [DONE]")
 
 
 def pieces(address: str, asked: dict[str, Any]) -> Iterator[str]:
@@ -34,14 +51,6 @@ def pieces(address: str, asked: dict[str, Any]) -> Iterator[str]:
         answer = connection.getresponse()
         if answer.status != 200:
             raise ProtocolError(f"the gateway answered {answer.status}: {answer.read()[:300]!r}")
-        for line in answer:
-            if line.startswith(b"data: [DONE]"):
-                return
-            if line.startswith(b"data: "):
-                event = json.loads(line.removeprefix(b"data: "))
-                if "error" in event:
-                    raise ProtocolError(f"a stream ended with {event['error']}")
-                yield from (choice["text"] for choice in event["choices"])
-        raise ProtocolError("a stream ended without [DONE]")
+        yield from (choice["text"] for event in events(answer) for choice in event["choices"])
     finally:
         connection.close()

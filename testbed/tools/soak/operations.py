@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from flowedge.core.errors import ProtocolError
+from testbed.tools.faults.streams import events
 
 REQUEST_S = 300.0
 _MODEL = "bundled"
@@ -133,16 +134,9 @@ class SoakClient:
             answer = connection.getresponse()
             if answer.status != 200:
                 raise ProtocolError(f"the gateway answered {answer.status}: {answer.read()[:500]!r}")
-            for line in answer:
-                if line.startswith(b"data: [DONE]"):
-                    return
-                if line.startswith(b"data: "):
-                    event = json.loads(line.removeprefix(b"data: "))
-                    if "error" in event:
-                        raise ProtocolError(f"a stream ended with {event['error']}")
-                    if event["choices"]:
-                        yield event["choices"][0]["delta"].get("content") or ""
-            raise ProtocolError("a stream ended without [DONE]")
+            for event in events(answer):
+                if event["choices"]:
+                    yield event["choices"][0]["delta"].get("content") or ""
         finally:
             connection.close()
 
