@@ -16,6 +16,7 @@ from typing import IO
 
 from flowedge.cluster.process import VARIABLE, forget_started_agents, process_secret, speak_plaintext_to
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError, FlowEdgeError
+from flowedge.core.plain_text import counted
 from flowedge.device.compute import physical_cores
 from flowedge.device.process import module_command
 
@@ -159,6 +160,22 @@ class LocalCluster:
         self._stopping = threading.Event()
         self._background: list[threading.Thread] = []
         self.agents: list[LocalAgent] = []
+
+    @classmethod
+    def of_pipeline(cls, stages: int, *, middles: int = 0, name: str = "local") -> LocalCluster:
+        """Return the agents of a pipeline; a single stage is the draft node's, in one process."""
+        return cls(stages, middles=middles, name=name, in_one=stages == 1 and not middles)
+
+    @property
+    def words(self) -> str:
+        """The draft node and the stages, for people."""
+        stages = counted(self._num_stages, "stage agent")
+        return "one agent" if self._in_one else f"a draft node and {stages}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """Those of the draft node, of the stages, and of the agents for middle models."""
+        return [agent.address for agent in (self.draft_node, *self.stages, *self.middles)]
 
     @property
     def draft_node(self) -> LocalAgent:

@@ -81,9 +81,8 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
         if self._running is not None:
             return
         with ExitStack() as starting:
-            in_one = self._stages == 1
-            cluster = starting.enter_context(LocalCluster(self._stages, name="sdk", in_one=in_one))
-            draft_node, stages = cluster.draft_node.address, [agent.address for agent in cluster.stages]
+            cluster = starting.enter_context(LocalCluster.of_pipeline(self._stages, name="sdk"))
+            draft_node, *stages = cluster.addresses
             spec = PipelineSpec(draft_node=draft_node, stages=tuple(stages), **self._settings)
             assemble(spec, self._on_progress)
             cluster.keep_up(self._on_progress, lambda: assemble(spec, self._on_progress))

@@ -16,7 +16,6 @@ from flowedge.cli.pipelines.request import PipelineRequest, requested_pipeline
 from flowedge.cli.screens.answer_screen import AnswerScreen
 from flowedge.client.assembly import OnProgress
 from flowedge.core.generate_options import GenerateOptions
-from flowedge.core.plain_text import counted
 from flowedge.core.request import DEFAULT_STRATEGY
 from flowedge.gateway.pipelines.file import DeclaredPipeline, read_pipelines
 from flowedge.gateway.pipelines.opening import DeviceProgress
@@ -124,14 +123,13 @@ def _entry(
     if request is not None:
         addresses = declared.agents
         if declared.stages is not None:
-            in_one = declared.stages == 1
-            stages = counted(declared.stages, "stage agent")
-            report("this machine", "starting one agent" if in_one else f"starting a draft node and {stages}")
-            cluster = started.enter_context(LocalCluster(declared.stages, in_one=in_one))
+            cluster = LocalCluster.of_pipeline(declared.stages)
+            report("this machine", f"starting {cluster.words}")
+            started.enter_context(cluster)
             cluster.keep_up(report)
             size = f"the latest {LOG_BYTES >> 20} MiB of each"
             report("this machine", f"the logs of the agents are in {cluster.logs} until they end, {size}")
-            addresses = tuple(agent.address for agent in (cluster.draft_node, *cluster.stages))
+            addresses = tuple(cluster.addresses)
         draft_node, *others = addresses
         spec = request.spec(draft_node, tuple(others)).changed(standby=declared.standby or "")
     return PipelineEntry(

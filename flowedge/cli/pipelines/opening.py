@@ -19,7 +19,6 @@ from flowedge.cli.pipelines.planned_pipeline import (
 from flowedge.cli.pipelines.request import PipelineRequest, split_text
 from flowedge.client.assembly import OnProgress, assemble
 from flowedge.core.errors import BadRequestError
-from flowedge.core.plain_text import counted
 from flowedge.weights.fetch.progress import OnTransfer
 
 LOCAL_STAGES = 1  # that are started where the network has no agent: more only share the same cores
@@ -53,15 +52,12 @@ def open_planned(
     with ExitStack() as started:
         if request.stages is not None:
             stages, request = request.stages, with_model(request)
-            in_one = stages == 1 and not request.middles
-            cluster = LocalCluster(stages, middles=len(request.middles), in_one=in_one)
+            cluster = LocalCluster.of_pipeline(stages, middles=len(request.middles))
             beside = f", and {len(request.middles)} for middle models" if request.middles else ""
-            agents = f"a draft node and {counted(stages, 'stage agent')}{beside}"
             with _repeating(report) as heard:
-                heard("this machine", "starting one agent" if in_one else f"starting {agents}")
+                heard("this machine", f"starting {cluster.words}{beside}")
                 started.enter_context(cluster)
-            address = cluster.agents[0].address
-            others = [agent.address for agent in (*cluster.stages, *cluster.middles)]
+            address, *others = cluster.addresses
             planned = PlannedPipeline(address, request, request.spec(address, tuple(others)), ready=False)
         elif request.peers is not None:
             planned = _on_peers(request, request.peers, report, with_model)
