@@ -12,7 +12,12 @@ from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.memory import read_memory_of
 from flowedge.planning.placement.fleet import Fleet
-from flowedge.planning.placement.live_fleet import HEAD_ROOM, live_fleet, measure_options, profile_of_measured
+from flowedge.planning.placement.live_fleet import (
+    live_fleet,
+    measure_options,
+    profile_of_measured,
+    usable_bytes,
+)
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.v1 import agent_pb2 as pb
 
@@ -100,8 +105,8 @@ async def _measured(
         found = await agent.speed.measure(asked, lambda _: None)
     if found is None:
         return None
-    memory = HEAD_ROOM * read_memory_of(asked.compute, agent.config.memory).available - reserve
-    this: DeviceProfile = profile_of_measured(found, memory)
+    available = read_memory_of(asked.compute, agent.config.memory).available
+    this: DeviceProfile = profile_of_measured(found, usable_bytes(available, reserve))
     return Fleet({**fleet.devices, own or agent.name: this}, fleet.link, {})
 
 

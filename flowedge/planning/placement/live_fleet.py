@@ -58,6 +58,11 @@ def profile_of_measured(found: DeviceMeasurement, memory_bytes: float) -> Device
     return device_profile(found).profile.model_copy(update=changes)
 
 
+def usable_bytes(available: int, reserve_bytes: int) -> float:
+    """Return the bytes of memory that a plan uses of those that are available on a device."""
+    return HEAD_ROOM * available - reserve_bytes
+
+
 async def live_fleet(
     devices: Mapping[str, DescribedDevice],
     options: MeasureOptions,
@@ -86,8 +91,8 @@ async def live_fleet(
             await report(device.name, f"is not in the plan, since it did not measure the model: {error}")
             return
         if measured is not None:
-            memory = HEAD_ROOM * device.memory_available - reserve_bytes
-            found[address] = profile_of_measured(measured, memory)
+            usable = usable_bytes(device.memory_available, reserve_bytes)
+            found[address] = profile_of_measured(measured, usable)
 
     async def measure_host(addresses: Sequence[str]) -> None:
         for address in addresses:
