@@ -38,7 +38,7 @@ class LedPipeline:
         return request
 
 
-class Step(Enum):
+class StandbyStep(Enum):
     """What a standby does next."""
 
     WAIT = auto()
@@ -73,15 +73,15 @@ class Standby:
         answer: None when it did not answer.
         """
         match next_step(answer, self.instance, now - self.heard):
-            case Step.LEAD:
+            case StandbyStep.LEAD:
                 return replace(self, due=True)
-            case Step.FORGET:
+            case StandbyStep.FORGET:
                 return None
-            case Step.WAIT:
+            case StandbyStep.WAIT:
                 return self if answer is None else replace(self, heard=now)
 
 
-def next_step(answer: pb.Device | None, instance: str, silent_s: float) -> Step:
+def next_step(answer: pb.Device | None, instance: str, silent_s: float) -> StandbyStep:
     """Return what a standby does.
 
     Args:
@@ -90,8 +90,8 @@ def next_step(answer: pb.Device | None, instance: str, silent_s: float) -> Step:
         silent_s: seconds since it answered last.
     """
     if answer is None:
-        return Step.LEAD if silent_s > LOST_AFTER_S else Step.WAIT
+        return StandbyStep.LEAD if silent_s > LOST_AFTER_S else StandbyStep.WAIT
     if answer.stage_addresses or answer.not_ready:  # it leads, or is about to
-        return Step.WAIT
+        return StandbyStep.WAIT
     # The same process has given the role up, as somebody wanted. Another one does not know of the pipeline.
-    return Step.FORGET if answer.instance == instance else Step.LEAD
+    return StandbyStep.FORGET if answer.instance == instance else StandbyStep.LEAD

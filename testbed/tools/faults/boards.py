@@ -18,7 +18,7 @@ from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.device.process import module_command
 from flowedge_testbed.paced.namespaces import Namespaces
 from testbed.tools.faults.disks import fill_disk, flip_bit, free_disk, mount_disk, unmount_disk
-from testbed.tools.faults.schedule import CLOCK_S, RESET_SHARE, Fault
+from testbed.tools.faults.schedule import CLOCK_S, RESET_SHARE, InjectedFault
 
 PORT = 7070
 START_S, END_S = 120.0, 30.0
@@ -130,7 +130,7 @@ class Shelf:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def begin(self, fault: Fault) -> None:
+    def begin(self, fault: InjectedFault) -> None:
         """Have a fault begin."""
         board = self.boards[fault.device]
         match fault.kind:
@@ -157,7 +157,7 @@ class Shelf:
             case "resets":
                 self._reset(board)
 
-    def end(self, fault: Fault) -> None:
+    def end(self, fault: InjectedFault) -> None:
         """Have a fault end."""
         board = self.boards[fault.device]
         match fault.kind:

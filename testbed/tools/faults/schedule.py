@@ -26,7 +26,7 @@ GAPS = (0.5, 4.0)  # seconds without a fault between two of them, at least and a
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """One fault.
 
     Attributes:
@@ -39,11 +39,11 @@ class Fault:
     after_s: float
 
 
-def drawn_faults(kinds: Sequence[str], devices: Sequence[str], seed: int) -> Iterator[Fault]:
+def drawn_faults(kinds: Sequence[str], devices: Sequence[str], seed: int) -> Iterator[InjectedFault]:
     """Yield faults for ever: every kind and every device in turn, in an order that the seed gives."""
     rng = random.Random(seed)
     while True:
         pairs = [(kind, device) for kind in kinds for device in devices]
         rng.shuffle(pairs)
         for kind, device in pairs:
-            yield Fault(kind, device, rng.choice(LASTS[kind]), rng.uniform(*GAPS))
+            yield InjectedFault(kind, device, rng.choice(LASTS[kind]), rng.uniform(*GAPS))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from testbed.tools.faults.answers import HANG_S, Answer
-from testbed.tools.faults.schedule import Fault
+from testbed.tools.faults.schedule import InjectedFault
 
 _BEFORE_S = 1.0  # a pause may begin so long before its fault: it begins with the token before
 
@@ -15,7 +15,7 @@ _BEFORE_S = 1.0  # a pause may begin so long before its fault: it begins with th
 class Happened:
     """A fault that happened, from `began` to `ended` on time.monotonic()."""
 
-    fault: Fault
+    fault: InjectedFault
     began: float
     ended: float
 

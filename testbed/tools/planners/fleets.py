@@ -22,7 +22,7 @@ SHARES = (0.5, 1.5)  # of a device in the memory, before they are made to add up
 
 
 @dataclass(frozen=True)
-class Case:
+class FleetCase:
     """One fleet and its goal; `title` says what is random about it."""
 
     title: str
@@ -30,7 +30,7 @@ class Case:
     goal: Goal
 
 
-def case(seed: int, most_devices: int = MOST_DEVICES) -> Case:
+def case(seed: int, most_devices: int = MOST_DEVICES) -> FleetCase:
     """Return the case of a seed: up to 8 devices, speeds 1:1 to 1:10, links of 0.1 to 10 Gbit/s and 20 ms."""
     dice = random.Random(seed)
     quant = dice.choice(QUANTS)
@@ -52,7 +52,7 @@ def case(seed: int, most_devices: int = MOST_DEVICES) -> Case:
     }
     network = f"{link.mbps:.0f} Mbit/s, {link.latency_ms:.1f} ms"
     title = f"{goal.model.title} in {quant}, {count} devices, {room} memory, {network}"
-    return Case(title, Fleet(devices, link, {}), goal)
+    return FleetCase(title, Fleet(devices, link, {}), goal)
 
 
 def _device(speed: float, memory_bytes: float) -> DeviceProfile:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.agent.roles.led_pipeline import LOST_AFTER_S, LedPipeline, Standby, Step, next_step
+from flowedge.agent.roles.led_pipeline import LOST_AFTER_S, LedPipeline, Standby, StandbyStep, next_step
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble, release
 from flowedge.core.errors import BadRequestError, DeviceLostError
@@ -30,15 +30,15 @@ SETS_UP = pb.Device(instance="b", not_ready="its pipeline is being set up")
 @pytest.mark.parametrize(
     ("answer", "silent_s", "step"),
     [
-        (LEADS, 0.0, Step.WAIT),
-        (SETS_UP, 0.0, Step.WAIT),
-        (pb.Device(instance="a"), 0.0, Step.FORGET),  # it was released
-        (pb.Device(instance="b"), 0.0, Step.LEAD),  # it was started again, and knows of no pipeline
-        (None, LOST_AFTER_S / 2, Step.WAIT),
-        (None, LOST_AFTER_S * 2, Step.LEAD),
+        (LEADS, 0.0, StandbyStep.WAIT),
+        (SETS_UP, 0.0, StandbyStep.WAIT),
+        (pb.Device(instance="a"), 0.0, StandbyStep.FORGET),  # it was released
+        (pb.Device(instance="b"), 0.0, StandbyStep.LEAD),  # it was started again, and knows of no pipeline
+        (None, LOST_AFTER_S / 2, StandbyStep.WAIT),
+        (None, LOST_AFTER_S * 2, StandbyStep.LEAD),
     ],
 )
-def test_what_a_standby_does_next(answer: pb.Device | None, silent_s: float, step: Step) -> None:
+def test_what_a_standby_does_next(answer: pb.Device | None, silent_s: float, step: StandbyStep) -> None:
     assert next_step(answer, "a", silent_s) == step
 
 

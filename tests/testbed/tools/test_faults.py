@@ -11,14 +11,14 @@ import pytest
 from testbed.tools.faults import answers, streams
 from testbed.tools.faults.__main__ import main
 from testbed.tools.faults.answers import HANG_S, Answer, Askers, Expected, ask_gateway
-from testbed.tools.faults.schedule import LASTS, Fault, drawn_faults
+from testbed.tools.faults.schedule import LASTS, InjectedFault, drawn_faults
 from testbed.tools.faults.verdict import Happened, sound, table, verdicts
 from tests.support.processes import CLI
 
 DEVICES = ("d0", "v1", "v2")
 GOOD = Answer(0.0, 9.0, (), "", equal=True)
-KILL = Happened(Fault("kill", "v1", 1.0, 0.5), 10.0, 11.0)
-LINK = Happened(Fault("link", "v2", 5.0, 0.5), 20.0, 25.0)
+KILL = Happened(InjectedFault("kill", "v1", 1.0, 0.5), 10.0, 11.0)
+LINK = Happened(InjectedFault("link", "v2", 5.0, 0.5), 20.0, 25.0)
 
 
 def test_a_seed_gives_the_same_faults_of_every_kind_and_device() -> None:
