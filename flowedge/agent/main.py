@@ -17,6 +17,7 @@ from flowedge.agent.logs import goes_to_journal, set_up_logs
 from flowedge.agent.metrics import AgentMetrics
 from flowedge.agent.operations import Operations
 from flowedge.agent.roles.agent import STOP_GRACE_S, Agent
+from flowedge.agent.roles.stage_weights import FetchingAhead
 from flowedge.agent.services.agent_service import AgentService
 from flowedge.agent.services.generation_service import GenerationService
 from flowedge.agent.services.measure_service import MeasureService
@@ -80,7 +81,8 @@ async def run_agent(
         observer=metrics,
         make_timing=make_timing,
     )
-    service = AgentService(agent)
+    ahead = FetchingAhead(agent)
+    service = AgentService(agent, ahead)
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)
     generation_pb2_grpc.add_GenerationServicer_to_server(GenerationService(agent, metrics), server)
     measure_pb2_grpc.add_MeasureServicer_to_server(MeasureService(agent), server)
@@ -99,6 +101,7 @@ async def run_agent(
         with contextlib.suppress(DeadlineError):  # a peer that does not answer must not keep us
             releasing = agent.roles.release("", "the device has drained")
             await within(config.deadlines.stop_s, releasing, "the role was not released")
+        await ahead.end()
         agent.left.free()
         await agent.listener.close()
         await server.stop(STOP_GRACE_S)

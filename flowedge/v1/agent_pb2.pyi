@@ -239,8 +239,10 @@ class StandByReply(_message.Message):
     def __init__(self) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("stages",)
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    stages: _containers.RepeatedCompositeFieldContainer[StageRole]
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageRole, _Mapping]]] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ()

@@ -119,7 +119,8 @@ class AgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Prepare(self, request, context):
-        """Has a device that may be given a role soon import what it computes with; answers when it has.
+        """Has a device that may be given a role soon import what it computes with; answers when it has. The weights of stages
+        that are named are fetched afterwards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

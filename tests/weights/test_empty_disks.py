@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
 from flowedge.client import Client
@@ -19,39 +18,16 @@ from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids
 from flowedge.models.files.weight_file import WeightFile, byte_view
-from flowedge.v1 import weights_pb2 as pb
-from flowedge.v1 import weights_pb2_grpc as rpc
 from flowedge.weights.importing import import_model
 from flowedge.weights.local_weights import LocalWeights
-from tests.support.processes import AgentProcess, start_all
+from tests.support.processes import start_all
 from tests.weights.bad_link import BadLink
 from tests.weights.big_checkpoint import write_checkpoint
+from tests.weights.empty_device import EmptyDevice
 
 SIZE_VARIABLE = "FLOWEDGE_TEST_WEIGHTS_BYTES"  # 2e9 for the run that docs/weights.md tells of
 SIZE = int(float(os.environ.get(SIZE_VARIABLE, "50e6")))
 PROMPT, TOKENS = "Tell me a story about a fox.", 12
-
-
-class EmptyDevice(AgentProcess):
-    """An agent that uses no directory of this machine but its cache."""
-
-    def __init__(self, name: str, root: Path) -> None:
-        self.cache = root / name
-        settings = {"cache": {"dir": str(self.cache)}, "weights": {"directories": False}}
-        super().__init__(name, "--no-advertise", settings=settings)
-
-    def ask(self, peers: Sequence[str]) -> None:
-        """From the next start on the agent asks these agents for weights."""
-        self.settings["weights"]["peers"] = list(peers)
-
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def catalogue(self) -> pb.CatalogueReply:
-        """Return the objects of the device, and the bytes that went over its links."""
-        with grpc.insecure_channel(self.address) as channel:
-            reply: pb.CatalogueReply = rpc.WeightsStub(channel).Catalogue(pb.CatalogueRequest(), timeout=10)
-        return reply
 
 
 @pytest.fixture

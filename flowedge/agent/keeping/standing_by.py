@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
@@ -90,19 +89,37 @@ class StandingBy:
 
 
 async def prepare_spares(agent: Agent) -> None:
-    """Have the spares and the standby of the pipeline that it leads import libraries, until cancelled."""
+    """Have the spares and the standby of the pipeline that it leads get ready, until cancelled.
+
+    They import libraries. The spares fetch the weights that they lack of all stages, once for a pipeline and
+    not while it answers, since both need the network.
+    """
+    asked: set[tuple[str, str]] = set()  # pipelines and spares that are fetching
     while True:
         role, wanted = agent.roles.role, agent.config.pipeline
         if isinstance(role, DraftNodeRole) and role.ready:
-            others = [each for each in wanted.spares if each not in role.request.stages][:MOST_PREPARED]
-            standby = [role.request.standby] if role.request.standby else []
-            await _prepare(agent, dict.fromkeys((*others, *standby)))
+            spares = [each for each in wanted.spares if each not in role.request.stages][:MOST_PREPARED]
+            for place, spare in enumerate(spares):
+                fetches = (role.pipeline, spare) not in asked and not role.load().sessions
+                if await _prepare(agent, spare, role if fetches else None, place) and fetches:
+                    asked = {each for each in asked if each[0] == role.pipeline} | {(role.pipeline, spare)}
+            if role.request.standby and role.request.standby not in spares:
+                await _prepare(agent, role.request.standby)
         await asyncio.sleep(PREPARE_S)
 
 
-async def _prepare(agent: Agent, addresses: Iterable[str]) -> None:
-    for address in addresses:
-        try:
-            await prepare(address, agent.config.link)
-        except FlowEdgeError as error:  # the pipeline is whole without it
-            _log.debug("the spare %s is not prepared: %s", address, error)
+async def _prepare(agent: Agent, address: str, role: DraftNodeRole | None = None, place: int = 0) -> bool:
+    """Have an agent get ready; return whether it has heard of it.
+
+    Args:
+        role: of the pipeline whose weights it fetches; None for none.
+        place: of the stage that it begins with, so that several spares have different ones first.
+    """
+    try:
+        stages = [] if role is None else await role.stages_for(address)
+        first = place % len(stages) if stages else 0
+        await prepare(address, agent.config.link, [*stages[first:], *stages[:first]])
+    except FlowEdgeError as error:  # the pipeline is whole without it
+        _log.debug("the spare %s is not prepared: %s", address, error)
+        return False
+    return True

@@ -177,6 +177,28 @@ class DraftNodeRole(PipelineRole):
         """The names of the target's stages, in order; empty while the pipeline is being planned."""
         return tuple(stage.name for stage in self._routes[TARGET].stages) if self._routes else ()
 
+    async def stages_for(self, spare: str) -> list[pb.StageRole]:
+        """Return the stages of the target as an agent is asked for that may have to take their place.
+
+        Raises what WeightSharing.for_spare raises.
+        """
+        agent, target = self._agent, self._routes[TARGET]
+        sharing = WeightSharing(agent, await agent.compute_side(), _unreported)
+        weights = await sharing.for_spare(target, spare)
+        if weights is None:
+            return []
+        return [
+            pb.StageRole(
+                layer_start=stage.content.start,
+                layer_stop=stage.content.stop,
+                fingerprint=target.checkpoint.fingerprint,
+                taps=stage.content.taps,
+                weights=weights,
+                config=stage.content.config.to_json(),
+            )
+            for stage in target.stages
+        ]
+
     def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
         """Begin to serve a request; see LiveDraftNode.start.
 
@@ -437,3 +459,7 @@ class DraftNodeRole(PipelineRole):
 def _computes(dtype: str, compute: pb.Compute | ComputeChoice) -> str:
     reason = f"; {compute.reason}" if compute.reason else ""
     return f"computes in {dtype} on {compute.device} ({compute.processor}){reason}"
+
+
+async def _unreported(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+    """Report nothing: nobody waits."""

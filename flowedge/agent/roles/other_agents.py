@@ -124,14 +124,16 @@ async def have_stand_by(address: str, request: pb.StandByRequest, settings: Link
         await stub.StandBy(request, timeout=settings.connect_s)
 
 
-async def prepare(address: str, settings: LinkSettings) -> None:
+async def prepare(address: str, settings: LinkSettings, stages: Sequence[pb.StageRole] = ()) -> None:
     """Have the agent at an address import what it computes with, so that it takes a role sooner.
+
+    stages: whose weights it fetches, too, after this returns.
 
     Raises:
         DeviceLostError: when it does not answer.
     """
     async with _agent_at(address, settings) as (stub, _):
-        await stub.Prepare(pb.PrepareRequest(), timeout=PREPARE_S)
+        await stub.Prepare(pb.PrepareRequest(stages=stages), timeout=PREPARE_S)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
+from flowedge.agent.roles.stage_weights import StageWeights
 from flowedge.core.errors import AccessError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.ids import stage_name
 from flowedge.core.pipeline_config import AUTO, OFF, ON
@@ -19,8 +20,8 @@ from flowedge.live.transport.link import OutLink
 from flowedge.network.deadline import within
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.v1 import agent_pb2 as pb
-from flowedge.weights.model_opener import ModelOpener, ReportFetch
-from flowedge.weights.model_request import ModelRequest, OpenedModel
+from flowedge.weights.model_opener import ReportFetch
+from flowedge.weights.model_request import OpenedModel
 
 if TYPE_CHECKING:
     from flowedge.agent.holding.stage_content import StageContent
@@ -123,7 +124,11 @@ class StageRole(PipelineRole):
         self, side: ComputeSide, content: StageContent, report: ReportFetch
     ) -> tuple[BlockExecutor, OpenedModel]:
         request = self._request
-        opened = self._opened = await self._open(side, content, report)
+        if request.HasField("weights"):
+            weights = StageWeights(self._agent, request, self.config)
+            opened = self._opened = await weights.open(side, content, report)
+        else:
+            opened = self._opened = await self._run(lambda: side.open_here(content, request.fingerprint))
         self._check_not_stopped()
         executor = self._executor = await self._run(lambda: side.load_stage(content, opened))
         self._check_not_stopped()
@@ -147,23 +152,6 @@ class StageRole(PipelineRole):
         if self._executor is not None:
             device.weight_bytes = self._executor.weight_bytes
             device.cache_bytes = self._executor.cache_bytes
-
-    async def _open(self, side: ComputeSide, content: StageContent, report: ReportFetch) -> OpenedModel:
-        """Open the model and admit the content; fetch its tensors if the draft node says from whom."""
-        agent, request = self._agent, self._request
-        if not request.HasField("weights"):
-            return await self._run(lambda: side.open_here(content, request.fingerprint))
-        opener = ModelOpener(agent.name, agent.local_weights, agent.config.weights, agent.run, report)
-        return await opener.open(
-            ModelRequest.from_proto(
-                request.weights,
-                self.config.model,
-                request.fingerprint,
-                content.tensors,
-                lambda: content.quantised,
-                admit=lambda checkpoint: side.admit(content, request.fingerprint, checkpoint),
-            )
-        )
 
     async def _open_downstream(self, events: LinkEvents) -> OutLink:
         """Try until the next device, which is set up at the same time, takes the stream.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.agent_config import AgentConfig
-from flowedge.agent.roles.coordinator import PlannedRoute, PlannedStage, ReportProgress
+from flowedge.agent.roles.coordinator import PlannedRoute, ReportProgress
 from flowedge.agent.roles.other_agents import all_or_none
 from flowedge.cluster.process import current
 from flowedge.core.errors import CheckpointError, DeviceError
@@ -63,18 +63,39 @@ class WeightSharing:
         devices += await find_neighbours(self.agent.name, devices, self.agent.config)
         found: dict[str, pb.WeightSources] = {}
         for route in lacking:
-            name, manifest = await self._share(route)
-            share = partial(self.side.share_quantised, route, manifest, self.agent.local_weights)
-            quantised = await finish_in_thread(share)
-            for stage in route.stages:
-                found[stage.address] = pb.WeightSources(
-                    manifest=manifest.id,
-                    name=name,
-                    draft_node=await asyncio.to_thread(self.agent.info.address_for, stage.address),
-                    peers=[address for address in devices if address != stage.address],
-                    quantised=quantised,
-                )
+            found |= await self._sources(route, [stage.address for stage in route.stages], devices)
         return found
+
+    async def for_spare(self, route: PlannedRoute, address: str) -> pb.WeightSources | None:
+        """Return where an agent gets the weights of a route's stages; None if it has the model.
+
+        Raises as `sources`.
+        """
+        if await self._agent_has(address, route.model):
+            return None
+        found = await self._sources(route, [address], [stage.address for stage in route.stages])
+        return found[address]
+
+    async def _sources(
+        self, route: PlannedRoute, takers: Sequence[str], devices: Sequence[str]
+    ) -> dict[str, pb.WeightSources]:
+        """Share a route's model; return for the agents at `takers` where they get it.
+
+        devices: addresses of those that may have parts of it.
+        """
+        name, manifest = await self._share(route)
+        share = partial(self.side.share_quantised, route, manifest, self.agent.local_weights)
+        quantised = await finish_in_thread(share)
+        return {
+            taker: pb.WeightSources(
+                manifest=manifest.id,
+                name=name,
+                draft_node=await asyncio.to_thread(self.agent.info.address_for, taker),
+                peers=[address for address in devices if address != taker],
+                quantised=quantised,
+            )
+            for taker in takers
+        }
 
     async def open_head(self, model: str, stages: Sequence[str]) -> OpenedModel:
         """Open a model that is named by its hash, with the tensors that the draft node needs of it.
@@ -99,10 +120,10 @@ class WeightSharing:
 
     async def _has_model(self, route: PlannedRoute) -> bool:
         """Return whether every device of a route has its model."""
-        return all(await all_or_none(self._stage_has(stage, route.model) for stage in route.stages))
+        return all(await all_or_none(self._agent_has(stage.address, route.model) for stage in route.stages))
 
-    async def _stage_has(self, stage: PlannedStage, model: str) -> bool:
-        async with WeightsClient(stage.address, self.agent.config.weights) as client:
+    async def _agent_has(self, address: str, model: str) -> bool:
+        async with WeightsClient(address, self.agent.config.weights) as client:
             return await client.has_model(model)
 
     async def _share(self, route: PlannedRoute) -> tuple[str, Manifest]:

@@ -18,6 +18,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.agent.roles.led_pipeline import LedPipeline, Standby
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
+from flowedge.agent.roles.stage_weights import FetchingAhead
 from flowedge.cluster.process import current
 from flowedge.cluster.tls.guard import certified_member, only_giver
 from flowedge.core.errors import BadRequestError, DeviceError, FlowEdgeError, ProtocolError
@@ -43,8 +44,9 @@ _log = logging.getLogger(__name__)
 class AgentService(rpc.AgentServicer):
     """The service of one device."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, ahead: FetchingAhead) -> None:
         self._agent = agent
+        self._ahead = ahead
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.Device:
         device = self._agent.info.describe(request.quant)
@@ -128,7 +130,11 @@ class AgentService(rpc.AgentServicer):
         return pb.StandByReply()
 
     async def Prepare(self, request: pb.PrepareRequest, context: Context) -> pb.PrepareReply:
+        if len(request.stages) > MAX_STAGES:
+            raise ProtocolError(f"a device is to prepare for {len(request.stages)} stages, not {MAX_STAGES}")
         await self._agent.compute_side()
+        if request.stages:
+            await self._ahead.begin(request.stages)
         return pb.PrepareReply()
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:
@@ -181,6 +187,7 @@ class AgentService(rpc.AgentServicer):
         started = time.monotonic()
         fields = _role_fields(request) | Fields(model=role.config.model, quant=role.config.quant)
         try:
+            await self._ahead.end()
             await self._agent.roles.take(role)
             _log.info("a role is being taken", extra=about(**(fields | {"event": "role_taken"})))
             try:

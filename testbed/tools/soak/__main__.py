@@ -1,9 +1,9 @@
 """Use a gateway for a long time: `python -m testbed.tools.soak --minutes 60`.
 
 Clients hold conversations, ask for objects of schemas, tool calls and long answers, leave streams, and send
-bad requests to `flowedge serve --stages 2`. The memory, descriptors and threads of each process are sampled
-beside, and judged after the first ten minutes. The exit code is 1 if a process grows or ends, or an answer is
-wrong.
+bad requests to `flowedge serve --stages 2`; with --freeze-every, stages stand still meanwhile, so that the
+pipeline is set up again under them. The memory, descriptors and threads of each process are sampled beside,
+and judged after the first ten minutes. The exit code is 1 if a process grows or ends, or an answer is wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from flowedge.core.errors import DeadlineError, FlowEdgeError
 from testbed.tools.gateway_overhead.gateway_process import StartedGateway, started_gateway
+from testbed.tools.soak.freezes import Freezes
 from testbed.tools.soak.operations import OPERATIONS, SoakClient
 from testbed.tools.soak.verdict import judge, verdict_table
 from testbed.tools.soak.watching import Watch, processes_of
@@ -40,14 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=4, help="clients that ask at the same time")
     parser.add_argument("--stages", type=int, default=2, help="stages of the pipeline on this machine")
     parser.add_argument("--every", type=float, default=10, metavar="SECONDS", help="between two samples")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of requests")
+    parser.add_argument(
+        "--freeze-every", type=float, metavar="SECONDS", help="between two stages that stand still; none does"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of requests and stages")
     parser.add_argument("--samples", type=Path, metavar="FILE", help="write the samples as JSON, too")
     options = parser.parse_args(arguments)
     with started_gateway("--stages", str(options.stages), "--model", "bundled") as gateway:
         _await_ready(gateway.address)
         before = _log_bytes(gateway)
         clients = _Clients(gateway.address, options.clients, options.seed)
-        with Watch(processes_of(gateway.pid), options.every) as watch, clients:
+        processes = processes_of(gateway.pid)
+        freezes = Freezes(processes, options.freeze_every, options.seed)
+        with Watch(processes, options.every) as watch, clients, freezes:
             _wait(60 * options.minutes, clients)
         logs = _log_bytes(gateway) - before
     if options.samples is not None:
@@ -58,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(verdict_table(verdicts, watch.samples, settle_s))
     print(
         f"\n{options.minutes:g} minutes, judged after {options.settle_minutes:g}; {options.clients} clients; "
-        f"{clients.said()}. Logs: {logs / _MIB * 60 / options.minutes:.1f} MiB an hour. "
+        f"{clients.said()}; "
+        f"{freezes.done} stages stood still. Logs: {logs / _MIB * 60 / options.minutes:.1f} MiB an hour. "
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}."
     )
     for error, times in clients.errors.most_common(20):
