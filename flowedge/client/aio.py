@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,6 +159,10 @@ class AsyncClient(BaseClient["AsyncGeneration"], AbstractAsyncContextManager["As
         if is_new and len(self._connections) <= _MOST_ALTERNATIVES:
             self._connections[address] = Connection(address, CHANNEL_OPTIONS, security=self.security)
 
+    def other_pipelines(self) -> Sequence[AsyncClient]:
+        """Return clients of other pipelines that can answer as this one now; this client knows of none."""
+        return ()
+
     @property
     def draft_nodes(self) -> int:
         """How many draft nodes are known."""
@@ -192,14 +196,16 @@ class RequestEvents:
     """The events that a draft node streams for one request, which is sent again where that may help.
 
     Before its first event the request is sent again as often as the client's `retries` say. Afterwards the
-    answer goes on behind the tokens that have come, so that nothing is repeated: the draft node, or the
-    connection to it, may be lost for up to `recovery_s`.
+    answer goes on behind the tokens that have come, so that nothing is repeated: at once at another pipeline
+    that the client knows, else where it was begun, whose draft node, or the connection to it, may be lost for
+    up to `recovery_s`.
 
     It is sent at once; to be made by code that the event loop runs.
     """
 
     def __init__(self, client: AsyncClient, request: pb.GenerateRequest, timeout_s: float) -> None:
         self._client, self._request, self._timeout_s = client, request, timeout_s
+        self._first, self._failed = client, [client]  # the one that began it; those that failed of late
         request.goes_on = client.recovery_s > 0
         self._until = time.monotonic() + timeout_s
         self._retries = Retries(client.retries)
@@ -251,12 +257,26 @@ class RequestEvents:
                 self._elsewhere += 1
                 return 0.0
             return self._retries.pause_s(error, left_s)
-        comes_again = isinstance(error, DrainingError | PipelineNotReadyError)
+        was_elsewhere = client is not self._first
+        if self._goes_elsewhere(error):
+            return 0.0
+        comes_again = was_elsewhere or isinstance(error, DrainingError | PipelineNotReadyError)
         lost = isinstance(error, DeviceLostError) and (not self._said_why or client.pipeline_returns)
         if not (comes_again or lost or (others and isinstance(error, DeviceError))):
             return None
         pause_s = self._begun.pause_s(client.recovery_s)
         return pause_s if pause_s is not None and pause_s < left_s else None
+
+    def _goes_elsewhere(self, error: FlowEdgeError) -> bool:
+        """Have another pipeline go on, each once after a loss, then the first one; return if another does."""
+        if isinstance(error, DeviceError):
+            for other in self._first.other_pipelines():
+                if other not in self._failed:
+                    self._failed.append(other)
+                    self._client = other
+                    return True
+        self._client, self._failed = self._first, [self._first]
+        return False
 
     async def stream(self) -> AsyncGenerator[pb.GenerateEvent | None, None]:
         """Yield what `read` returns until the answer is complete; leaving the loop ends the call."""

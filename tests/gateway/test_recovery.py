@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -249,3 +251,30 @@ def test_a_stream_goes_on_at_the_standby_of_a_draft_node_that_does_not_come_back
             other = GatewayProcess(peers=[draft_node.address])
             with running(other), other.client() as second:
                 assert second.post(CHAT, json=ASKED).json()["choices"][0]["message"]["content"] == whole
+
+
+def test_an_answer_goes_on_at_another_pipeline_of_the_model(tmp_path: Path) -> None:
+    """The draft node that is lost does not come back."""
+    with agents(["w1", "w2"]) as stages, contextlib.ExitStack() as stack:
+        kept = [{"model": "bundled", "look_s": 0.05, "stages": [each.address]} for each in stages]
+        first, second = (
+            stack.enter_context(agents([name], settings={"pipeline": each}))[0]
+            for name, each in zip(("e1", "e2"), kept, strict=True)
+        )
+        for each in (first, second):
+            with Client(each.address) as client:
+                client.await_ready(WAIT_S)
+        file = tmp_path / "gateway.toml"
+        tables = (f'[[pipelines]]\ndraft_node = "{each.address}"\n' for each in (first, second))
+        file.write_text("\n".join(tables))
+        gateway = GatewayProcess("--pipelines", str(file))
+        with running(gateway), gateway.client() as http:
+            whole = http.post(CHAT, json=ASKED).json()["choices"][0]["message"]["content"]
+
+            def lose() -> None:
+                (busy,) = [each for each in (first, second) if each.describe().sessions]
+                busy.kill()
+
+            received = broken_stream(http, CHAT, {**ASKED, "stream": True}, lose)
+            assert recoveries(gateway) == 1
+    assert text_of(received) == whole

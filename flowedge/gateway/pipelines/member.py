@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -49,6 +49,7 @@ class PipelineClient(AsyncClient):
         request_bytes: most bytes of a request that the draft node takes; 0 where it does not tell.
         device: name of the draft node; "" before it has answered.
         on_loss: to be called when an answer has lost a device.
+        others: returns clients of the other pipelines of the model that can answer.
     """
 
     pipeline: str = ""
@@ -56,6 +57,10 @@ class PipelineClient(AsyncClient):
     request_bytes: int = 0
     device: str = ""
     on_loss: Callable[[], None] = lambda: None
+    others: Callable[[], Sequence[AsyncClient]] = lambda: ()
+
+    def other_pipelines(self) -> Sequence[AsyncClient]:
+        return self.others()
 
     def lost_device(self, lost: Recovery) -> str:
         """Return the name of a device that an answer has lost."""

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from flowedge.core.errors import (
     AccessError,
@@ -103,10 +104,17 @@ class PipelinePool:
         await self._enter(added)
 
     async def _enter(self, members: Sequence[PoolMember]) -> None:
+        for member in members:
+            member.client.others = partial(self._others, member)
         await asyncio.gather(*(self._running.enter_async_context(member) for member in members))
 
     async def __aexit__(self, *error: object) -> None:
         await self._running.aclose()
+
+    def _others(self, member: PoolMember) -> list[PipelineClient]:
+        """Return the clients of the other pipelines of a member's model that can answer."""
+        of_model = [each for each in self._members if each.model == member.model and each is not member]
+        return [each.client for each in of_model if each.ready]
 
     @property
     def problem(self) -> str:
