@@ -63,10 +63,17 @@ class ComputeThread:
         self._device = device
         self._job_s = job_s
         self._work: queue.SimpleQueue[_QueuedFunction | None] = queue.SimpleQueue()
+        self._since: float | None = None  # when the function that is running began
         self._due: float | None = None  # when the function that is running should have ended
         # A daemon, so that a process that is told to stop does not wait for a long load to end.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._thread.start()
+
+    @property
+    def computing_s(self) -> float:
+        """The seconds for which the function that is running has run; 0 where none is."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def overdue_s(self) -> float:
@@ -138,9 +145,10 @@ class ComputeThread:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            self._due = time.monotonic() + work.limit_s
+            self._since = time.monotonic()
+            self._due = self._since + work.limit_s
             work.run()
-            self._due = None
+            self._since = self._due = None
             del work  # and what it references, such as the weights of a role that is given up
 
 

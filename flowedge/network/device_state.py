@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,9 +36,11 @@ class DeviceState(str, Enum):
         return self.value
 
 
-DOUBTFUL = frozenset({DeviceState.HALF_CONNECTED, DeviceState.FLAPPING})  # there, perhaps not for long
+# There, but perhaps not for long.
+DOUBTFUL = frozenset({DeviceState.HALF_CONNECTED, DeviceState.FLAPPING, DeviceState.SLOW})
 AWAY = frozenset({DeviceState.UNREACHABLE, DeviceState.FROZEN})  # no service manager has it back in a second
 THERE = frozenset({DeviceState.RESTARTED, DeviceState.BACK})
+SLOW_S = 1.0  # of one computation, when nothing has come back for `deadlines.progress_s`
 FLAPS = 3  # losses within `deadlines.flapping_s` from which on a device counts as flapping
 
 _WITHOUT_ANSWER = {
@@ -54,6 +57,7 @@ _SAID = {
     DeviceState.HALF_CONNECTED: "it answers this device, but its neighbour in the pipeline does not reach it",
     DeviceState.RESTARTED: "its agent has started again",
     DeviceState.BACK: "it answers again",
+    DeviceState.SLOW: "it hangs, swaps or is throttled",
     DeviceState.FLAPPING: "it comes and goes, so it is left out for a while if the others suffice",
 }
 
@@ -64,10 +68,12 @@ class Probe:
 
     Attributes:
         instance: of the agent that has answered (see Device.instance); "" without an answer.
+        computing_s: seconds for which it has been computing one thing.
     """
 
     connection: ConnectResult
     instance: str = ""
+    computing_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,15 @@ def state_of(
         (by_neighbour, DeviceState.HALF_CONNECTED),
     )
     return next((state for holds, state in rules if holds), DeviceState.BACK)
+
+
+def slowest(probes: Mapping[str, Probe]) -> str:
+    """Return the address of the device that keeps a pipeline from going on; "" where none seems to.
+
+    probes: by address, of the devices of a pipeline whose links live, but where nothing comes back.
+    """
+    longest = max(probes, key=lambda address: probes[address].computing_s, default="")
+    return longest if longest and probes[longest].computing_s >= SLOW_S else ""
 
 
 def loss_of(device: str, state: DeviceState, reason: str) -> DeviceLoss:

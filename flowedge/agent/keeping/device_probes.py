@@ -24,6 +24,7 @@ from flowedge.network.device_state import (
     DeviceState,
     Probe,
     loss_of,
+    slowest,
     state_of,
     without_network,
 )
@@ -82,7 +83,7 @@ class DeviceProbes:
     @property
     def doubtful(self) -> set[str]:
         """The address of the lost device if it answers and may be lost again at once."""
-        return {self.lost_address} if self.state in DOUBTFUL else set()
+        return {self.lost_address} if self.lost_address and self.state in DOUBTFUL else set()
 
     @property
     def flaps(self) -> bool:
@@ -101,10 +102,22 @@ class DeviceProbes:
         asked = list(addresses)
         probes = await asyncio.gather(*map(self._ask, asked))
         self._last |= dict(zip(asked, probes, strict=True))
+        self._find_slow()
         usable = {address for address, probe in zip(asked, probes, strict=True) if probe.instance}
         usable -= self.own
         self._announce([address for address in wanted if address not in usable | self.own])
         return usable
+
+    def _find_slow(self) -> None:
+        """Take the device that does not come to an end for the lost one, if the pipeline stands still."""
+        lost, of_pipeline = self._lost, {each: self._last[each] for each in self._met if each in self._last}
+        if lost is None or not lost.stands_still or self.lost_address:
+            return
+        if found := slowest(of_pipeline):
+            seconds = of_pipeline[found].computing_s
+            reason = f"nothing comes back: it has been computing one segment for {seconds:.0f} s"
+            self._lost = DeviceLostError(self._met[found][0], reason)
+            self._lost.stands_still = True
 
     async def _ask(self, address: str) -> Probe:
         lost = self._lost if address == self.lost_address else None
@@ -125,7 +138,7 @@ class DeviceProbes:
                 self.own.add(address)
         else:
             self.addresses[device.name] = address
-        return Probe(ConnectResult.OPEN, device.instance or device.id)
+        return Probe(ConnectResult.OPEN, device.instance or device.id, device.computing_s)
 
     def _announce(self, missing: Sequence[str]) -> None:
         """Have others hear of the losses: the log, requests that wait, and whoever asks this device."""

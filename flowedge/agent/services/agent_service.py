@@ -53,6 +53,7 @@ class AgentService(rpc.AgentServicer):
         if self._agent.roles.role is not None:
             self._agent.roles.role.describe(device)
         device.not_ready = self._agent.not_ready
+        device.computing_s = self._agent.compute.computing_s
         if self._agent.stands_by is not None:
             device.stands_by_for = self._agent.stands_by.address
         return device

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory = options.out or Path(made)
         directory.mkdir(parents=True, exist_ok=True)
         with Shelf(directory, options.stages, options.spares, network, options.seed, clocks) as shelf:
-            _await_agents(shelf)
+            shelf.await_answer()
             with started_gateway("--peers", shelf.boards["d0"].address, "--insecure") as gateway:
                 return _run(shelf, gateway.address, options, kinds)
 
@@ -138,11 +138,6 @@ def _growth(before: dict[int, tuple[str, Held]], after: dict[int, tuple[str, Hel
         for _, now in [after[pid]]
     ]
     return f"Held more by the processes that never ended: {'; '.join(grown) or 'none is left'}."
-
-
-def _await_agents(shelf: Shelf) -> None:
-    with Client(shelf.boards["d0"].address, security=Security(None, insecure=True), retries=1000) as client:
-        client.generate("Hi", max_new_tokens=1, timeout_s=180).result()
 
 
 def _sessions_left(address: str) -> int:

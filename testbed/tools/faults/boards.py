@@ -10,10 +10,12 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flowedge.client import Client
+from flowedge.cluster.process import Security
 from flowedge.core.errors import DeadlineError, DeviceError
 from flowedge.device.process import module_command
 from flowedge_testbed.paced.namespaces import Namespaces
@@ -97,6 +99,7 @@ class Shelf:
 
     Attributes:
         clocks: whether their clocks may be stepped.
+        pipeline: its model and how that is held; int8, so that each board has files of its own weights.
     """
 
     directory: Path
@@ -105,6 +108,7 @@ class Shelf:
     network: Namespaces | None
     seed: int = 0
     clocks: bool = False
+    pipeline: Mapping[str, str] = field(default_factory=lambda: {"model": "bundled", "quant": "int8"})
     boards: dict[str, Board] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,6 +133,12 @@ class Shelf:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def await_answer(self) -> None:
+        """Wait until the pipeline answers."""
+        security = Security(None, insecure=True)
+        with Client(self.boards["d0"].address, security=security, retries=1000) as client:
+            client.generate("Hi", max_new_tokens=1, timeout_s=START_S).result()
 
     def begin(self, fault: InjectedFault) -> None:
         """Have a fault begin."""
@@ -190,8 +200,7 @@ class Shelf:
         if name == "d0":
             stages = list(addresses[1 : 1 + self.stages])
             settings["pipeline"] = {
-                "model": "bundled",
-                "quant": "int8",  # so that each board has files of its own weights
+                **self.pipeline,
                 "stages": stages,
                 "spares": list(addresses[1 + self.stages :]),
             }

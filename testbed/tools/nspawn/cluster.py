@@ -17,7 +17,7 @@ AGENT = "flowedge-agent.service"
 DRAFT_NODE = "flowedge-draft-node.service"
 SETTINGS = "/etc/flowedge/agent.toml"
 DRAFT_SETTINGS = "/etc/flowedge/draft-node.toml"
-_PORT = 7070  # of agents, as install.sh sets it
+PORT = 7070  # of agents, as install.sh sets it
 _WARNINGS = 4  # of flowedge doctor
 
 
@@ -154,7 +154,7 @@ class Cluster:
 
         search: whether the boards are found by multicast, and not named.
         """
-        known = ",".join(f"{self.address(host)}:{_PORT}" for host in self._boards.hosts)
+        known = ",".join(f"{self.address(host)}:{PORT}" for host in self._boards.hosts)
         where = "--timeout 3" if search else f"--peers {known}"
         listed = self.asking.does(f"flowedge devices --json {where}").stdout
         devices: list[dict[str, Any]] = json.loads(listed)

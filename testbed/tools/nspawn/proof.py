@@ -14,6 +14,7 @@ from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import Person, add_user, write_real_model
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.steps import Steps
+from testbed.tools.nspawn.upgrading import upgraded_while_answering
 from testbed.tools.nspawn.waiting import check, together, until
 
 TOKENS = 160
@@ -95,6 +96,7 @@ class Proof:
         )
         self._killed(cluster, last)
         self._restarted(cluster, second)
+        steps.done(f"flowedge upgrade: {upgraded_while_answering(cluster, boards.hosts)}")
         drained_while_answering(cluster)
         steps.done("systemctl stop of the draft node drained it: the answer under way was not cut")
         self._stopped(last)

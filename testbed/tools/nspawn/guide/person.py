@@ -12,6 +12,7 @@ from testbed.tools.nspawn.guide.document import Settings, with_settings
 from testbed.tools.nspawn.host import Host
 
 USER = "pi"  # without any right that other users do not have
+HOME = f"/home/{USER}"
 _SUDO = "sudo "
 
 
@@ -46,7 +47,7 @@ class Person:
         shell = ["env", "OMP_NUM_THREADS=1", "sh", "-c", f"cd {CHECKOUT} && {command.removeprefix(_SUDO)}"]
         if command.startswith(_SUDO):
             return shell
-        return ["runuser", "-u", USER, "--", "env", f"HOME=/home/{USER}", *shell]
+        return ["runuser", "-u", USER, "--", "env", f"HOME={HOME}", *shell]
 
 
 REAL_MODEL = "/srv/model"  # on the first board only
