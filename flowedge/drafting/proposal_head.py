@@ -8,9 +8,10 @@ from torch import nn
 from flowedge.drafting.draft_quant import head_quant
 from flowedge.drafting.draft_vocabulary import DraftVocabulary
 from flowedge.models.host.copies import to_device
-from flowedge.models.kernels.linear import KernelLinear, product
+from flowedge.models.kernels.linear import KernelLinear
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import module_bytes, quantize_linear
+from flowedge.models.token_table import PackedTable
 
 # Tokens beyond its vocabulary that a session adds. Later ones are left out, so that neither memory nor time
 # grows with the text.
@@ -53,10 +54,13 @@ class ProposalHead:
         self._copy: LMHead | nn.Module | None = None
         self.vocabulary = None if vocabulary is None else vocabulary.within(self._vocab_size)
         self.ids: torch.Tensor | None = None
+        self.quant = "none"
         exact, rows = self.exact, self.exact.weight
         if self.vocabulary is not None:
             (self.ids,) = to_device(exact.device, self.vocabulary.ids)
             rows = nn.Parameter(exact.weight[self.ids], requires_grad=False)
+        elif isinstance(rows, PackedTable):
+            return  # the exact head is as fast
         copied = LMHead(rows, exact.tensor_name, exact.divisor, exact.softcap)
         self.quant = head_quant(
             self._wanted_quant, copied.vocab_size, exact.hidden_size, rows.dtype, self._most_bytes
@@ -95,8 +99,6 @@ class ProposalHead:
         copy = self._copy
         if copy is None or isinstance(copy, LMHead):
             return (copy or self.exact).logits(states)[:, : self.columns]
-        if isinstance(copy, KernelLinear) and copy.width == copy.in_features:
-            logits = product(copy.structure, states)  # in float32, which the layer would round
-        else:
-            logits = copy(states).float()
+        # In float32, which the layer of the kernels would round.
+        logits = copy.product(states) if isinstance(copy, KernelLinear) else copy(states).float()
         return self.exact.scaled(logits)[:, : self.columns]

@@ -37,6 +37,7 @@ from flowedge.models.session_rows import (
     batches,
     joined_inputs,
 )
+from flowedge.models.token_table import TokenTable, table_bytes
 from flowedge.text.json_object import errors_of_file
 
 _log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class LayerBlock:
         quant_cache: QuantCache | None = None,
         exact: bool = False,
         kv: KvFormat = "native",
+        packs_embedding: bool = True,
     ) -> LayerBlock:
         """Read the block's tensors from the checkpoint, a few rows at a time, and no other tensor.
 
@@ -105,6 +107,7 @@ class LayerBlock:
             exact: make a row's bits depend on its own tokens and positions alone, whatever other rows are
                 computed or cached. Where the device cannot, `inexact_reason` of the block says why.
             kv: the format of KV caches; "int8" needs an exact block.
+            packs_embedding: whether the embedding follows the quantisation (see load_table).
 
         Raises:
             BadRequestError: when the range, the quantisation or the KV format does not exist, or cannot run
@@ -116,6 +119,15 @@ class LayerBlock:
         _check_range(start, stop, config.num_hidden_layers)
         check_kv(config, dtype, kv, exact)
         architecture = checkpoint.architecture
+        embedding = None
+        if start == 0:
+            embedding = load_embedding(
+                checkpoint,
+                dtype=dtype,
+                device=device,
+                quant=quant if packs_embedding else None,
+                quant_cache=quant_cache,
+            )
         loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
         with errors_of_file(checkpoint.place, "the rotary positions of config.json cannot be computed"):
             rotary = Rotary(config, range(start, stop), device, partial_rotary=architecture.partial_rotary)
@@ -126,7 +138,7 @@ class LayerBlock:
             layers=loader.load_all(start, stop),
             windows=architecture.windows[start:stop],
             rotary=rotary,
-            embedding=load_embedding(checkpoint, dtype=dtype, device=device) if start == 0 else None,
+            embedding=embedding,
             embedding_multiplier=embedding_multiplier(architecture, dtype),
             norm=load_norm(checkpoint, dtype, device) if stop == config.num_hidden_layers else None,
             dtype=dtype,
@@ -185,6 +197,8 @@ class LayerBlock:
         *,
         quant: str = "none",
         dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        packs_embedding: bool = True,
     ) -> int:
         """The bytes of weights that `load` with the same arguments takes; no tensor is read.
 
@@ -193,9 +207,11 @@ class LayerBlock:
         """
         config = checkpoint.config
         _check_range(start, stop, config.num_hidden_layers)
-        total = sum(layer_bytes(checkpoint, index, [quant], dtype)[quant] for index in range(start, stop))
+        layers = (layer_bytes(checkpoint, index, [quant], dtype, device) for index in range(start, stop))
+        total = sum(sizes[quant] for sizes in layers)
         if start == 0:
-            total += config.vocab_size * config.hidden_size * dtype.itemsize
+            form = checkpoint_quant(checkpoint, quant) if packs_embedding else None
+            total += table_bytes(checkpoint, checkpoint.embedding_name, dtype, device, form)
         if stop == config.num_hidden_layers:
             total += config.hidden_size * dtype.itemsize
         return int(total)
@@ -223,9 +239,9 @@ class LayerBlock:
         return int(self.config.vocab_size)
 
     @property
-    def embedding_weight(self) -> nn.Parameter | None:
+    def embedding_weight(self) -> TokenTable | None:
         """The embedding [vocab, hidden] of the first block; None in other blocks."""
-        return None if self.embedding is None else cast(nn.Parameter, self.embedding.weight)
+        return None if self.embedding is None else cast("TokenTable", self.embedding.weight)
 
     @property
     def weight_bytes(self) -> int:

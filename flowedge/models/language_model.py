@@ -50,7 +50,9 @@ class LanguageModel:
             CheckpointError: when they cannot be read.
         """
         start, stop = layers or (0, int(checkpoint.config.num_hidden_layers))
-        block = LayerBlock.load(checkpoint, start, stop, quant=quant, dtype=dtype, device=device)
+        block = LayerBlock.load(
+            checkpoint, start, stop, quant=quant, dtype=dtype, device=device, packs_embedding=False
+        )
         head = None
         if block.is_last:
             shared = block.embedding_weight if _shares_embedding(checkpoint, start) else None
@@ -85,7 +87,10 @@ class LanguageModel:
         start, stop = layers or (0, int(config.num_hidden_layers))
         own_head = stop == int(config.num_hidden_layers) and not _shares_embedding(checkpoint, start)
         head = config.vocab_size * config.hidden_size * dtype.itemsize if own_head else 0
-        return LayerBlock.required_bytes(checkpoint, start, stop, quant=quant, dtype=dtype) + int(head)
+        block = LayerBlock.required_bytes(
+            checkpoint, start, stop, quant=quant, dtype=dtype, packs_embedding=False
+        )
+        return block + int(head)
 
     @property
     def lm_head(self) -> LMHead:

@@ -14,23 +14,19 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.models.architecture import LM_HEAD_BIAS, Architecture
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.self_test_products import product_counts
-from flowedge.models.kernels.linear import (
-    KernelLinear,
-    fits_kernels,
-    float_linear,
-    product,
-)
-from flowedge.models.loading import load_parameter
+from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear
+from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.row_counts import ANY_COUNT, RowCounts
+from flowedge.models.token_table import PackedTable, TableEmbedding, TokenTable, load_table
 
 _MOST_ROWS = 64  # of an exact product; more rows are computed in parts
 
 
 @dataclass(eq=False)
 class LMHead:
-    """The output projection, which is never quantised, and the scaling of its logits."""
+    """The output projection, and the scaling of its logits."""
 
-    weight: nn.Parameter  # [vocab, hidden]
+    weight: TokenTable  # [vocab, hidden]
     tensor_name: str
     divisor: float = 1.0  # of the logits
     softcap: float | None = None  # tanh keeps the divided logits within it
@@ -43,25 +39,27 @@ class LMHead:
         checkpoint: Checkpoint,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        weight: nn.Parameter | None = None,
+        weight: TokenTable | None = None,
         *,
         exact: bool = False,
+        quant: str | None = None,
+        quant_cache: QuantCache | None = None,
     ) -> LMHead:
         """Read the head's tensor, which is the embedding's when the two are tied.
 
         Args:
             weight: the tensor, where it is in memory already.
             exact: whether `logits` gives a row the same bits whatever the number of rows.
+            quant: as in `load_table`.
         """
-        config, name = checkpoint.config, checkpoint.head_name
+        name = checkpoint.head_name
         if checkpoint.has(LM_HEAD_BIAS):
             raise CheckpointError(
                 f"{checkpoint.place}: tensor {LM_HEAD_BIAS} is a bias that "
                 f"transformers' {checkpoint.family.prefix} models do not have"
             )
-        shape = (config.vocab_size, config.hidden_size)
         if weight is None:
-            weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+            weight = load_table(checkpoint, name, dtype, device, quant, quant_cache)
         head = cls(
             weight,
             name,
@@ -78,12 +76,12 @@ class LMHead:
         kernel = self._kernel
         if kernel is None:
             return self.row_counts.apply(self.differentiable_logits, hidden)
-        return self.scaled(product(kernel.structure, hidden.to(device="cpu", dtype=self.weight.dtype)))
+        return self.scaled(kernel.product(hidden.to(device="cpu", dtype=self.weight.dtype)))
 
     def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
-        rows = hidden.to(device=self.weight.device, dtype=self.weight.dtype)
-        return self.scaled(linear(rows, self.weight).float())
+        rows = hidden.to(device=self.parameter.device, dtype=self.parameter.dtype)
+        return self.scaled(linear(rows, self.parameter).float())
 
     def scaled(self, logits: torch.Tensor) -> torch.Tensor:
         """Return products [n, vocab] with the weight as logits."""
@@ -119,15 +117,23 @@ class LMHead:
     @cached_property
     def _kernel(self) -> KernelLinear | None:
         """The head's product by the kernels, which is exact; None where they do not run."""
+        if isinstance(self.weight, PackedTable):
+            return self.weight.linear
         if missing_reason() or not fits_kernels(self.weight):
             return None
         return float_linear(self.linear())
 
     def linear(self) -> nn.Linear:
-        """Return the head's product as a linear layer with the head's memory."""
+        """Return the product of a head that is not packed as a linear layer with the head's memory."""
         own = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
-        own.weight = self.weight
+        own.weight = self.parameter
         return own
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The weight of a head that is not packed."""
+        assert isinstance(self.weight, nn.Parameter), "a packed table is no parameter"
+        return self.weight
 
     @property
     def vocab_size(self) -> int:
@@ -146,25 +152,26 @@ class LMHead:
         return int(self.weight.nbytes)
 
 
-def head_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Return the bytes that a model's LM head takes; no tensor is read."""
-    return int(checkpoint.config.vocab_size * checkpoint.config.hidden_size) * dtype.itemsize
-
-
 def load_embedding(
     checkpoint: Checkpoint,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     shared_with: LMHead | None = None,
+    quant: str | None = None,
+    quant_cache: QuantCache | None = None,
 ) -> nn.Embedding:
-    """Load the frozen token embedding; it shares the weight of the head `shared_with` where they are tied."""
+    """Load the frozen token embedding; it shares the weight of the head `shared_with` where they are tied.
+
+    quant: as in `load_table`.
+    """
     config, name = checkpoint.config, checkpoint.embedding_name
     if shared_with is not None and shared_with.tensor_name == name and shared_with.weight.dtype == dtype:
         weight = shared_with.weight
     else:
-        shape = (config.vocab_size, config.hidden_size)
-        weight = load_parameter(checkpoint, name, shape, dtype, torch.device(device))
+        weight = load_table(checkpoint, name, dtype, device, quant, quant_cache)
+    if isinstance(weight, PackedTable):
+        return TableEmbedding(weight).eval()
     # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
     embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=weight, _freeze=True)
     embedding.weight = weight

@@ -20,7 +20,14 @@ from flowedge.models.files.weight_file import byte_view
 from flowedge.models.fusing import adjacent_memory
 from flowedge.models.host.parallel import Step, run_steps
 from flowedge.models.quant.backend import Tensors, WeightRows
-from flowedge.models.quant.block_repacking import can_repack, repack_blocks, repacked_block_bytes
+from flowedge.models.quant.block_repacking import (
+    can_repack,
+    is_held_as_stored,
+    repack_blocks,
+    repacked_block_bytes,
+    stored_bytes,
+    stored_linear,
+)
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes
@@ -35,7 +42,8 @@ class LayerLoader:
     """Loads decoder layers of a checkpoint with their linear layers quantised.
 
     Attributes:
-        quant: the quantisation of the linear layers, as `checkpoint_quant` returns it.
+        quant: the quantisation of the linear layers, as `checkpoint_quant` returns it. With "none", those
+            that a GGUF file stores as integers stay so where the kernels multiply with them.
         dtype: the dtype of all other weights, and of the rows that the layers compute.
         quant_cache: the cache that quantised weights are taken from and put into.
     """
@@ -80,7 +88,7 @@ class LayerLoader:
         memory = adjacent_memory(layer, self.dtype, self.device) if joined else {}
         for path, child in list(layer.named_modules()):
             base = f"{prefix}{path}." if path else prefix
-            if path and isinstance(child, nn.Linear) and self.quant != "none":
+            if path and isinstance(child, nn.Linear) and self._is_packed(f"{base}weight"):
                 yield partial(self._load_quantised, layer, path, child, base)
             elif wanted := list(child.named_parameters(recurse=False)):
                 within = {name: memory.pop(f"{path}.{name}", None) for name, _ in wanted}
@@ -102,6 +110,13 @@ class LayerLoader:
         for name, parameter in wanted:
             setattr(module, name, self._parameter(base + name, parameter.shape, memory.get(name)))
 
+    def _is_packed(self, name: str) -> bool:
+        """Return whether a linear layer's weight is held as integers."""
+        checkpoint = self.checkpoint
+        return self.quant != "none" or (
+            checkpoint.has(name) and is_held_as_stored(checkpoint, name, self.device)
+        )
+
     @property
     def _computed_by_torch(self) -> bool:
         """Whether linear layers are joined; the compiled kernels take them as they are."""
@@ -112,11 +127,15 @@ class LayerLoader:
 
     def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
         """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
-        checkpoint, backend = self.checkpoint, backend_of(self.quant)
+        checkpoint = self.checkpoint
         shape = (like.out_features, like.in_features)
+        if self.quant == "none":
+            checkpoint.check_shape(weight, shape)
+            return stored_linear(checkpoint, weight, like)
         if checkpoint.quant == "none":
             checkpoint.check_shape(weight, shape)
-            return backend.build(self._encode(weight), like, self.dtype, self.device)
+            tensors = encoded_weight(checkpoint, weight, self.quant, self.dtype, self.quant_cache)
+            return backend_of(self.quant).build(tensors, like, self.dtype, self.device)
         if not checkpoint.is_quantised(weight):
             like.weight = self._parameter(weight, shape)
             return like
@@ -124,38 +143,43 @@ class LayerLoader:
             if checkpoint.integer_format is not None:
                 stored = checkpoint.integer_format.read(weight.removesuffix("weight"), checkpoint)
                 return build_repacked(stored, like, self.dtype, self.device)
-            return backend.build(checkpoint.quantised(weight), like, self.dtype, self.device)
+            tensors = checkpoint.quantised(weight)
+            return backend_of(self.quant).build(tensors, like, self.dtype, self.device)
         except CheckpointError as error:
             raise CheckpointError(f"{checkpoint.place}: {weight}: {error}") from error
 
-    def _encode(self, name: str) -> Tensors:
-        """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
 
-        A weight that needs only repacking is not cached.
-        """
-        checkpoint, backend = self.checkpoint, backend_of(self.quant)
-        tensors = repack_blocks(checkpoint, name, self.quant)
-        if tensors is not None:
-            return tensors
-        out_features, in_features = checkpoint.shape(name)
-        # Rounded to the block's dtype first, which is what the block would hold without quantisation.
-        rows = WeightRows(
-            out_features,
-            in_features,
-            lambda start, stop: checkpoint.rows(name, start, stop).to(self.dtype),
-            f"{checkpoint.place}: {name}",
-        )
-        if self.quant_cache is None:
-            return backend.encode(rows)
-        content, is_noted = _content(checkpoint, name, self.quant_cache)
-        key = encoding_key(checkpoint, name, content, self.quant, self.dtype)
+def encoded_weight(
+    checkpoint: Checkpoint, name: str, quant: str, dtype: torch.dtype, quant_cache: QuantCache | None = None
+) -> Tensors:
+    """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
 
-        def encode() -> Tensors:
-            if is_noted:
-                _check_content(checkpoint, name, content)
-            return backend.encode(rows)
+    A weight that needs only repacking is not cached.
 
-        return self.quant_cache.encoded(key, encode)
+    dtype: of the block; the weight is rounded to it first, which is what the block would hold otherwise.
+    """
+    backend = backend_of(quant)
+    tensors = repack_blocks(checkpoint, name, quant)
+    if tensors is not None:
+        return tensors
+    out_features, in_features = checkpoint.shape(name)
+    rows = WeightRows(
+        out_features,
+        in_features,
+        lambda start, stop: checkpoint.rows(name, start, stop).to(dtype),
+        f"{checkpoint.place}: {name}",
+    )
+    if quant_cache is None:
+        return backend.encode(rows)
+    content, is_noted = _content(checkpoint, name, quant_cache)
+    key = encoding_key(checkpoint, name, content, quant, dtype)
+
+    def encode() -> Tensors:
+        if is_noted:
+            _check_content(checkpoint, name, content)
+        return backend.encode(rows)
+
+    return quant_cache.encoded(key, encode)
 
 
 def load_parameter(
@@ -210,17 +234,30 @@ def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
 
 
 def layer_bytes(
-    checkpoint: Checkpoint, index: int, quants: Iterable[str], dtype: torch.dtype
+    checkpoint: Checkpoint,
+    index: int,
+    quants: Iterable[str],
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
 ) -> dict[str, int]:
     """The bytes in memory of the loaded decoder layer `index` by quantisation, from config and headers."""
     layer = _empty_layer(checkpoint, index)
     return {
-        quant: _bytes_of(layer, checkpoint, index, checkpoint_quant(checkpoint, quant), dtype)
+        quant: _bytes_of(
+            layer, checkpoint, index, checkpoint_quant(checkpoint, quant), dtype, torch.device(device)
+        )
         for quant in quants
     }
 
 
-def _bytes_of(layer: nn.Module, checkpoint: Checkpoint, index: int, quant: str, dtype: torch.dtype) -> int:
+def _bytes_of(
+    layer: nn.Module,
+    checkpoint: Checkpoint,
+    index: int,
+    quant: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> int:
     prefix, total = layer_prefix(index), 0
     for path, child in layer.named_modules():
         for name, parameter in child.named_parameters(recurse=False):
@@ -231,6 +268,8 @@ def _bytes_of(layer: nn.Module, checkpoint: Checkpoint, index: int, quant: str, 
                 total += _stored_bytes(checkpoint, weight)
             elif checkpoint.has(weight) and can_repack(checkpoint, weight, quant):
                 total += repacked_block_bytes(checkpoint, weight)
+            elif quant == "none" and checkpoint.has(weight) and is_held_as_stored(checkpoint, weight, device):
+                total += stored_bytes(checkpoint, weight)
             else:
                 own = quant if checkpoint.quant == "none" else "none"
                 total += linear_bytes(child.out_features, child.in_features, own, dtype)

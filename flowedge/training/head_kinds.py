@@ -49,7 +49,7 @@ def head_training(
     elif settings.kind == "eagle3":
         size = min(settings.draft_vocab, int(config.vocab_size))
         ids = draft_vocabulary(documents, int(config.vocab_size), size)
-        head = new_eagle3_head(config, ids, target.lm_head.weight.float().cpu(), generator)
+        head = new_eagle3_head(config, ids, target.lm_head.parameter.float().cpu(), generator)
     else:
         head = new_head(config, generator)
     if isinstance(head, Eagle3Head):

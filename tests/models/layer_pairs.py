@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.kv_cache import KVCache
-from flowedge.models.quant.quantize import quantize_block
+from flowedge.models.quant.quantize import quantize_block, quantize_linear
 from flowedge.models.rotary import Rotary
 from flowedge.models.session_rows import SessionRows, SessionsAttention
 from tests.models.tiny_families import SHARED, TINY, randomise
@@ -111,9 +112,16 @@ class LayerPair:
 
 
 def layer_pair(
-    name: str, dtype: torch.dtype = torch.float32, quant: str = "none", **changes: Any
+    name: str,
+    dtype: torch.dtype = torch.float32,
+    quant: str = "none",
+    formats: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> LayerPair:
-    """Make the layers of a model of TINY; `changes` are changes of its config."""
+    """Make the layers of a model of TINY; `changes` are changes of its config.
+
+    formats: quantisations of linear layers by their names, as "q_proj".
+    """
     config = tiny_config(name, **changes)
     family = FAMILIES[config.model_type]
     architecture = Architecture.of(family, config)
@@ -131,6 +139,9 @@ def layer_pair(
         own.load_state_dict(layer.state_dict())
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
+            for path, linear in list(each.named_modules()):
+                if own_quant := (formats or {}).get(path.rpartition(".")[2]):
+                    each.set_submodule(path, quantize_linear(linear, own_quant))
         own.fuse()
         theirs.append(layer)
         ours.append(own)

@@ -26,7 +26,7 @@ class Pipeline:
         cuts = [layers * i // blocks for i in range(blocks + 1)]
         self.blocks = [LayerBlock.load(checkpoint, a, b, **load) for a, b in itertools.pairwise(cuts)]
         self.caches = [block.new_cache(capacity) for block in self.blocks]
-        self.head = LMHead.load(checkpoint)
+        self.head = LMHead.load(checkpoint, quant=load.get("quant", "none"))
         self.context = 0
         self.parents: list[int] = []  # of the draft tail, slots
         self.depths: list[int] = []

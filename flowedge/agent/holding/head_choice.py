@@ -38,7 +38,7 @@ def choose_head(
         admit(
             f"the LM head of {content.config.model}",
             device,
-            weights=content.head_bytes(checkpoint),
+            weights=content.head_bytes(checkpoint, str(block.device)),
             row_bytes=executor.cache_row_bytes,
             max_rows=max_positions(checkpoint.config),
             settings=settings,

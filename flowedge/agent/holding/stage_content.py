@@ -25,10 +25,11 @@ from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.language_model import LanguageModel
-from flowedge.models.lm_head import LMHead, head_bytes
+from flowedge.models.lm_head import LMHead
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.taps import Taps, check_taps
+from flowedge.models.token_table import table_bytes
 from flowedge.planning.fit import admit
 from flowedge.planning.split import even_split, layer_ranges
 from flowedge.v1 import agent_pb2 as pb
@@ -120,12 +121,14 @@ class StageContent(ABC):
         settings: MemorySettings,
         memory: AvailableMemory | None = None,
         *,
+        compute: str = CPU,
         cuda_graphs: bool = False,
     ) -> None:
         """Check that weights and caches fit the memory of this device, which is named `device`.
 
         Args:
             memory: what is available; the host's memory now if None.
+            compute: torch's name of what it computes on.
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
 
         Raises:
@@ -134,7 +137,7 @@ class StageContent(ABC):
         admit(
             self.title,
             device,
-            weights=self.weight_bytes(checkpoint),
+            weights=self.weight_bytes(checkpoint, compute),
             row_bytes=self.row_bytes(checkpoint, cuda_graphs=cuda_graphs),
             max_rows=max_positions(checkpoint.config),
             settings=settings,
@@ -167,8 +170,8 @@ class StageContent(ABC):
         """Return the stored names of the tensors that `load` reads."""
 
     @abstractmethod
-    def weight_bytes(self, checkpoint: Checkpoint) -> int:
-        """Return the bytes that the weights take; no tensor is read."""
+    def weight_bytes(self, checkpoint: Checkpoint, device: str = CPU) -> int:
+        """Return the bytes that the weights take on torch's device of this name; no tensor is read."""
 
     @abstractmethod
     def load(
@@ -199,24 +202,33 @@ class LayerSlice(StageContent):
         head = _stored(checkpoint, [checkpoint.head_name]) if draws else []
         return sorted({*block_tensors(checkpoint, self.start, self.stop), *head})
 
-    def weight_bytes(self, checkpoint: Checkpoint) -> int:
+    def weight_bytes(self, checkpoint: Checkpoint, device: str = CPU) -> int:
         quant, dtype = self.config.quant, self.dtype
-        block = LayerBlock.required_bytes(checkpoint, self.start, self.stop, quant=quant, dtype=dtype)
-        return block + (self.head_bytes(checkpoint) if self.config.verification == LAST_STAGE else 0)
+        block = LayerBlock.required_bytes(
+            checkpoint, self.start, self.stop, quant=quant, dtype=dtype, device=device
+        )
+        return block + (self.head_bytes(checkpoint, device) if self.config.verification == LAST_STAGE else 0)
 
-    def head_bytes(self, checkpoint: Checkpoint) -> int:
+    def head_bytes(self, checkpoint: Checkpoint, device: str = CPU) -> int:
         """Return the bytes that the LM head takes beside the layers; no tensor is read."""
-        shared = self.start == 0 and checkpoint.head_name == checkpoint.embedding_name
-        return 0 if shared else head_bytes(checkpoint, self.dtype)
+        if self.start == 0 and checkpoint.head_name == checkpoint.embedding_name:
+            return 0
+        quant = self.held_quant(checkpoint)
+        return table_bytes(checkpoint, checkpoint.head_name, self.dtype, device, quant)
 
-    def load_head(self, checkpoint: Checkpoint, block: LayerBlock) -> LMHead:
+    def load_head(
+        self, checkpoint: Checkpoint, block: LayerBlock, quant_cache: QuantCache | None = None
+    ) -> LMHead:
         """Read the LM head to the device of a loaded block; it is exact if the block is and the device can.
 
         Raises:
             CheckpointError: when it cannot be read.
         """
         shared = block.embedding_weight if checkpoint.head_name == checkpoint.embedding_name else None
-        head = LMHead.load(checkpoint, block.dtype, block.device, shared)
+        quant = self.held_quant(checkpoint)
+        head = LMHead.load(
+            checkpoint, block.dtype, block.device, shared, quant=quant, quant_cache=quant_cache
+        )
         if self.exact:
             with contextlib.suppress(BadRequestError):
                 head.find_row_counts()
@@ -237,7 +249,8 @@ class LayerSlice(StageContent):
             exact=self.exact,
             kv=self.config.kv,
         )
-        head = self.load_head(checkpoint, block) if self.config.verification == LAST_STAGE else None
+        draws = self.config.verification == LAST_STAGE
+        head = self.load_head(checkpoint, block, quant_cache) if draws else None
         return BlockExecutor(block, taps, head=head)
 
 
@@ -303,7 +316,7 @@ class WholeModel(StageContent):
     def tensors(self, checkpoint: Checkpoint) -> list[str]:
         return predicting_tensors(checkpoint, self.start, self.stop)
 
-    def weight_bytes(self, checkpoint: Checkpoint) -> int:
+    def weight_bytes(self, checkpoint: Checkpoint, device: str = CPU) -> int:  # noqa: ARG002
         return LanguageModel.required_bytes(checkpoint, self.dtype, layers=(self.start, self.stop))
 
     def load(

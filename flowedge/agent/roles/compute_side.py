@@ -116,7 +116,9 @@ class ComputeSide:
         compute = self._compute.choose(content.held_quant(checkpoint))
         memory = read_memory_of(compute.device, self._config.memory)
         graphs = self._config.agent.records_on(compute.device)
-        content.admit(self._device, checkpoint, self._config.memory, memory, cuda_graphs=graphs)
+        content.admit(
+            self._device, checkpoint, self._config.memory, memory, compute=compute.device, cuda_graphs=graphs
+        )
 
     def open_here(self, content: StageContent, fingerprint: str) -> OpenedModel:
         """Open a model by its name and admit the content. Raises what StageContent.open and `admit` raise."""
@@ -131,7 +133,7 @@ class ComputeSide:
         CheckpointError names this device, because each device may have files of its own.
         """
         compute = self._compute.choose(content.held_quant(opened.checkpoint))
-        cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint)
+        cache, size = self._quant_cache(opened), content.weight_bytes(opened.checkpoint, compute.device)
         try:
             executor = within_memory(
                 f"{content.title}, with {gib(size)} of weights, does not fit on device {self._device}",
@@ -258,12 +260,13 @@ class ComputeSide:
         checkpoint, dtype, drafters = target.checkpoint, target.dtype, config.drafters
         device = self._compute.best.device
         graphs = self._config.agent.records_on(device)
+        quant = checkpoint_quant(checkpoint, config.quant)
         title = f"the LM head of {config.model} with the drafter {drafter_label(drafters)}"
 
         def admitted(form: DrafterFormat) -> int:
             """Return the bytes of the weights in this form; raise CapacityError when they do not fit."""
             weights, row_bytes = required_memory(
-                checkpoint, drafters, dtype, device, cuda_graphs=graphs, form=form
+                checkpoint, drafters, dtype, device, cuda_graphs=graphs, form=form, quant=quant
             )
             admit(
                 title,
@@ -288,6 +291,8 @@ class ComputeSide:
                 cuda_graphs=self._config.agent.cuda_graphs,
                 form=form,
                 state=state_dir(),
+                quant=quant,
+                quant_cache=self._quant_cache(),
             ),
             lambda: None,
         )

@@ -53,7 +53,10 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
     rows: list[dict[str, Any]] = []
     for quant, layers in sizes.layer_bytes.items():
         demand = Demand(
-            [size + kv for size in layers], sizes.embedding_bytes, sizes.norm_bytes, sizes.head_bytes
+            [size + kv for size in layers],
+            sizes.embedding_bytes[quant],
+            sizes.norm_bytes,
+            sizes.head_bytes[quant],
         )
         row: dict[str, Any] = {
             "quant": quant,
@@ -87,10 +90,11 @@ def _print(
         f"at most {sizes.max_positions} positions"
     )
     tied = ", the same tensor" if sizes.tied else ""
-    console.print(
-        f"in {sizes.dtype}: embedding {_size(sizes.embedding_bytes)} (first stage), "
-        f"LM head {_size(sizes.head_bytes)} (draft node){tied}"
-    )
+    for quant, size in _first_of_each(sizes.head_bytes).items():
+        form, embedding = _format(quant, sizes.dtype), _size(sizes.embedding_bytes[quant])
+        console.print(
+            f"in {form}: embedding {embedding} (first stage), LM head {_size(size)} (draft node){tied}"
+        )
     copies = (f"{_size(size)} in {_format(quant, sizes.dtype)}" for quant, size in draft_head.items())
     console.print(
         f"LM head of the {DEFAULT_FORMAT.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
@@ -105,6 +109,11 @@ def _print(
             f"(one device is the draft node; its drafter is not counted):"
         )
         console.print(_fit_table(fits, sizes.dtype))
+
+
+def _first_of_each(sizes: dict[str, int]) -> dict[str, int]:
+    """Return the first key of each size."""
+    return {next(key for key, other in sizes.items() if other == size): size for size in sizes.values()}
 
 
 def _layer_table(sizes: ModelSizes) -> PlainTable:

@@ -28,8 +28,10 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, generation_sampling, load_tokenizer
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import payload_dtype, torch_dtype
-from flowedge.models.lm_head import LMHead, head_bytes
+from flowedge.models.lm_head import LMHead
+from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.taps import Taps, row_width
+from flowedge.models.token_table import table_bytes
 from flowedge.strategies.auto.measured import MeasuredPipeline
 from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
@@ -79,6 +81,8 @@ class DraftModels:
         cuda_graphs: bool = False,
         form: DrafterFormat = DEFAULT_FORMAT,
         state: Path | None = None,
+        quant: str | None = None,
+        quant_cache: QuantCache | None = None,
     ) -> DraftModels:
         """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
 
@@ -88,13 +92,14 @@ class DraftModels:
             form: how drafters that are models are held.
             state: directory where counts of the drawn tokens are kept, by which the tokens to propose are
                 chosen; without it all tokens are proposed.
+            quant: of the target's layers, which its LM head follows (see load_table).
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
             CheckpointError: when files cannot be read.
         """
         dtype = torch_dtype(dtype_name)
-        head = LMHead.load(checkpoint, dtype=dtype, device=device)
+        head = LMHead.load(checkpoint, dtype, device, quant=quant, quant_cache=quant_cache)
         tokenizer = load_tokenizer(checkpoint)
         learner = _learner(checkpoint, head, form, state)
         target = TargetModel(
@@ -251,6 +256,7 @@ def required_memory(
     *,
     cuda_graphs: bool = False,
     form: DrafterFormat = DEFAULT_FORMAT,
+    quant: str | None = None,
 ) -> tuple[int, int]:
     """Return the bytes of the weights of head and drafter, and of the drafter's cache for one token.
 
@@ -259,7 +265,9 @@ def required_memory(
     Args:
         cuda_graphs: whether the device records the drafter's small forwards as CUDA graphs, if it can.
         form: how drafters that are models are held.
+        quant: of the target's layers, as in DraftModels.load.
     """
     dtype = torch_dtype(dtype_name)
     size = drafter_memory(drafters, checkpoint, dtype, form, device, cuda_graphs=cuda_graphs)
-    return head_bytes(checkpoint, dtype) + size.weights, size.row
+    head = table_bytes(checkpoint, checkpoint.head_name, dtype, device, quant)
+    return head + size.weights, size.row

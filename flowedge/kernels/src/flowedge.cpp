@@ -9,7 +9,7 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 3; }
+EXPORTED int flowedge_version() { return 4; }
 
 // Computes the consecutive layers [first, stop) for the rows of `run`.
 EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {
@@ -23,7 +23,7 @@ EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t
 EXPORTED void flowedge_linear(const Linear* linear, int32_t format, const void* rows, int64_t count, float* output,
                               int threads) {
     static thread_local std::vector<float> memory;
-    const int64_t in = linear->in, groups = in / 32 + 1, values = Operand::floats(count, in);
+    const int64_t in = linear->in, groups = in / 16 + 1, values = Operand::floats(count, in);
     const size_t size = values + 2 * count * groups + threads * in + 16;
     if (memory.size() < size) memory = std::vector<float>(size);
     float* base = memory.data() + (-(uintptr_t)memory.data() % 64) / sizeof(float);
@@ -41,25 +41,30 @@ EXPORTED void flowedge_linear(const Linear* linear, int32_t format, const void* 
     });
 }
 
-// Packs integers [out, in] of -128 .. 127 as the levels of INT8. Rows beyond `out` get weights of 0.
-EXPORTED void flowedge_pack_int8(const int8_t* from, int64_t out, int64_t in, uint8_t* to) {
+// Packs levels [out, in] from 0 on as those of a format of integers. Rows beyond `out` get the middle level.
+EXPORTED void flowedge_pack(int32_t format, const uint8_t* from, int64_t out, int64_t in, uint8_t* to) {
+    const int bits = format == INT8 ? 8 : format;
+    auto level = [&](int64_t n, int64_t k) { return n < out ? from[n * in + k] : (uint8_t)(1 << (bits - 1)); };
     for (int64_t block = 0; block * LANES < out; block++)
-        for (int64_t k = 0; k < in; k += 4)
-            for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
-                for (int64_t i = 0; i < 4; i++) *to++ = n < out ? (uint8_t)(from[n * in + k + i] + 128) : 128;
-}
-
-// Packs levels of 0 .. 15 as the levels of INT4. Byte i of a row [in / 2] has column 2 i in its high half.
-EXPORTED void flowedge_pack_int4(const uint8_t* from, int64_t out, int64_t in, uint8_t* to) {
-    auto level = [&](int64_t n, int64_t k) -> uint8_t {
-        if (n >= out) return 8;
-        const uint8_t pair = from[n * (in / 2) + k / 2];
-        return k % 2 ? pair & 15 : pair >> 4;
-    };
-    for (int64_t block = 0; block * LANES < out; block++)
-        for (int64_t k = 0; k < in; k += 8)
-            for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
-                for (int64_t i = 0; i < 4; i++) *to++ = (uint8_t)(level(n, k + i) | level(n, k + 4 + i) << 4);
+        for (int64_t k = 0; k < in; k += 32)
+            for (int word = 0; word < bits; word++)
+                for (int64_t n = block * LANES; n < (block + 1) * LANES; n++)
+                    for (int64_t i = 0; i < 4; i++) {
+                        auto of_step = [&](int step) { return level(n, k + 4 * step + i); };
+                        uint8_t byte = 0;
+                        if (bits == 8) {
+                            byte = of_step(word);
+                        } else if (word < 4) {
+                            byte = (uint8_t)((of_step(2 * word) & 15) | of_step(2 * word + 1) << 4);
+                        } else if (bits == 5) {
+                            for (int step = 0; step < 8; step++) byte |= (uint8_t)((of_step(step) >> 4) << step);
+                        } else {
+                            const int first = 4 * (word - 4);
+                            for (int step = 0; step < 4; step++)
+                                byte |= (uint8_t)((of_step(first + step) >> 4) << 2 * step);
+                        }
+                        *to++ = byte;
+                    }
 }
 
 // The likeliest columns of each row of logits [rows, columns] float32, by rank_row: found and logs are [rows, most].

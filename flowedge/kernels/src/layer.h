@@ -117,7 +117,7 @@ class Room {
         room.attention_rows = run.most_rows();
         room.attention_floats = AttentionRoom::floats(room.attention_rows, heads);
         const int64_t operand = std::max({layer.hidden, attended, layer.intermediate});
-        const int64_t groups = operand / 32 + 1;
+        const int64_t groups = operand / 16 + 1;
         const int64_t values = Operand::floats(rows, operand);
         const int64_t floats = rows * (layer.hidden + room.wide_stride + 2 * groups) + values +
                                members * (layer.hidden + room.attention_floats);
@@ -157,9 +157,7 @@ class LayerForward {
 
   private:
     void attention_half() {
-        read_and_normalise(layer_.input_norm, layer_.qkv[0]);
-        team_.meet();
-        products(layer_.qkv, 3);
+        products(layer_.input_norm, layer_.qkv, 3);
         team_.meet();
         rotate_and_cache();
         team_.meet();
@@ -174,9 +172,7 @@ class LayerForward {
 
     void mlp_half() {
         const int64_t size = layer_.intermediate;
-        read_and_normalise(layer_.mlp_norm, layer_.gate_up[0]);
-        team_.meet();
-        products(layer_.gate_up, 2);
+        products(layer_.mlp_norm, layer_.gate_up, 2);
         team_.meet();
         for (int64_t m = own_.start; m < own_.stop; m++) {
             gate(layer_.activation, wide(m), wide(m) + size, size);
@@ -200,10 +196,17 @@ class LayerForward {
         }
     }
 
-    void products(const Linear* linears, int count) {
+    // The products of the rows, normalised, with linear layers, beside each other in `wide`.
+    void products(const float* norm, const Linear* linears, int count) {
         float* output = room_.wide;
-        for (int i = 0; i < count && linears[i].weight; output += linears[i++].out)
+        for (int i = 0; i < count && linears[i].weight; output += linears[i++].out) {
+            if (i == 0 || !rounds_alike(linears[i - 1], linears[i])) {
+                if (i > 0) team_.meet();  // others may still multiply the operand
+                read_and_normalise(norm, linears[i]);
+                team_.meet();
+            }
             multiply(room_.operand.rows(run_.rows, linears[i]), linears[i], output, room_.wide_stride, team_);
+        }
     }
 
     void rotate_and_cache() {

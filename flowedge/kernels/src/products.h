@@ -11,15 +11,22 @@
 
 namespace flowedge {
 
-// A linear layer. Weights of floats lie row by row [out, in]. Integers are packed in blocks of LANES outputs:
-//   INT8: levels [blocks, in / 4, LANES, 4], a weight is (level - 128) * scale;
-//   INT4: nibbles [blocks, in / 8, LANES, 4], the low half of a byte for one step of 4 inputs and the high half
-//         for the next; a weight is (level - 8) * scale + zero.
-//   scales: bfloat16 [blocks, in / group, LANES], followed in each group by the zeros [LANES] of INT4.
-// `in` is a multiple of `group`, which is a multiple of 32.
+// A linear layer. Weights of floats lie row by row [out, in]. Integers are packed in blocks of LANES outputs, as words
+// of four bytes for each output:
+//   INT8: levels [blocks, in / 4, LANES, 4];
+//   INT4: nibbles [blocks, in / 8, LANES, 4], the low half of a byte for one step of 4 inputs and the high half for
+//         the next;
+//   INT5, INT6: [blocks, in / 32, 5 or 6, LANES, 4]: four words of nibbles as those of INT4, then the fifth and the
+//         sixth bits of the 32 inputs. Bit k (pair of bits k) of a byte of these belongs to step k of 4 inputs; the
+//         pairs of steps 4 to 7 are in the second word.
+// A weight is (level - the middle of its levels) * scale, and `zeros` says whether a zero is added.
+//   scales: bfloat16, or float16 where `halves`: [blocks, in / group, LANES], followed in each group by the zeros
+//           [LANES].
+// `in` is a multiple of `group`, which is a multiple of 32, or 16 where `in` is a multiple of 32.
 struct Linear {
     int32_t format;
     int32_t group;
+    int32_t halves, zeros;
     int64_t out, in;
     const void* weight;
     const uint16_t* scales;
@@ -153,49 +160,85 @@ struct FloatKernel {
 
 template <Format F>
 struct IntegerKernel {
-    static constexpr int MIDDLE = F == INT4 ? 8 : SIGNED_LEVELS ? 0 : 128;  // of the levels as they are multiplied
-    static constexpr int OWN = F == INT4 ? 2 : 1;                            // scale, and zero
-    static constexpr int WORD_INPUTS = F == INT4 ? 8 : 4;                    // inputs of a lane's four bytes
+    // Of the levels as they are multiplied.
+    static constexpr int MIDDLE = F == INT4 ? 8 : F == INT5 ? 16 : F == INT6 ? 32 : SIGNED_LEVELS ? 0 : 128;
+    static constexpr int WORDS = F == INT8 ? 8 : F == INT4 ? 4 : F == INT5 ? 5 : 6;  // of a lane's 32 inputs
+
+    // The levels of steps `s` and `s + 1` of 4 inputs, where `s` is even, of the 32 inputs whose words begin at `from`.
+    static void levels(const int32_t* from, int s, Ints& first, Ints& second) {
+        if constexpr (F == INT8) {
+            first = load<Ints>(from + s * LANES), second = load<Ints>(from + (s + 1) * LANES);
+        } else {
+            const Words word = (Words)load<Ints>(from + s / 2 * LANES);
+            Words low = word & 0x0f0f0f0f, high = (word >> 4) & 0x0f0f0f0f;
+            if constexpr (F == INT5) {
+                const Words bits = (Words)load<Ints>(from + 4 * LANES) >> s;
+                low |= (bits & 0x01010101) << 4, high |= (bits << 3) & 0x10101010;
+            }
+            if constexpr (F == INT6) {
+                const Words bits = (Words)load<Ints>(from + (4 + s / 4) * LANES) >> (s % 4 * 2);
+                low |= (bits << 4) & 0x30303030, high |= (bits << 2) & 0x30303030;
+            }
+            first = (Ints)low, second = (Ints)high;
+        }
+    }
 
     // M rows times N blocks of LANES outputs.
     template <int M, int N>
     static void tile(const int8_t* rows, const float* row_scales, const int32_t* row_sums, const Linear& linear,
                      int64_t block, float* output, int64_t output_stride) {
         const int64_t in = linear.in, group = linear.group, groups = in / group;
-        const int64_t words = in / WORD_INPUTS * LANES;  // 32-bit words of a block
-        const int32_t* levels = (const int32_t*)linear.weight + block * words;
-        const uint16_t* scales = linear.scales + block * groups * OWN * LANES;
+        const int64_t words = in / 32 * WORDS * LANES;  // of a block
+        const int32_t* weight = (const int32_t*)linear.weight + block * words;
+        const bool halves = linear.halves, zeros = linear.zeros;
+        const int64_t own_scales = (zeros ? 2 : 1) * LANES;  // of a group
+        auto scale_at = [&](const uint16_t* from) {
+            return halves ? from_float16(load<Halves>(from)) : from_bfloat16(load<Halves>(from));
+        };
+        const uint16_t* scales = linear.scales + block * groups * own_scales;
         constexpr int V = N * PARTS;
         Floats acc[M][V] = {};
         for (int64_t g = 0; g < groups; g++) {
             Ints sum[M][V] = {};
-            for (int64_t k = g * group; k < (g + 1) * group; k += WORD_INPUTS) {
-                for (int v = 0; v < V; v++) {
-                    const int32_t* from = levels + v / PARTS * words + k / WORD_INPUTS * LANES + v % PARTS * W;
-                    const Ints word = load<Ints>(from);
-                    if constexpr (F == INT8) {
-                        for (int m = 0; m < M; m++) sum[m][v] = dot_wide(sum[m][v], word, step(rows + m * in + k));
-                    } else {
-                        const Ints low = word & 0x0f0f0f0f, high = (Ints)((Words)word >> 4) & 0x0f0f0f0f;
+            // Steps [FROM, TO) of 4 of the 32 inputs that begin at `k`.
+            auto add = [&]<int FROM, int TO>(int64_t k) {
+                const int32_t* from = weight + k / 32 * WORDS * LANES;
+                for (int s = FROM; s < TO; s += 2) {
+                    for (int v = 0; v < V; v++) {
+                        Ints first, second;
+                        levels(from + v / PARTS * words + v % PARTS * W, s, first, second);
                         for (int m = 0; m < M; m++) {
-                            sum[m][v] = dot(sum[m][v], low, step(rows + m * in + k));
-                            sum[m][v] = dot(sum[m][v], high, step(rows + m * in + k + 4));
+                            const int8_t* row = rows + m * in + k + 4 * s;
+                            if constexpr (F == INT8) {
+                                sum[m][v] = dot_wide(dot_wide(sum[m][v], first, step(row)), second, step(row + 4));
+                            } else {
+                                sum[m][v] = dot(dot(sum[m][v], first, step(row)), second, step(row + 4));
+                            }
                         }
                     }
                 }
+            };
+            if (group >= 32) {
+                for (int64_t k = g * group; k < (g + 1) * group; k += 32) add.template operator()<0, 8>(k);
+            } else if (g % 2 == 0) {
+                add.template operator()<0, 4>(g / 2 * 32);
+            } else {
+                add.template operator()<4, 8>(g / 2 * 32);
             }
             for (int v = 0; v < V; v++) {
-                const uint16_t* own = scales + (v / PARTS * groups + g) * OWN * LANES + v % PARTS * W;
-                const Floats scale = from_bfloat16(load<Halves>(own));
+                const uint16_t* own = scales + (v / PARTS * groups + g) * own_scales + v % PARTS * W;
+                const Floats scale = scale_at(own);
                 for (int m = 0; m < M; m++) {
                     const float row_scale = row_scales[m * groups + g];
                     const int32_t row_sum = row_sums[m * groups + g];
                     const Floats exact = __builtin_convertvector(sum[m][v] - MIDDLE * row_sum, Floats);
                     acc[m][v] = fused(exact, scale * row_scale, acc[m][v]);
-                    if constexpr (F == INT4) {
-                        const Floats zero = from_bfloat16(load<Halves>(own + LANES));
-                        acc[m][v] = fused(all((float)row_sum * row_scale), zero, acc[m][v]);
-                    }
+                }
+                if (!zeros) continue;
+                const Floats zero = scale_at(own + LANES);
+                for (int m = 0; m < M; m++) {
+                    const float sum_of_row = (float)row_sums[m * groups + g] * row_scales[m * groups + g];
+                    acc[m][v] = fused(all(sum_of_row), zero, acc[m][v]);
                 }
             }
         }
@@ -241,7 +284,7 @@ struct IntegerKernel {
 
 // The share of a linear layer's outputs that a thread computes: units of a kernel's outputs.
 inline void multiply(const Rows& rows, const Linear& linear, float* output, int64_t output_stride, const Team& team) {
-    const bool packed = linear.format == INT8 || linear.format == INT4;
+    const bool packed = linear.format > FLOAT16;
     const int64_t unit = packed ? 1 : 8, width = packed ? LANES : 1;
     const int64_t all = (linear.out + width - 1) / width;
     const Range own = team.share((all + unit - 1) / unit);
@@ -254,13 +297,21 @@ inline void multiply(const Rows& rows, const Linear& linear, float* output, int6
             case FLOAT32: compute(FloatKernel<FLOAT32>::block); break;
             case BFLOAT16: compute(FloatKernel<BFLOAT16>::block); break;
             case INT8: compute(IntegerKernel<INT8>::block); break;
-            default: compute(IntegerKernel<INT4>::block); break;
+            case INT4: compute(IntegerKernel<INT4>::block); break;
+            case INT5: compute(IntegerKernel<INT5>::block); break;
+            default: compute(IntegerKernel<INT6>::block); break;
         }
     }
     if (!linear.bias) return;
     const int64_t from = start * width, to = std::min(linear.out, stop * width);
     for (int64_t m = 0; m < rows.count; m++)
         for (int64_t n = from; n < to; n++) output[m * output_stride + n] += linear.bias[n];
+}
+
+// Whether rows are rounded alike for two linear layers of the same width.
+inline bool rounds_alike(const Linear& a, const Linear& b) {
+    if (a.format <= FLOAT16 || b.format <= FLOAT16) return a.format == b.format;
+    return a.group == b.group;
 }
 
 // Rows for a format of weights --------------------------------------------------------------------------------

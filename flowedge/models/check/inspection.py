@@ -12,6 +12,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.loading import checkpoint_quant, layer_bytes
 from flowedge.models.quant.quantize import QUANTISATIONS
+from flowedge.models.token_table import table_bytes
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class ModelSizes:
         stored_quant: the quantisation that the checkpoint itself is stored in.
         stored_by: the method that stored its weights as integers, such as GPTQ; "" for others.
         layer_bytes: the bytes of each layer, by quantisation.
-        embedding_bytes, norm_bytes: bytes in `dtype`.
-        head_bytes: bytes in `dtype`, also for a tied head: draft node and first stage are different devices.
+        embedding_bytes: by quantisation. norm_bytes: bytes in `dtype`.
+        head_bytes: by quantisation, also of a tied head: draft node and first stage are different devices.
         kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
     """
 
@@ -40,9 +41,9 @@ class ModelSizes:
     stored_quant: str
     stored_by: str
     layer_bytes: dict[str, list[int]]
-    embedding_bytes: int
+    embedding_bytes: dict[str, int]
     norm_bytes: int
-    head_bytes: int
+    head_bytes: dict[str, int]
     kv_bytes: dict[str, int]
 
 
@@ -61,7 +62,10 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         quants = list(QUANTISATIONS) if checkpoint.quant == "none" else [checkpoint.quant]
     resolved = [checkpoint_quant(checkpoint, quant) for quant in quants]
     by_layer = [layer_bytes(checkpoint, index, resolved, dtype) for index in range(config.num_hidden_layers)]
-    table = int(config.vocab_size * config.hidden_size * dtype.itemsize)
+    embedding, head = (
+        {quant: table_bytes(checkpoint, name, dtype, "cpu", quant) for quant in resolved}
+        for name in (checkpoint.embedding_name, checkpoint.head_name)
+    )
     return ModelSizes(
         model_type=str(config.model_type),
         num_layers=int(config.num_hidden_layers),
@@ -74,9 +78,9 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         stored_quant=checkpoint.quant,
         stored_by=checkpoint.integer_format.method if checkpoint.integer_format else "",
         layer_bytes={quant: [sizes[quant] for sizes in by_layer] for quant in resolved},
-        embedding_bytes=table,
+        embedding_bytes=embedding,
         norm_bytes=int(config.hidden_size * dtype.itemsize),
-        head_bytes=table,
+        head_bytes=head,
         kv_bytes={
             **{name: kv_row_bytes(config, kv) for name, kv in DTYPES.items()},
             "int8": kv_row_bytes(config, dtype, "int8"),

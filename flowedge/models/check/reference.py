@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -34,9 +35,10 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
-from flowedge.models.quant.block_repacking import repack_blocks
+from flowedge.models.quant.block_repacking import is_held_as_stored, repack_blocks, stored_linear
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
 from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
+from flowedge.models.token_table import PackedTable, load_table
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class ReferenceModel:
             if quant != "none":
                 encode = _encoding(checkpoint, quant, quant_cache)
                 quantize_block(split_experts(model.model.layers), quant, encode=encode)
+            elif checkpoint.gguf:
+                _hold_as_stored(checkpoint, model, device)
+            _quantise_tables(checkpoint, model, dtype, device, quant, quant_cache)
         # The checkpoint's defaults, such as a repetition penalty, are no part of the sampling rule.
         model.generation_config = _generation_config()
         return cls(model)
@@ -241,6 +246,51 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
         # transformers moves a quantised checkpoint to its device while reading.
         device_map=None if checkpoint.quant == "none" else {"": device},
     ).eval()
+
+
+def _hold_as_stored(checkpoint: Checkpoint, model: Any, device: torch.device) -> None:
+    """Multiply with the integers of a GGUF file where the layers of a pipeline do."""
+    layers = split_experts(model.model.layers)
+    for path, linear in list(layers.named_modules()):
+        if isinstance(linear, nn.Linear):
+            index, _, inner = path.partition(".")
+            name = f"{layer_prefix(int(index))}{inner}.weight"
+            if is_held_as_stored(checkpoint, name, device):
+                layers.set_submodule(path, stored_linear(checkpoint, name, linear))
+
+
+class _Predicting(nn.Module):
+    """The LM head over a packed table, in float32, which the layer of that table would round."""
+
+    def __init__(self, table: PackedTable) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits [..., vocab] of final hidden states [..., hidden]."""
+        logits = self.table.linear.product(hidden.reshape(-1, hidden.shape[-1]))
+        return logits.view(*hidden.shape[:-1], -1)
+
+
+def _quantise_tables(
+    checkpoint: Checkpoint,
+    model: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    quant: str,
+    cache: QuantCache | None,
+) -> None:
+    """Embed and predict tokens with the tables that draft node and stages have, where these are packed."""
+    embedded = load_table(checkpoint, checkpoint.embedding_name, dtype, device, quant, cache)
+    if isinstance(embedded, PackedTable):
+        embedding = model.get_input_embeddings()
+        embedding.weight = nn.Parameter(embedded[:], requires_grad=False)
+    if checkpoint.head_name == checkpoint.embedding_name:
+        predicting = embedded
+    else:
+        predicting = load_table(checkpoint, checkpoint.head_name, dtype, device, quant, cache)
+    if isinstance(predicting, PackedTable):
+        model.lm_head = _Predicting(predicting)
 
 
 def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> Encode:

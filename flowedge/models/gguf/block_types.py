@@ -36,6 +36,16 @@ BLOCK_TYPES = {
         BlockType("Q4_K", 256, 144),
         BlockType("Q5_K", 256, 176),
         BlockType("Q6_K", 256, 210),
+        BlockType("IQ1_S", 256, 50),
+        BlockType("IQ1_M", 256, 56),
+        BlockType("IQ2_XXS", 256, 66),
+        BlockType("IQ2_XS", 256, 74),
+        BlockType("IQ2_S", 256, 82),
+        BlockType("IQ3_XXS", 256, 98),
+        BlockType("IQ3_S", 256, 110),
+        BlockType("IQ4_NL", 32, 18),
+        BlockType("IQ4_XS", 256, 136),
+        BlockType("MXFP4", 32, 17),
     )
 }
 FLOAT_TYPES = ("F32", "F16", "BF16")

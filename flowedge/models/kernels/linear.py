@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flowedge.device.kernel_library import library
+from flowedge.models.kernels.packing import LANES, middle, unpacked
 from flowedge.models.kernels.structures import BFLOAT16, FLOAT32, FORMATS, LinearFields, pointer
 
 _WEIGHTS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}  # floats that the kernels multiply with
@@ -45,6 +46,8 @@ class KernelLinear(nn.Module):
         self.bias = like.bias
         self.width = self.in_features if width is None else width
         self._kind, self._group = kind, group
+        zeros = scales is not None and scales.shape[2] == 2
+        self._flags = scales is not None and scales.dtype == torch.float16, zeros
         self._float_bias = None if like.bias is None else like.bias.detach().float().contiguous()
 
     @property
@@ -52,6 +55,7 @@ class KernelLinear(nn.Module):
         return LinearFields(
             self._kind,
             self._group,
+            *self._flags,
             self.out_features,
             self.width,
             pointer(self.weight),
@@ -61,11 +65,24 @@ class KernelLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] in the dtype of the inputs [..., in_features]."""
-        rows = inputs.reshape(-1, self.in_features)
+        output = self.product(inputs.reshape(-1, self.in_features))
+        return output.to(inputs.dtype).view(*inputs.shape[:-1], self.out_features)
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return float32 [n, out_features] for rows [n, in_features]."""
         if self.width != self.in_features:
             rows = nn.functional.pad(rows, (0, self.width - self.in_features))
-        output = product(self.structure, rows)
-        return output.to(inputs.dtype).view(*inputs.shape[:-1], self.out_features)
+        return product(self.structure, rows)
+
+    def unpacked_rows(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return rows float32 [n, in_features] of a packed weight, for the outputs int64 [n]."""
+        assert self.scales is not None, "floats are not packed"
+        block, lane = outputs // LANES, outputs % LANES
+        levels = unpacked(self.weight[block, :, :, lane], self._kind)
+        scales = self.scales[block, :, :, lane].float()  # [n, groups, scale and zero]
+        grouped = (levels - middle(self._kind)).view(*scales.shape[:2], self._group)
+        weights = grouped * scales[..., :1] + (scales[..., 1:] if scales.shape[2] == 2 else 0)
+        return weights.flatten(1)[:, : self.in_features]
 
 
 def fits_kernels(weight: torch.Tensor) -> bool:

@@ -7,9 +7,11 @@ import ctypes
 import torch
 
 from flowedge.device.kernel_library import library
-from flowedge.models.kernels.structures import pointer
+from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, pointer
 
 LANES = 16  # outputs of a block
+STEP = 32  # inputs whose levels lie together
+WORDS = {INT8: 8, INT4: 4, INT5: 5, INT6: 6}  # of four bytes, for one output and STEP inputs
 GROUP_MULTIPLE = 32  # weights of a group are a multiple of this number
 
 
@@ -18,30 +20,53 @@ def padded_outputs(out_features: int) -> int:
     return -(-out_features // LANES) * LANES
 
 
+def packed(levels: torch.Tensor, kind: int) -> torch.Tensor:
+    """Pack uint8 [out, in] as uint8 [blocks, in / 32, words, LANES, 4]; `in` is a multiple of 32.
+
+    kind: INT8, INT4, INT5 or INT6, whose levels begin at 0.
+    """
+    out, width = levels.shape
+    shape = (padded_outputs(out) // LANES, width // STEP, WORDS[kind], LANES, 4)
+    to = torch.empty(shape, dtype=torch.uint8)
+    sizes = (ctypes.c_int64(out), ctypes.c_int64(width))
+    library().flowedge_pack(kind, pointer(levels.contiguous()), *sizes, pointer(to))
+    return to
+
+
+def middle(kind: int) -> int:
+    """The level of a format that stands for 0."""
+    return {INT8: 128, INT4: 8, INT5: 16, INT6: 32}[kind]
+
+
+def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:
+    """The levels float32 [n, in] of the words uint8 [n, in / 32, words, 4] of some outputs."""
+    if kind == INT8:
+        return words.flatten(1).float()
+    nibbles = words[:, :, :4]
+    levels = torch.stack((nibbles & 15, nibbles >> 4), dim=3).flatten(2, 3)  # [n, in / 32, steps, 4]
+    steps = torch.arange(STEP // 4, dtype=torch.uint8)[:, None]
+    if kind == INT5:
+        levels |= (words[:, :, 4:] >> steps & 1) << 4
+    if kind == INT6:
+        high = words[:, :, 4:].repeat_interleave(4, dim=2)
+        levels |= (high >> steps % 4 * 2 & 3) << 4
+    return levels.flatten(1).float()
+
+
 def packed_int8(weight: torch.Tensor) -> torch.Tensor:
-    """Pack int8 [out, in] as uint8 [blocks, in / 4, LANES, 4]."""
-    out, width = weight.shape
-    packed = torch.empty((padded_outputs(out) // LANES, width // 4, LANES, 4), dtype=torch.uint8)
-    library().flowedge_pack_int8(pointer(weight.contiguous()), *_sizes(out, width), pointer(packed))
-    return packed
+    """Pack int8 [out, in] as the levels of INT8."""
+    return packed(weight.contiguous().view(torch.uint8) ^ 128, INT8)
 
 
 def packed_int4(nibbles: torch.Tensor) -> torch.Tensor:
-    """Pack uint8 [out, in / 2], the even column in the high half, as uint8 [blocks, in / 8, LANES, 4]."""
-    out, width = nibbles.shape[0], 2 * nibbles.shape[1]
-    packed = torch.empty((padded_outputs(out) // LANES, width // 8, LANES, 4), dtype=torch.uint8)
-    library().flowedge_pack_int4(pointer(nibbles.contiguous()), *_sizes(out, width), pointer(packed))
-    return packed
+    """Pack uint8 [out, in / 2], the even column in the high half, as the levels of INT4."""
+    return packed(torch.stack((nibbles >> 4, nibbles & 15), dim=2).view(len(nibbles), -1), INT4)
 
 
 def packed_scales(*parts: torch.Tensor) -> torch.Tensor:
-    """Pack bfloat16 scales [out, groups], and zeros, as [blocks, groups, parts, LANES]."""
+    """Pack scales [out, groups] of 16 bits, and zeros, as [blocks, groups, parts, LANES]."""
     out, groups = parts[0].shape
-    packed = torch.zeros((padded_outputs(out), groups, len(parts)), dtype=torch.bfloat16)
+    together = torch.zeros((padded_outputs(out), groups, len(parts)), dtype=parts[0].dtype)
     for index, part in enumerate(parts):
-        packed[:out, :, index] = part
-    return packed.view(-1, LANES, groups, len(parts)).permute(0, 2, 3, 1).contiguous()
-
-
-def _sizes(*sizes: int) -> list[ctypes.c_int64]:
-    return [ctypes.c_int64(size) for size in sizes]
+        together[:out, :, index] = part
+    return together.view(-1, LANES, groups, len(parts)).permute(0, 2, 3, 1).contiguous()

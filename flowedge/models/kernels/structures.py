@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 = range(5)
+FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, INT5, INT6 = range(7)
 
 FORMATS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
@@ -20,6 +20,8 @@ class LinearFields(ctypes.Structure):
     _fields_ = [
         ("format", _Flag),
         ("group", _Flag),
+        ("halves", _Flag),
+        ("zeros", _Flag),
         ("out", _Size),
         ("width", _Size),
         ("weight", _Pointer),

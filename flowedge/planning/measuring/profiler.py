@@ -146,7 +146,12 @@ def model_times(
     short_context = layer_seconds(timed, ROWS, min(LITTLE_CACHED, cached)).used
     tell("the LM head")
     executor = DraftModels.load(
-        checkpoint, options.drafters, options.dtype, device, cuda_graphs=options.cuda_graphs
+        checkpoint,
+        options.drafters,
+        options.dtype,
+        device,
+        cuda_graphs=options.cuda_graphs,
+        quant=checkpoint_quant(checkpoint, options.quant),
     ).executor
     verify = verify_times(executor, options.repeats)
     draft = None

@@ -15,6 +15,7 @@ from flowedge.models.exact.option import resolve_exact
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import check_available, check_quant
+from flowedge.models.token_table import as_quantised
 from flowedge.planning.measuring.draft_timing import verify_times
 from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge.planning.measuring.layer_timing import attention_ms, compared_times
@@ -64,7 +65,8 @@ def sized_times(
     verify: dict[int, float] = {}
     if sizes.vocab * sizes.hidden * sizes.stored_bytes < ROOM * available:
         tell("the LM head")
-        head = LMHead(nn.Parameter(_table(sizes, dtype, device), False), "lm_head.weight")
+        table = nn.Parameter(_table(sizes, dtype, device), False)
+        head = LMHead(as_quantised(table, quant), "lm_head.weight")
         if exact:
             head.find_row_counts()
         verify = verify_times(HeadExecutor(head, None), options.repeats)

@@ -13,6 +13,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.weight_file import OpenFile
+from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.quantize import QUANTISATIONS
 from tests.models.conftest import Make
 from tests.models.tiny_families import TINY, make_multimodal, make_tiny
@@ -34,7 +35,9 @@ def test_sizes(make_checkpoint: Make, shard: str, nothing_is_read: None) -> None
     assert tuple(sizes.layer_bytes) == QUANTISATIONS
     assert sizes.layer_bytes["none"] == [2 * (attention + mlp + norms)] * 4
     assert sizes.layer_bytes["nf4"] == [(attention + mlp) * 9 // 16 + 2 * norms] * 4
-    assert sizes.embedding_bytes == sizes.head_bytes == 2 * 97 * 64 and not sizes.tied
+    assert sizes.embedding_bytes == sizes.head_bytes and not sizes.tied
+    assert sizes.head_bytes["none"] == sizes.head_bytes["nf4"] == 2 * 97 * 64
+    assert sizes.head_bytes["int8"] == sizes.head_bytes["int4"] == Int8().weight_bytes(97, 64)
     assert sizes.kv_bytes == {"float32": 256, "float16": 128, "bfloat16": 128, "int8": 80}
 
 
@@ -43,7 +46,7 @@ def test_blocks_take_what_was_announced(directory: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(directory))
     sizes = inspect_checkpoint(checkpoint, "float32", [quant])
     block = LayerBlock.load(checkpoint, 0, 4, quant=quant)
-    announced = sum(sizes.layer_bytes[quant]) + sizes.embedding_bytes + sizes.norm_bytes
+    announced = sum(sizes.layer_bytes[quant]) + sizes.embedding_bytes[quant] + sizes.norm_bytes
     assert block.weight_bytes == announced
     assert block.new_cache(10).kv.nbytes == 10 * 4 * sizes.kv_bytes["float32"]
 
@@ -83,7 +86,7 @@ def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing
     document = json.loads(capsys.readouterr().out)
     assert document["tied"] and document["num_layers"] == 4
     assert document["draft_head"]["tokens"] == 97
-    assert document["draft_head"]["bytes"]["none"] == document["head_bytes"] == 97 * 64 * 4
+    assert document["draft_head"]["bytes"]["none"] == document["head_bytes"]["none"] == 97 * 64 * 4
     assert [row["quant"] for row in document["fits"]] == ["nf4", "none"]
     row = document["fits"][0]
     layer = document["layer_bytes"]["nf4"][0] + 100 * document["kv_bytes"]["float32"]

@@ -11,8 +11,10 @@ from gguf import GGUFReader, GGUFWriter, dequantize
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from flowedge.core.errors import CheckpointError
+from flowedge.device.kernel_library import missing_reason
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.gguf.block_levels import level_format
 from flowedge.models.gguf.block_slice import dequantise
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 from tests.models.gguf.conftest import Bundled, finish
@@ -74,7 +76,10 @@ def test_logits(bundled_gguf: Bundled, kind: str) -> None:
     tokens = list(range(100, 2500, 100))
     with torch.inference_mode():
         expected = ReferenceModel.load(checkpoint).model(torch.tensor([tokens])).logits[0]
-    assert torch.allclose(Pipeline(checkpoint, 2).commit(tokens), expected, atol=1e-4)
+    # Rows that integers are multiplied with are rounded to 8 bits, and may be a step off in the next layer.
+    rounds = level_format(kind) is not None and not missing_reason()
+    difference = (Pipeline(checkpoint, 2).commit(tokens) - expected).abs()
+    assert difference.max() < (0.3 if rounds else 1e-4) and difference.mean() < (0.03 if rounds else 1e-5)
 
 
 @pytest.mark.parametrize("kind", list(HALVES))
@@ -95,8 +100,8 @@ def test_against_another_dequantisation(kind: str) -> None:
 
 def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
     file = GGUFWriter(tmp_path / "x.gguf", "llama")
-    blocks = np.zeros((4, 110), dtype=np.uint8)
-    file.add_tensor("token_embd.weight", blocks, raw_dtype=GGMLQuantizationType.IQ3_S)
+    blocks = np.zeros((4, 54), dtype=np.uint8)
+    file.add_tensor("token_embd.weight", blocks, raw_dtype=GGMLQuantizationType.TQ1_0)
     finish(file)
-    with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as IQ3_S"):
+    with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as TQ1_0"):
         Checkpoint.open(str(tmp_path / "x.gguf"))

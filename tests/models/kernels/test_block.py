@@ -109,6 +109,16 @@ def test_quantised_layers_have_the_rows_of_their_products(family: str, quant: st
     assert float((outputs(pair) - theirs).norm() / theirs.norm()) < 1e-2
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@torch.inference_mode()
+def test_linear_layers_that_read_the_same_rows_may_have_different_formats(family: str) -> None:
+    """GGUF files store queries, keys and values in different types, and gates too."""
+    formats = {"q_proj": "int8", "v_proj": "int4", "up_proj": "int4"}  # others stay floats
+    pair = layer_pair(family, formats=formats, intermediate_size=64)
+    theirs, _ = pair.outputs()
+    assert float((outputs(pair) - theirs).norm() / theirs.norm()) < 1e-2
+
+
 @families(tested=DISTINCT)
 @torch.inference_mode()
 def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None:

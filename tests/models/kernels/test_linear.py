@@ -10,12 +10,13 @@ from torch import nn
 
 from flowedge.device.kernel_builds import Build
 from flowedge.models.kernels.linear import KernelLinear, float_linear
-from flowedge.models.kernels.packing import packed_int4, packed_int8, packed_scales
-from flowedge.models.kernels.structures import INT4, INT8
+from flowedge.models.kernels.packing import packed, packed_int4, packed_int8, packed_scales
+from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8
 from tests.models.conftest import threads_of_torch
 from tests.support.kernels import RUNNING, kernels_of
 
-FORMATS = ("float32", "bfloat16", "int8", "int4")
+STORED = ("int4 of GGUF", "int5", "int5 with zeros", "int6", "int8 of GGUF")  # with scales in float16
+FORMATS = ("float32", "bfloat16", "int8", "int4", *STORED)
 ROWS = 70  # more than the rows of a block that a cache holds would be too slow for all combinations
 
 
@@ -34,6 +35,8 @@ def linear_of(kind: str, out: int, width: int, group: int = 64) -> tuple[KernelL
     if kind in ("float32", "bfloat16"):
         like.weight = nn.Parameter(weight.to(getattr(torch, kind)), requires_grad=False)
         return float_linear(like), like.weight.double()
+    if kind in STORED:
+        return stored_linear_of(kind, like, 16 if kind == "int6" else 32, generator)
     scale = (torch.rand((out, width // group), generator=generator) + 0.5).bfloat16()
     wide = scale.double().repeat_interleave(group, 1)
     if kind == "int8":
@@ -46,6 +49,28 @@ def linear_of(kind: str, out: int, width: int, group: int = 64) -> tuple[KernelL
     weights = (levels - 8) * wide + zero.double().repeat_interleave(group, 1)
     scales = packed_scales(scale, zero)
     return KernelLinear(like, packed_int4(nibbles), INT4, scales=scales, group=group), weights
+
+
+def stored_linear_of(
+    kind: str, like: nn.Linear, group: int, generator: torch.Generator
+) -> tuple[KernelLinear, torch.Tensor]:
+    bits = int(kind[3])
+    out, width = like.out_features, like.in_features
+    levels = torch.randint(0, 1 << bits, (out, width), generator=generator).to(torch.uint8)
+    parts = torch.rand((2 if "zeros" in kind else 1, out, width // group), generator=generator).half() + 0.5
+    weights = (levels.double() - (1 << bits - 1)) * parts[0].double().repeat_interleave(group, 1)
+    if len(parts) == 2:
+        weights += parts[1].double().repeat_interleave(group, 1)
+    format_ = {4: INT4, 5: INT5, 6: INT6, 8: INT8}[bits]
+    scales = packed_scales(*parts)
+    return KernelLinear(like, packed(levels, format_), format_, scales=scales, group=group), weights
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", *STORED])
+def test_rows_of_packed_weights_are_read(build: Build, kind: str) -> None:
+    layer, weights = linear_of(kind, 37, 192)
+    outputs = torch.tensor([36, 0, 15, 16, 16])
+    assert torch.allclose(layer.unpacked_rows(outputs).double(), weights[outputs], rtol=1e-6)
 
 
 def inputs(rows: int, width: int) -> torch.Tensor:
@@ -98,7 +123,7 @@ def test_a_row_has_the_same_bits_beside_any_rows_and_with_any_threads(build: Bui
             assert torch.equal(layer(rows), together), other
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int4", *STORED])
 def test_products_of_integers_have_the_same_bits_in_all_builds(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import can_repack, repack_blocks
 from flowedge.models.quant.int4 import Int4
 from flowedge.models.quant.quant_cache import QuantCache
+from flowedge.models.token_table import table_bytes
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.gguf_files import write_gguf
 
@@ -113,7 +114,8 @@ def test_a_block_of_layers(tmp_path: Path, written: Written, kind: str, quant: s
     """Sums of memory are those of the loaded layers; only what was encoded is in the cache."""
     checkpoint, cache = written(kind), QuantCache(tmp_path / "quantised", 1 << 30)
     block = LayerBlock.load(checkpoint, 0, 2, quant=quant, quant_cache=cache)
-    norm_and_embedding = (checkpoint.config.vocab_size + 1) * 256 * 4
+    table = table_bytes(checkpoint, checkpoint.embedding_name, torch.float32, "cpu", quant)
+    norm_and_embedding = table + 256 * 4
     sums = sum(layer_bytes(checkpoint, index, [quant], torch.float32)[quant] for index in range(2))
     assert block.weight_bytes - norm_and_embedding == sums
     cached = len(list((tmp_path / "quantised").glob("*.safetensors")))

@@ -67,7 +67,12 @@ def check_sizes(checkpoint: Checkpoint) -> None:
     assert block.weight_bytes == announced
     sizes = inspect_checkpoint(checkpoint, "bfloat16", [])
     assert sizes.stored_quant == checkpoint.quant
-    assert sum(sizes.layer_bytes[sizes.stored_quant]) + sizes.embedding_bytes + sizes.norm_bytes == announced
+    assert (
+        sum(sizes.layer_bytes[sizes.stored_quant])
+        + sizes.embedding_bytes[sizes.stored_quant]
+        + sizes.norm_bytes
+        == announced
+    )
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "phi3", "gemma2", "gemma3"])

@@ -1,0 +1,148 @@
+"""The token table of a model: a row of weights for each token, which embeds it, or predicts it (LM head)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from flowedge.device.kernel_library import missing_reason
+from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.kernels.linear import KernelLinear
+from flowedge.models.loading import encoded_weight, load_parameter
+from flowedge.models.quant.backend import WeightRows
+from flowedge.models.quant.block_repacking import is_held_as_stored, stored_bytes, stored_linear
+from flowedge.models.quant.int8 import Int8
+from flowedge.models.quant.quant_cache import QuantCache
+
+PACKED = "int8"  # the format of a table that is quantised
+_WITH_PACKED = ("int8", "int4")  # quantisations of layers beside which the table is quantised
+
+
+class PackedTable(nn.Module):
+    """A table [vocab, hidden] of integers, which the kernels multiply with, and of which rows are read.
+
+    Attributes:
+        linear: the products with all rows.
+        dtype: of rows that are read.
+    """
+
+    def __init__(self, linear: KernelLinear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear = linear
+        self.dtype = dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.linear.out_features, self.linear.in_features
+
+    @property
+    def device(self) -> torch.device:
+        return self.linear.weight.device
+
+    @property
+    def nbytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.linear.parameters())
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Return the rows [..., hidden] in `dtype` that an index selects of all tokens."""
+        return self.rows(torch.arange(self.shape[0])[index])
+
+    def rows(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the rows [..., hidden] in `dtype` of token ids [...]."""
+        read = self.linear.unpacked_rows(tokens.reshape(-1).to(self.device))
+        return read.to(self.dtype).view(*tokens.shape, self.shape[1])
+
+    def new_zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return zeros of a shape, for rows of the table."""
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+
+TokenTable: TypeAlias = nn.Parameter | PackedTable
+
+
+class TableEmbedding(nn.Embedding):
+    """The embedding of tokens by a packed table, which is its `weight`."""
+
+    def __init__(self, table: PackedTable) -> None:
+        nn.Module.__init__(self)  # without a weight of its own
+        self.num_embeddings, self.embedding_dim = table.shape
+        self.weight = table  # type: ignore[assignment]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the rows [..., hidden] of token ids [...]."""
+        table: PackedTable = self.weight  # type: ignore[assignment]
+        return table.rows(tokens)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, packed"
+
+
+def load_table(
+    checkpoint: Checkpoint,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    quant: str | None = None,
+    quant_cache: QuantCache | None = None,
+) -> TokenTable:
+    """Read the tensor `name` [vocab, hidden] as a token table.
+
+    Args:
+        dtype: of a table that is not packed, and of the rows that are read.
+        quant: the quantisation of the layers, which the table follows where the kernels run: as GGUF stores
+            it, or in eight bits beside layers of eight or four. None: never.
+
+    Raises:
+        CheckpointError: when it cannot be read.
+    """
+    device = torch.device(device)
+    shape = (int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size))
+    form = _form(checkpoint, name, device, quant)
+    if not form:
+        return load_parameter(checkpoint, name, shape, dtype, device)
+    checkpoint.check_shape(name, shape)
+    like = nn.Linear(shape[1], shape[0], bias=False, device="meta")
+    if form == PACKED:
+        tensors = encoded_weight(checkpoint, name, PACKED, dtype, quant_cache)
+        linear = Int8().build(tensors, like, dtype, device)
+        assert isinstance(linear, KernelLinear), "the kernels run here"
+    else:
+        linear = stored_linear(checkpoint, name, like)
+    return PackedTable(linear, dtype)
+
+
+def as_quantised(table: nn.Parameter, quant: str) -> TokenTable:
+    """Return a table that is in memory as `load_table` returns one beside layers of a quantisation."""
+    if quant not in _WITH_PACKED or table.device.type != "cpu" or missing_reason():
+        return table
+    like = nn.Linear(table.shape[1], table.shape[0], bias=False, device="meta")
+    linear = Int8().build(Int8().encode(WeightRows.of(table)), like, table.dtype, table.device)
+    assert isinstance(linear, KernelLinear), "the kernels run here"
+    return PackedTable(linear, table.dtype)
+
+
+def table_bytes(
+    checkpoint: Checkpoint,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    quant: str | None = None,
+) -> int:
+    """Return the bytes of what `load_table` reads with the same arguments; no tensor is read."""
+    vocab, hidden = int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size)
+    form = _form(checkpoint, name, torch.device(device), quant)
+    if form == PACKED:
+        return Int8().weight_bytes(vocab, hidden)
+    return stored_bytes(checkpoint, name) if form else vocab * hidden * dtype.itemsize
+
+
+def _form(checkpoint: Checkpoint, name: str, device: torch.device, quant: str | None) -> str:
+    """Return how a table is packed: PACKED, "as stored", or "" for not at all."""
+    if quant not in ("none", *_WITH_PACKED) or device.type != "cpu" or missing_reason():
+        return ""
+    if is_held_as_stored(checkpoint, name, device):
+        return "as stored"
+    # Who has quantised the layers of a checkpoint has left its table as it is.
+    return PACKED if quant in _WITH_PACKED and checkpoint.quant == "none" else ""
