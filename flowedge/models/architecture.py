@@ -144,7 +144,7 @@ class Family:
     def config(self) -> Any:
         """The class of the config: transformers' own, or a class of ours with the same fields."""
         if self.own_config:
-            return _class("flowedge.models.decoder_configs", f"{self.prefix}DecoderConfig")
+            return _class("flowedge.models.files.decoder_configs", f"{self.prefix}DecoderConfig")
         name = f"{self.text_prefix or self.prefix}Config"
         return _class(f"transformers.models.{self.module}.configuration_{self.module}", name)
 

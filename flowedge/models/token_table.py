@@ -99,7 +99,7 @@ def load_table(
     """
     device = torch.device(device)
     shape = (int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size))
-    form = _form(checkpoint, name, device, quant)
+    form = _packing(checkpoint, name, device, quant)
     if not form:
         return load_parameter(checkpoint, name, shape, dtype, device)
     checkpoint.check_shape(name, shape)
@@ -132,13 +132,13 @@ def table_bytes(
 ) -> int:
     """Return the bytes of what `load_table` reads with the same arguments; no tensor is read."""
     vocab, hidden = int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size)
-    form = _form(checkpoint, name, torch.device(device), quant)
+    form = _packing(checkpoint, name, torch.device(device), quant)
     if form == PACKED:
         return Int8().weight_bytes(vocab, hidden)
     return stored_bytes(checkpoint, name) if form else vocab * hidden * dtype.itemsize
 
 
-def _form(checkpoint: Checkpoint, name: str, device: torch.device, quant: str | None) -> str:
+def _packing(checkpoint: Checkpoint, name: str, device: torch.device, quant: str | None) -> str:
     """Return how a table is packed: PACKED, "as stored", or "" for not at all."""
     if quant not in ("none", *_WITH_PACKED) or device.type != "cpu" or missing_reason():
         return ""

@@ -8,6 +8,8 @@ from itertools import accumulate, pairwise
 from flowedge.core.errors import BadRequestError
 from flowedge.core.plain_text import counted
 
+MUCH_LESS = 0.8  # of the time of the slowest stage
+
 
 def even_split(layers: int, stages: int, *, larger_first: bool = False) -> list[int]:
     """Return the layers of each stage, as even as possible.
@@ -44,6 +46,26 @@ def layers_beside_head(layers: int, stages: int, head_layers: float) -> int:
     """
     alike = (layers + head_layers) / stages - head_layers
     return min(max(round(alike), 1), layers - stages + 1)
+
+
+def split_beside_head(layers: int, stages: int, head_layers: float, *, surely: bool) -> list[int]:
+    """Return the layers of each stage where the last one has the LM head, so that all take about as long.
+
+    Args:
+        layers: of the model; stages: 1 or more.
+        head_layers: the time of the LM head in times of a layer.
+        surely: whether the head lies there; where it may lie on the draft node as well, the split is even
+            unless the slowest stage gains much.
+
+    Raises what `even_split` raises.
+    """
+    even = even_split(layers, stages)
+    if stages == 1:
+        return even
+    last = layers_beside_head(layers, stages, head_layers)
+    found = [*even_split(layers - last, stages - 1), last]
+    slowest, before = (max(*split, split[-1] + head_layers) for split in (found, even))
+    return found if surely or slowest <= MUCH_LESS * before else even
 
 
 def split_counts(text: str) -> list[int]:

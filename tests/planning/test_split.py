@@ -11,7 +11,7 @@ from flowedge.planning.split import (
     check_split,
     even_split,
     layer_ranges,
-    layers_beside_head,
+    split_beside_head,
     split_counts,
 )
 
@@ -77,4 +77,11 @@ def test_no_stages_are_no_pipeline() -> None:
 def test_a_last_stage_has_fewer_layers_beside_the_head(
     layers: int, stages: int, head_layers: float, last: int
 ) -> None:
-    assert layers_beside_head(layers, stages, head_layers) == last
+    split = split_beside_head(layers, stages, head_layers, surely=True)
+    assert split[-1] == last and sum(split) == layers
+
+
+def test_where_the_head_may_lie_elsewhere_the_slowest_stage_has_to_gain_much() -> None:
+    assert split_beside_head(8, 2, 1.3, surely=False) == [4, 4]  # 5.3 times a layer, not 5
+    assert split_beside_head(18, 2, 15.0, surely=False) == [16, 2]  # 24 times a layer, not 17
+    assert split_beside_head(18, 1, 15.0, surely=False) == [18]

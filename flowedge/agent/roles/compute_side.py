@@ -60,7 +60,7 @@ from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.live_division import choose, divide
 from flowedge.planning.placement.model_sizes import from_config
 from flowedge.planning.profile.model import LayerSize, like_quant
-from flowedge.planning.split import check_split, even_split, layer_ranges, layers_beside_head
+from flowedge.planning.split import check_split, even_split, layer_ranges, split_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
 from flowedge.v1 import agent_pb2 as pb
@@ -378,11 +378,11 @@ def split_of(config: PipelineConfig, stages: int, target: Checkpoint, dtype: str
     layers = int(target.config.num_hidden_layers)
     if config.split:
         return check_split(list(config.split), layers, stages)
-    if config.verification != LAST_STAGE or not 1 < stages <= layers:
+    if config.verification == DRAFT_NODE:
         return even_split(layers, stages)
     layer = LayerSlice(config.changed(dtype=dtype, verification=DRAFT_NODE), 1, 2)
-    last = layers_beside_head(layers, stages, layer.head_bytes(target) / layer.weight_bytes(target))
-    return [*even_split(layers - last, stages - 1), last]
+    head = layer.head_bytes(target) / layer.weight_bytes(target)
+    return split_beside_head(layers, stages, head, surely=config.verification == LAST_STAGE)
 
 
 def route_dtype(asked: str, devices: Mapping[str, Sequence[str]]) -> str:

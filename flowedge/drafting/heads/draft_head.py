@@ -14,7 +14,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.attention.masked import attend_packed
-from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads
 from flowedge.models.row_functions import activation_of
 

@@ -17,7 +17,7 @@ from flowedge.drafting.heads.head_files import (
     write_head,
 )
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import errors_of_file, read_json_object
 

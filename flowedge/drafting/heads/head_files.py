@@ -15,9 +15,9 @@ from torch import Tensor
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.models.architecture import Architecture, family_of
-from flowedge.models.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
+from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.weight_file import open_weights
 from flowedge.models.rotary import RotaryAngles
 from flowedge.text.json_object import errors_of_file

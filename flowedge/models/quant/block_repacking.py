@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from flowedge.device.kernel_library import missing_reason
-from flowedge.models.gguf.block_levels import LevelFormat, level_format
+from flowedge.models.gguf.block_integers import LevelFormat, level_format
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 from flowedge.models.kernels.linear import KernelLinear
 from flowedge.models.kernels.packing import LANES, STEP, WORDS, packed, packed_scales, padded_outputs
@@ -72,7 +72,7 @@ def block_chunks(
 
 def _int4(checkpoint: BlockSource, name: str) -> Tensors:
     """Integers of four bits with their scales and zeros."""
-    unpack = _form(checkpoint, name).unpack
+    unpack = _format_of(checkpoint, name).unpack
     out_features, in_features = checkpoint.shape(name)
     out, width, _ = padded_shape(out_features, in_features, GROUP)
     weight = torch.zeros((out, width // 2), dtype=torch.uint8)
@@ -87,7 +87,7 @@ def _int4(checkpoint: BlockSource, name: str) -> Tensors:
 
 def _w8a16(checkpoint: BlockSource, name: str) -> Tensors:
     """Q8_0 as it is: int8 [out, in], and a float16 scale for each group."""
-    unpack = _form(checkpoint, name).unpack
+    unpack = _format_of(checkpoint, name).unpack
     out_features, in_features = checkpoint.shape(name)
     weight = torch.empty((out_features, in_features), dtype=torch.int8)
     scale = torch.empty((out_features, in_features // GROUP), dtype=torch.float16)
@@ -116,7 +116,7 @@ def is_held_as_stored(checkpoint: BlockSource, name: str, device: torch.device) 
 
 def stored_linear(checkpoint: BlockSource, name: str, like: Any) -> KernelLinear:
     """The layer `like`, whose bias is loaded, over the integers of a tensor as the file has them."""
-    form = _form(checkpoint, name)
+    form = _format_of(checkpoint, name)
     out, width = checkpoint.shape(name)
     kind, blocks_of_lanes = _KINDS[form.bits], padded_outputs(out) // LANES
     weight = torch.empty((blocks_of_lanes, width // STEP, WORDS[kind], LANES, 4), dtype=torch.uint8)
@@ -132,13 +132,13 @@ def stored_linear(checkpoint: BlockSource, name: str, like: Any) -> KernelLinear
 
 def stored_bytes(checkpoint: BlockSource, name: str) -> int:
     """The bytes in memory of a weight as `stored_linear` holds it, scales included."""
-    form = _form(checkpoint, name)
+    form = _format_of(checkpoint, name)
     out, width = checkpoint.shape(name)
     scales = width // form.group * (2 if form.has_zeros else 1) * form.scale_dtype.itemsize
     return padded_outputs(out) * (width * form.bits // 8 + scales)
 
 
-def _form(checkpoint: BlockSource, name: str) -> LevelFormat:
+def _format_of(checkpoint: BlockSource, name: str) -> LevelFormat:
     form = level_format(checkpoint.block_type(name))
     assert form is not None, "the caller has asked whether there is one"
     return form

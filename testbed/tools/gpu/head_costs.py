@@ -13,7 +13,7 @@ from flowedge.drafting.drafter import Frontier, GrowRequest
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.models.cuda_graphs.recording import CallingMaker, CapturingMaker, RecordingMaker
-from flowedge.models.decoder_configs import LlamaDecoderConfig
+from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.lm_head import LMHead
 from flowedge_testbed.report.markdown import table

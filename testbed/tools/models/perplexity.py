@@ -1,6 +1,8 @@
-"""Measure what a quantisation costs the bundled model: nats a token on held-out answers, beside float32.
+"""Measure what a quantisation costs a model: nats a token on held-out answers, beside float32.
 
-Run: python -m testbed.tools.models.perplexity --data FOLDER [--formats bfloat16 int8 int4 ...]
+Run: python -m testbed.tools.models.perplexity --data FOLDER [--model M] [--formats bfloat16 int8 int4 ...]
+
+A GGUF file has the format "stored" as well: its integers as they are, in layers and token table.
 
 FOLDER has files of {"prompt": ..., "response": ...} a line. The pairs that were held out of the model's
 training are measured: the nats of each token of the answer, given the prompt and the tokens before.
@@ -10,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +23,7 @@ import numpy as np
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.device.kernel_library import OFF, forget_library
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
@@ -30,6 +35,7 @@ from flowedge_testbed.report.markdown import table
 from testbed.tools.models.corpus import jsonl_pairs
 
 REFERENCE = "float32"
+STORED = "stored"  # a format of GGUF files
 FORMATS = ("bfloat16", "w8a16", "int8", "int4", "nf4")
 
 
@@ -78,14 +84,31 @@ def held_out(checkpoint: Checkpoint, data: Path, count: int, most_tokens: int) -
 def measure(checkpoint: Checkpoint, form: str, texts: Sequence[Answered], dtype: str) -> Fit:
     """Return the fit of the model whose layers are held in a format: a dtype, or a quantisation with `dtype`.
 
-    The layers compute as those of a stage; the LM head computes in float32 in every format.
+    Layers, embedding and LM head compute as those of a stage.
     """
-    quant, held = ("none", form) if form in DTYPES else (form, dtype)
+    plain = form in DTYPES
+    held = DTYPES[form if plain else dtype]
+    quant = "none" if plain or form == STORED else form
     layers = int(checkpoint.config.num_hidden_layers)
-    block = LayerBlock.load(checkpoint, 0, layers, quant=quant, dtype=DTYPES[held])
-    head = LMHead.load(checkpoint)
-    fits = [_fit(block, head, text) for text in texts]
+    with _kernels_off() if plain and checkpoint.gguf else nullcontext():  # they multiply with what is stored
+        block = LayerBlock.load(checkpoint, 0, layers, quant=quant, dtype=held)
+        head = LMHead.load(checkpoint, held, quant=quant)
+        fits = [_fit(block, head, text) for text in texts]
     return Fit(np.concatenate([nats for nats, _ in fits]), np.concatenate([best for _, best in fits]))
+
+
+@contextmanager
+def _kernels_off() -> Iterator[None]:
+    before = os.environ.get(OFF)
+    os.environ[OFF] = "off"
+    forget_library()
+    try:
+        yield
+    finally:
+        del os.environ[OFF]
+        if before is not None:
+            os.environ[OFF] = before
+        forget_library()
 
 
 def _fit(block: LayerBlock, head: LMHead, text: Answered) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +141,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the training data")
     parser.add_argument("--model", default="bundled")
-    choices = [*DTYPES, *(each for each in QUANTISATIONS if each != "none")]
+    choices = [*DTYPES, STORED, *(each for each in QUANTISATIONS if each != "none")]
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=choices)
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="beside quantised weights")
     parser.add_argument("--count", type=int, default=100, help="conversations")

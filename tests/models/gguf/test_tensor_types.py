@@ -14,7 +14,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.device.kernel_library import missing_reason
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.gguf.block_levels import level_format
+from flowedge.models.gguf.block_integers import level_format
 from flowedge.models.gguf.block_slice import dequantise
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 from tests.models.gguf.conftest import Bundled, finish

@@ -8,7 +8,7 @@ import torch
 from gguf import dequantize
 from gguf.constants import GGMLQuantizationType
 
-from flowedge.models.gguf.block_levels import level_format
+from flowedge.models.gguf.block_integers import level_format
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 
 # Bytes of a block that are numbers of 16 bits, which are to be finite.
