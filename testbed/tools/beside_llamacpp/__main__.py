@@ -28,7 +28,7 @@ from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.prompts import OWN_FILE
 from testbed.tools.beside_llamacpp.comparisons import LAYERS, ONE, PAIR, TABLES, TWO, Comparison
-from testbed.tools.beside_llamacpp.formats import DEFAULT_FORMATS, FORMATS, Format, format_of
+from testbed.tools.beside_llamacpp.formats import DEFAULT_FORMATS, FORMATS, STORED, Format, format_of
 from testbed.tools.beside_llamacpp.installation import LlamaCpp
 from testbed.tools.beside_llamacpp.report import describe_machine, markdown, write_json
 from testbed.tools.random_model import write_model
@@ -77,15 +77,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--llamacpp", type=Path, required=True, help="llama.cpp's source, or a build of it")
     parser.add_argument("--llamacpp-version", default="", help="how the source was got, for the report")
     parser.add_argument(
-        "--model", type=Path, help="a Llama in safetensors; a random one of 0.99 B if not given"
+        "--model",
+        type=Path,
+        help="a Llama in safetensors, or any GGUF file, as it is stored; a random one of 0.99 B if not given",
     )
     parser.add_argument("--work", type=Path, default=WORK, help=f"where models and builds stay: {WORK}")
     parser.add_argument("--only", nargs="+", choices=[each.name for each in TABLES], help="tables to measure")
     parser.add_argument(
         "--formats",
         nargs="+",
-        default=list(DEFAULT_FORMATS),
-        help=f"{', '.join(FORMATS)}, or any --quant of FlowEdge",
+        default=[],
+        help=f"{', '.join(FORMATS)}, or any --quant of FlowEdge; by default {' '.join(DEFAULT_FORMATS)}, "
+        f"and {STORED!r} of a GGUF file",
     )
     parser.add_argument(
         "--strategies", nargs="+", default=["autoregressive", "auto"], help="on the bundled model"
@@ -115,7 +118,8 @@ def main() -> None:
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     os.environ[DIRECTORY_VARIABLE] = str(work / "cache")
-    forms = [format_of(name) for name in arguments.formats]
+    own = arguments.model is not None and arguments.model.suffix == ".gguf"
+    forms = [format_of(name) for name in arguments.formats or ((STORED,) if own else DEFAULT_FORMATS)]
     comparison = Comparison(
         llamacpp=LlamaCpp.at(arguments.llamacpp.resolve(), work / "llama.cpp"),
         model=arguments.model or random_model(work / "model"),

@@ -49,6 +49,7 @@ LAYERS = Table("rows", f"All layers and the LM head by rows, {CACHED} cached row
 PAIR = Table("bundled", "The bundled model by stages, one thread each", "ms a token", "less", 2)
 TABLES = (ONE, TWO, LAYERS, PAIR)
 ALONE = "one process"
+ALONE_AS = "an agent that is draft node and stage"
 DECODE, PREFILL = "decode", f"prefill {PROMPT}"
 PAIR_TOKENS = 128  # decoded of each answer of the bundled model
 
@@ -86,14 +87,18 @@ class Comparison:
         self.report(f"{form.ours}: loading all layers in this process")
         block = BlockSide(checkpoint, form, QuantCache.configured())
         turns: list[Turn] = []
-        if decoding:
-            turns += [
-                partial(_our_tokens, form, block, self.tokens),
-                partial(self._their_rates, ONE, form, bench, THREADS[-1]),
-            ]
-        if rows:
-            turns += [partial(_our_rows, form, block), partial(self._their_rows, form, bench)]
-        self._take(f"{form.ours} beside {form.theirs}, one process", turns)
+        with ExitStack() as stack:
+            if decoding:
+                alone = ClusterSide(str(self.model), form, 1, int(checkpoint.config.vocab_size))
+                pipeline = partial(_our_pipeline, ONE, f"{form.ours}, {ALONE_AS}", stack.enter_context(alone))
+                turns += [
+                    partial(_our_tokens, form, block, self.tokens),
+                    partial(pipeline, self.tokens),
+                    partial(self._their_rates, ONE, form, bench, THREADS[-1]),
+                ]
+            if rows:
+                turns += [partial(_our_rows, form, block), partial(self._their_rows, form, bench)]
+            self._take(f"{form.ours} beside {form.theirs}, one process", turns)
 
     def over_two_stages(self, form: Format) -> None:
         """Measure TWO for one format."""
@@ -107,7 +112,7 @@ class Comparison:
             self._take(
                 f"{form.ours} beside {form.theirs}, two stages",
                 [
-                    partial(_our_pipeline, form, agents, self.tokens),
+                    partial(_our_pipeline, TWO, form.ours, agents, self.tokens),
                     partial(self._their_rates, TWO, form, bench, 1),
                 ],
             )
@@ -133,7 +138,9 @@ class Comparison:
                     self._take(f"{form.ours} beside {form.theirs}, bundled model, {column}", turns)
 
     def _bench(self, checkpoint: Checkpoint, kind: str, name: str, rpc: tuple[str, ...] = ()) -> LlamaBench:
-        path = gguf_of(checkpoint, kind, self.work / "gguf" / name, self.llamacpp)
+        path = self.model
+        if name == "bundled" or not checkpoint.gguf:
+            path = gguf_of(checkpoint, kind, self.work / "gguf" / name, self.llamacpp)
         return LlamaBench(self.llamacpp, path, self.commands, rpc)
 
     def _take(self, title: str, turns: Sequence[Turn]) -> None:
@@ -182,19 +189,19 @@ def _our_tokens(form: Format, block: BlockSide, tokens: int) -> Measured:
     threads = THREADS[-1]
     decoded = [tokens / block.decode_s(tokens, threads) for _ in range(REPETITIONS)]
     filled = [PROMPT / block.prefill_s(PROMPT, threads) for _ in range(REPETITIONS)]
-    return _rates(ONE, form, decoded, filled)
+    return _rates(ONE, form.ours, decoded, filled)
 
 
-def _our_pipeline(form: Format, agents: ClusterSide, tokens: int) -> Measured:
+def _our_pipeline(table: Table, line: str, agents: ClusterSide, tokens: int) -> Measured:
     decoded = [tokens / agents.decode_s(tokens) for _ in range(REPETITIONS)]
     filled = [PROMPT / agents.prefill_s(PROMPT) for _ in range(REPETITIONS)]
-    return _rates(TWO, form, decoded, filled)
+    return _rates(table, line, decoded, filled)
 
 
-def _rates(table: Table, form: Format, decoded: Sequence[float], filled: Sequence[float]) -> Measured:
+def _rates(table: Table, line: str, decoded: Sequence[float], filled: Sequence[float]) -> Measured:
     return [
-        *((TableCell(table.name, form.ours, DECODE), rate) for rate in decoded),
-        *((TableCell(table.name, form.ours, PREFILL), rate) for rate in filled),
+        *((TableCell(table.name, line, DECODE), rate) for rate in decoded),
+        *((TableCell(table.name, line, PREFILL), rate) for rate in filled),
     ]
 
 

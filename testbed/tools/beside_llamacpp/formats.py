@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from flowedge.core.errors import BadRequestError
 from flowedge.models.quant.quantize import QUANTISATIONS
 
+STORED = "as stored"  # a GGUF file, which both sides read
+
 
 @dataclass(frozen=True)
 class Format:
@@ -22,6 +24,8 @@ class Format:
 
     @property
     def ours(self) -> str:
+        if self.gguf == STORED:
+            return f"FlowEdge {STORED}"
         return f"FlowEdge {self.dtype if self.quant == 'none' else self.quant}"
 
     @property
@@ -34,6 +38,7 @@ FORMATS = {
     "bf16": Format("none", "bfloat16", "BF16"),
     "int8": Format("int8", "bfloat16", "Q8_0"),
     "int4": Format("int4", "bfloat16", "Q4_0"),
+    STORED: Format("none", "bfloat16", STORED),
 }
 DEFAULT_FORMATS = ("bf16", "int8", "int4")
 
