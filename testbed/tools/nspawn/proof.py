@@ -14,7 +14,7 @@ from testbed.tools.nspawn.guide.document import Document
 from testbed.tools.nspawn.guide.person import Person, add_user, write_real_model
 from testbed.tools.nspawn.host import Host
 from testbed.tools.nspawn.steps import Steps
-from testbed.tools.nspawn.upgrading import upgraded_while_answering
+from testbed.tools.nspawn.upgrade.upgrading import upgraded_while_answering
 from testbed.tools.nspawn.waiting import check, together, until
 
 TOKENS = 160

@@ -27,7 +27,7 @@ def upgraded_while_answering(cluster: Cluster, hosts: list[Host]) -> str:
     """
     laptop = cluster.asking
     draft_node = f"{cluster.address(cluster.draft_node)}:{PORT}"
-    asking = laptop.starts(f"{_PYTHON} -m testbed.tools.nspawn.asking {draft_node} {_STOP}")
+    asking = laptop.starts(f"{_PYTHON} -m testbed.tools.nspawn.upgrade.asking {draft_node} {_STOP}")
     ready = f"{_STOP}.ready"
     until(lambda: _exists(laptop.host, ready) or asking.poll() is not None, _ASKED_S, "a first answer")
     known = ",".join(f"{cluster.address(host)}:{PORT}" for host in hosts)

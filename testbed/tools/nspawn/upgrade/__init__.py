@@ -1,0 +1,1 @@
+"""Boards that get another version while they answer."""
