@@ -36,6 +36,7 @@ class ClusterSide:
         self._vocabulary = vocabulary
         self._drafters = (BUNDLED,) if drafter else ()
         self._client: Client | None = None
+        self._chance = random.Random(0)
 
     def __enter__(self) -> ClusterSide:
         self.cluster.start()
@@ -66,8 +67,11 @@ class ClusterSide:
         return self._generate([1], tokens + 1, PLAIN).decode_s
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the seconds from the arrival of a prompt of `tokens` tokens until its first token is out."""
-        ids = random.Random(0).choices(range(self._vocabulary), k=tokens)
+        """Return the seconds from the arrival of a prompt of `tokens` tokens until its first token is out.
+
+        Each call has another prompt, because the rows of the last ones are kept.
+        """
+        ids = self._chance.choices(range(self._vocabulary), k=tokens)
         return self._generate(ids, 1, PLAIN).ttft_s
 
     def token_s(self, prompts: Sequence[Sequence[int]], tokens: int, strategy: str) -> float:

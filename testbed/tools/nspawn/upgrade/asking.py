@@ -1,4 +1,4 @@
-"""Ask a draft node the same again and again, on a host: `python -m testbed.tools.nspawn.upgrade.asking AT FILE`.
+"""Ask a draft node the same again and again: `python -m testbed.tools.nspawn.upgrade.asking AT FILE`.
 
 This ends when FILE is there, and prints what the answers were like as JSON; FILE.ready is made after the
 first.
