@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from flowedge.agent.keeping.choice import SOON_S, PutOff, RecentLosses, choose_stages
 from flowedge.agent.keeping.device_probes import DeviceProbes
@@ -52,12 +53,21 @@ async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The stages of a pipeline as somebody asked for them, by the id that it was given first."""
+
+    origin: str = ""
+    stages: tuple[str, ...] = ()
+
+
 class ConfiguredPipeline:
     """Has the device take the role of the draft node whenever it is idle, if its settings have a pipeline.
 
     A pipeline that loses a device is set up again at once, with the devices that are there (see
-    `stages_again`), also one that somebody else gave the device; its answers go on then. So is the pipeline
-    of a draft node that is lost, if the device stands by for it.
+    `stages_again`), also one that somebody else gave the device; its answers go on then. It has the stages
+    that were asked for again when they are back. So is the pipeline of a draft node that is lost set up, if
+    the device stands by for it.
 
     A pipeline of all idle agents also takes in agents that become idle later, such as a board that was
     unplugged: once the agent was idle in SETTLED_LOOKS searches, when no answer runs.
@@ -72,6 +82,7 @@ class ConfiguredPipeline:
         self._losses = RecentLosses(agent.config.deadlines.flapping_s)
         self._said = ""
         self._pipeline = ""  # the id of the last one
+        self._asked = Asked()  # the last one that somebody else gave it and that has lost a device
         self._looks = 0  # since the last search for agents to take in
         self._idle: dict[str, int] = {}  # for how many searches each address has been idle
         self._held = 0  # looks for which agents wait to be taken in
@@ -97,21 +108,27 @@ class ConfiguredPipeline:
 
     async def _look(self, role: PipelineRole | None) -> None:
         wanted = self._agent.config.pipeline
-        if not wanted.model:
+        if isinstance(role, DraftNodeRole) and role.ready and role.origin == self._asked.origin:
+            await self._complete(role, self._asked.stages, ())
+        elif not wanted.model:
             return
-        if role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
+        elif role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
             await self._try_assemble()
         elif role.pipeline == self._pipeline and role.ready:
             if not wanted.stages_required:
                 await self._take_in(role, 1)
             elif isinstance(role, DraftNodeRole):
-                await self._complete(role)
+                await self._take_more(role)
+                await self._complete(role, wanted.stages, wanted.spares)
 
     async def _recover(self, role: DraftNodeRole) -> None:
         """Set a pipeline up again that has lost a device; give it up if that takes too long."""
         agent, wanted, request = self._agent, self._agent.config.pipeline, role.request
         own = role.pipeline == self._pipeline  # the one of the settings
-        stages = list(wanted.stages) if own and wanted.stages else list(request.stages)
+        if not own and role.origin != self._asked.origin:
+            self._asked = Asked(role.origin, tuple(request.stages))
+        asked = () if own else self._asked.stages
+        stages = list(asked or (own and wanted.stages) or request.stages)
         spares = list(wanted.spares) if own else []
         if own and not wanted.stages:
             spares += self._idle_agents.known_addresses
@@ -152,12 +169,15 @@ class ConfiguredPipeline:
         finally:
             agent.recovering, agent.loss = "", None
 
-    async def _complete(self, role: DraftNodeRole) -> None:
-        """Have the stages of the settings in place of others, when they are there and no answer runs."""
+    async def _take_more(self, role: DraftNodeRole) -> None:
+        """Have as many stages as the settings count, where they name none."""
         wanted = self._agent.config.pipeline
         if not wanted.stages and len(role.request.stages) < wanted.count:
             await self._take_in(role, wanted.count - len(role.request.stages))
-        if not wanted.stages or tuple(role.request.stages) == tuple(wanted.stages):
+
+    async def _complete(self, role: DraftNodeRole, wanted: Sequence[str], spares: Sequence[str]) -> None:
+        """Have the stages that were asked for in place of others, when they are there and no answer runs."""
+        if not wanted or tuple(role.request.stages) == tuple(wanted):
             return
         self._looks += 1
         if self._looks < LOOKS_APART:
@@ -166,22 +186,25 @@ class ConfiguredPipeline:
         load = role.load()
         if load.sessions or load.waiting:
             return
-        missing = [stage for stage in wanted.stages if stage not in role.request.stages]
+        missing = [stage for stage in wanted if stage not in role.request.stages]
         if any(self._put_off.is_put_off(stage, time.monotonic()) for stage in missing):
             return
         if await self._idle_agents.are_idle(missing):
-            await self._take_back(role, missing)
+            await self._take_back(role, wanted, spares, missing)
 
-    async def _take_back(self, role: DraftNodeRole, missing: Sequence[str]) -> None:
-        """Set the pipeline up with the stages of the settings again; with others if that does not work."""
-        agent, wanted = self._agent, self._agent.config.pipeline
-        led = LedPipeline(self._request(wanted.stages), role.origin, role.owner)
-        await agent.roles.release(role.pipeline, "it is set up again with the stages of the settings")
+    async def _take_back(
+        self, role: DraftNodeRole, wanted: Sequence[str], spares: Sequence[str], missing: Sequence[str]
+    ) -> None:
+        """Set the pipeline up with the stages asked for again; with others if that does not work."""
+        agent, own = self._agent, role.pipeline == self._pipeline
+        led = LedPipeline(self._request(wanted), role.origin, role.owner) if own else role.led
+        await agent.roles.release(role.pipeline, "it is set up again with the stages that were asked for")
         probes = DeviceProbes(agent, None, {}, self._losses)
-        if await self._set_up_again(led, wanted.stages, wanted.spares, probes):
+        if await self._set_up_again(led, wanted, spares, probes):
             now = agent.roles.role
-            self._pipeline = "" if now is None else now.pipeline
-            if isinstance(now, DraftNodeRole) and tuple(now.request.stages) != wanted.stages:
+            if own:
+                self._pipeline = "" if now is None else now.pipeline
+            if isinstance(now, DraftNodeRole) and tuple(now.request.stages) != tuple(wanted):
                 for stage in missing:
                     self._put_off.failed(stage, time.monotonic())
 

@@ -1,4 +1,4 @@
-"""FlowEdge as it runs: agents on loopback, a draft node and stages, each with one thread."""
+"""FlowEdge as it runs: agents on loopback, a draft node and stages, or one agent that is both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClusterSide:
             vocabulary: number of token ids.
             drafter: whether the bundled drafter is loaded.
         """
-        self.cluster = LocalCluster(stages, name="beside")
+        self.cluster = LocalCluster.of_pipeline(stages, name="beside")
         self._model = model
         self._form = form
         self._vocabulary = vocabulary
@@ -41,15 +41,15 @@ class ClusterSide:
     def __enter__(self) -> ClusterSide:
         self.cluster.start()
         try:
-            addresses = [agent.address for agent in self.cluster.agents]
+            draft_node = self.cluster.draft_node.address
             spec = PipelineSpec(
-                draft_node=addresses[0],
-                stages=tuple(addresses[1:]),
+                draft_node=draft_node,
+                stages=tuple(stage.address for stage in self.cluster.stages),
                 model=self._model,
                 drafter=self._drafters,
             ).changed(quant=self._form.quant, dtype=self._form.dtype)
             assemble(spec, lambda *_: None)
-            self._client = Client(addresses[0], timeout_s=GENERATION_S)
+            self._client = Client(draft_node, timeout_s=GENERATION_S)
         except BaseException:
             self.cluster.stop()
             raise

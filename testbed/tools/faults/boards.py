@@ -100,6 +100,7 @@ class Shelf:
     Attributes:
         clocks: whether their clocks may be stepped.
         pipeline: its model and how that is held; int8, so that each board has files of its own weights.
+        deadlines: of the agents, where they are not the default.
     """
 
     directory: Path
@@ -109,6 +110,7 @@ class Shelf:
     seed: int = 0
     clocks: bool = False
     pipeline: Mapping[str, str] = field(default_factory=lambda: {"model": "bundled", "quant": "int8"})
+    deadlines: Mapping[str, float] = field(default_factory=dict)
     boards: dict[str, Board] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -188,6 +190,7 @@ class Shelf:
         settings: dict[str, dict[str, object]] = {
             "agent": {"name": name, "host": addresses[place].partition(":")[0], "advertise": False},
             "metrics": {"enabled": False},
+            "deadlines": dict(self.deadlines),
         }
         directory = self.directory / name
         if self.network is None:

@@ -143,3 +143,20 @@ def test_a_pipeline_that_cannot_be_set_up_again_is_given_up_in_time() -> None:
             await_that(lambda: not started[0].describe().not_ready, "it is not given up", 60.0)
             with pytest.raises(DeviceError, match="it is not a draft node"):
                 client.generate("Hi", max_new_tokens=100).result()
+
+
+def test_a_pipeline_that_a_client_asked_for_has_its_stages_again() -> None:
+    """With no settings of its own, the draft node knows of the stages by that request alone."""
+    with agents(["d0", "v1", "v2"]) as started:
+        _, *stages = started
+        become_pipeline(started)
+        client = Client(started[0].address)
+        for lost, left in (stages, reversed(stages)):  # the one that was lost first takes over for the other
+            check_goes_on(client, lost.kill)
+            assert list(client.describe().stage_addresses) == [left.address]
+            lost.start()
+            lost.await_address()
+            await_that(
+                lambda: list(client.describe().stage_addresses) == addresses(stages), "one is left out", 60.0
+            )
+        client.close()
