@@ -54,7 +54,7 @@ async def keep_pipeline(agent: Agent, lead: Lead) -> AsyncIterator[None]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FirstRequest:
     """The stages of a pipeline as somebody asked for them, by the id that it was given first."""
 
     origin: str = ""
@@ -82,7 +82,9 @@ class ConfiguredPipeline:
         self._losses = RecentLosses(agent.config.deadlines.flapping_s)
         self._said = ""
         self._pipeline = ""  # the id of the last one
-        self._asked = Asked()  # the last one that somebody else gave it and that has lost a device
+        self._first_request = (
+            FirstRequest()
+        )  # the last one that somebody else gave it and that has lost a device
         self._looks = 0  # since the last search for agents to take in
         self._idle: dict[str, int] = {}  # for how many searches each address has been idle
         self._held = 0  # looks for which agents wait to be taken in
@@ -108,8 +110,8 @@ class ConfiguredPipeline:
 
     async def _look(self, role: PipelineRole | None) -> None:
         wanted = self._agent.config.pipeline
-        if isinstance(role, DraftNodeRole) and role.ready and role.origin == self._asked.origin:
-            await self._complete(role, self._asked.stages, ())
+        if isinstance(role, DraftNodeRole) and role.ready and role.origin == self._first_request.origin:
+            await self._complete(role, self._first_request.stages, ())
         elif not wanted.model:
             return
         elif role is None or not role.in_use:  # a pipeline that somebody else gave it is left alone
@@ -125,10 +127,10 @@ class ConfiguredPipeline:
         """Set a pipeline up again that has lost a device; give it up if that takes too long."""
         agent, wanted, request = self._agent, self._agent.config.pipeline, role.request
         own = role.pipeline == self._pipeline  # the one of the settings
-        if not own and role.origin != self._asked.origin:
-            self._asked = Asked(role.origin, tuple(request.stages))
-        asked = () if own else self._asked.stages
-        stages = list(asked or (own and wanted.stages) or request.stages)
+        if not own and role.origin != self._first_request.origin:
+            self._first_request = FirstRequest(role.origin, tuple(request.stages))
+        first = () if own else self._first_request.stages
+        stages = list(first or (own and wanted.stages) or request.stages)
         spares = list(wanted.spares) if own else []
         if own and not wanted.stages:
             spares += self._idle_agents.known_addresses
