@@ -55,6 +55,10 @@ class ReportProgress(Protocol):
     async def __call__(self, device: str, text: str, transfer: pb.Transfer | None = None) -> None: ...
 
 
+async def unreported(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
+    """Report nothing, where nobody waits: a ReportProgress."""
+
+
 @dataclass(frozen=True)
 class PlannedStage:
     """A device and what it is to hold.
@@ -78,6 +82,20 @@ class PlannedRoute:
     number: int
     checkpoint: Checkpoint
     stages: tuple[PlannedStage, ...]
+
+    def content_of(self, stage: PlannedStage, weights: pb.WeightSources | None) -> pb.StageRole:
+        """Return the role of a stage as far as it says what the stage holds, and where it gets that."""
+        content = stage.content
+        return pb.StageRole(
+            layer_start=content.start,
+            layer_stop=content.stop,
+            fingerprint=self.checkpoint.fingerprint,
+            taps=content.taps,
+            route=self.number,
+            vocab_size=content.vocab_size,
+            weights=weights,
+            config=content.config.to_json(),
+        )
 
     @property
     def model(self) -> str:
@@ -207,26 +225,18 @@ class PipelineSetup:
         downstream = [*(stage.address for stage in route.stages[1:]), last]
         members = self.members.neighbours([stage.address for stage in route.stages])
         for stage, next_address, permitted in zip(route.stages, downstream, members, strict=True):
-            content = stage.content
-            yield (
-                stage,
+            role = route.content_of(stage, self.weights.get(stage.address))
+            role.MergeFrom(
                 pb.StageRole(
                     pipeline=self.pipeline,
-                    layer_start=content.start,
-                    layer_stop=content.stop,
                     downstream=next_address,
                     protocol_version=PROTOCOL_VERSION,
-                    fingerprint=route.checkpoint.fingerprint,
-                    taps=content.taps,
-                    route=route.number,
-                    vocab_size=content.vocab_size,
-                    weights=self.weights.get(stage.address),
                     members=permitted,
-                    config=content.config.to_json(),
                     recovers=self.recovers,
                     before_stage=stage is not route.stages[-1],
-                ),
+                )
             )
+            yield stage, role
 
     async def _set_up(self, stage: PlannedStage, role: pb.StageRole) -> StageReady:
         """Have a stage load its role."""

@@ -18,6 +18,7 @@ from flowedge.agent.roles.coordinator import (
     ReportProgress,
     StageReady,
     release_stages,
+    unreported,
 )
 from flowedge.agent.roles.layer_division import address_here, divided
 from flowedge.agent.roles.led_pipeline import LedPipeline
@@ -183,21 +184,9 @@ class DraftNodeRole(PipelineRole):
         Raises what WeightSharing.for_spare raises.
         """
         agent, target = self._agent, self._routes[TARGET]
-        sharing = WeightSharing(agent, await agent.compute_side(), _unreported)
+        sharing = WeightSharing(agent, await agent.compute_side(), unreported)
         weights = await sharing.for_spare(target, spare)
-        if weights is None:
-            return []
-        return [
-            pb.StageRole(
-                layer_start=stage.content.start,
-                layer_stop=stage.content.stop,
-                fingerprint=target.checkpoint.fingerprint,
-                taps=stage.content.taps,
-                weights=weights,
-                config=stage.content.config.to_json(),
-            )
-            for stage in target.stages
-        ]
+        return [] if weights is None else [target.content_of(stage, weights) for stage in target.stages]
 
     def start(self, request: Request, arrived: float | None = None) -> RunningRequest:
         """Begin to serve a request; see LiveDraftNode.start.
@@ -459,7 +448,3 @@ class DraftNodeRole(PipelineRole):
 def _computes(dtype: str, compute: pb.Compute | ComputeChoice) -> str:
     reason = f"; {compute.reason}" if compute.reason else ""
     return f"computes in {dtype} on {compute.device} ({compute.processor}){reason}"
-
-
-async def _unreported(device: str, text: str, transfer: pb.Transfer | None = None) -> None:
-    """Report nothing: nobody waits."""

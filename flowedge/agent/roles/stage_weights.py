@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from flowedge.agent.roles.coordinator import unreported
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.log_fields import about
 from flowedge.core.pipeline_config import PipelineConfig
@@ -92,19 +94,15 @@ class FetchingAhead:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _fetch(self, wanted: Sequence[StageWeights]) -> None:
-        side = await self._agent.compute_side()
+        side, unheard = await self._agent.compute_side(), partial(unreported, self._agent.name)
         for weights in wanted:
             request = weights.request
             layers = f"layers {request.layer_start} to {request.layer_stop - 1} of {weights.config.model}"
             try:
                 content = side.content_of(request, weights.config)
-                (await weights.open(side, content, _unreported, ahead=True)).release()
+                (await weights.open(side, content, unheard, ahead=True)).release()
             except FlowEdgeError as error:
                 fields = about(event="not_fetched_ahead", reason=str(error))
                 _log.info("%s are not fetched ahead: %s", layers, error, extra=fields)
             else:
                 _log.info("%s are in the cache", layers, extra=about(event="fetched_ahead"))
-
-
-async def _unreported(text: str, transfer: pb.Transfer | None = None) -> None:
-    """Report nothing: nobody waits."""
