@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +12,7 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels.linear import KernelLinear
 from flowedge.models.loading import encoded_weight, load_parameter
-from flowedge.models.quant.backend import WeightRows
+from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import is_held_as_stored, stored_bytes, stored_linear
 from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.quant_cache import QuantCache
@@ -47,7 +48,8 @@ class PackedTable(nn.Module):
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Return the rows [..., hidden] in `dtype` that an index selects of all tokens."""
-        return self.rows(torch.arange(self.shape[0])[index])
+        tokens = index if isinstance(index, torch.Tensor) else torch.arange(self.shape[0])[index]
+        return self.rows(tokens)
 
     def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the rows [..., hidden] in `dtype` of token ids [...]."""
@@ -103,24 +105,32 @@ def load_table(
     if not form:
         return load_parameter(checkpoint, name, shape, dtype, device)
     checkpoint.check_shape(name, shape)
-    like = nn.Linear(shape[1], shape[0], bias=False, device="meta")
     if form == PACKED:
-        tensors = encoded_weight(checkpoint, name, PACKED, dtype, quant_cache)
-        linear = Int8().build(tensors, like, dtype, device)
-        assert isinstance(linear, KernelLinear), "the kernels run here"
-    else:
-        linear = stored_linear(checkpoint, name, like)
-    return PackedTable(linear, dtype)
+        return _of_encoded(encoded_weight(checkpoint, name, PACKED, dtype, quant_cache), shape, dtype)
+    return PackedTable(stored_linear(checkpoint, name, _like(shape)), dtype)
 
 
 def as_quantised(table: nn.Parameter, quant: str) -> TokenTable:
     """Return a table that is in memory as `load_table` returns one beside layers of a quantisation."""
     if quant not in _WITH_PACKED or table.device.type != "cpu" or missing_reason():
         return table
-    like = nn.Linear(table.shape[1], table.shape[0], bias=False, device="meta")
-    linear = Int8().build(Int8().encode(WeightRows.of(table)), like, table.dtype, table.device)
+    return _of_encoded(Int8().encode(WeightRows.of(table)), table.shape, table.dtype)
+
+
+def _of_encoded(tensors: Tensors, shape: Sequence[int], dtype: torch.dtype) -> PackedTable:
+    """The table of a weight that Int8 has encoded."""
+    linear = Int8().build(tensors, _like(shape), dtype, torch.device("cpu"))
     assert isinstance(linear, KernelLinear), "the kernels run here"
-    return PackedTable(linear, table.dtype)
+    return PackedTable(linear, dtype)
+
+
+def _like(shape: Sequence[int]) -> nn.Linear:
+    return nn.Linear(shape[1], shape[0], bias=False, device="meta")
+
+
+def is_packed(checkpoint: Checkpoint, name: str, device: torch.device | str, quant: str | None) -> bool:
+    """Return whether `load_table` returns a packed table; no tensor is read."""
+    return bool(_packing(checkpoint, name, torch.device(device), quant))
 
 
 def table_bytes(

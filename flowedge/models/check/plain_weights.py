@@ -13,6 +13,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import layer_prefix
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.quant.block_repacking import is_held_as_stored, stored_linear
 from flowedge.models.quant.repacking import build_repacked
 from flowedge.models.quant.stored_layouts import AWQ, GPTQ, CompressedTensors
 
@@ -52,19 +53,27 @@ def quantise_as_stored(checkpoint: Checkpoint, model: Any) -> None:
     Raises:
         CheckpointError: when a layer does not multiply with the weight that it replaces.
     """
-    stored = checkpoint.integer_format
     layers = split_experts(model.model.layers)
-    if stored is None:
-        return
     for path, linear in list(layers.named_modules()):
-        index, _, inner = path.partition(".")
-        layer = f"{layer_prefix(int(index))}{inner}." if inner else ""
-        if not isinstance(linear, nn.Linear) or not checkpoint.is_quantised(f"{layer}weight"):
-            continue
-        weight = linear.weight
-        built = build_repacked(stored.read(layer, checkpoint), linear, weight.dtype, weight.device)
-        _check_product(f"{checkpoint.directory}: {layer}weight", built, linear)
-        layers.set_submodule(path, built)
+        if isinstance(linear, nn.Linear):
+            index, _, inner = path.partition(".")
+            weight = f"{layer_prefix(int(index))}{inner}.weight"
+            built = _built(checkpoint, weight, linear)
+            if built is not None:
+                _check_product(f"{checkpoint.place}: {weight}", built, linear)
+                layers.set_submodule(path, built)
+
+
+def _built(checkpoint: Checkpoint, weight: str, linear: nn.Linear) -> nn.Module | None:
+    """The layer of a block in place of one in floating point; None where a block has that as well."""
+    stored, plain = checkpoint.integer_format, linear.weight
+    if stored is None:
+        held = is_held_as_stored(checkpoint, weight, plain.device)
+        return stored_linear(checkpoint, weight, linear) if held else None
+    if not checkpoint.is_quantised(weight):
+        return None
+    read = stored.read(weight.removesuffix("weight"), checkpoint)
+    return build_repacked(read, linear, plain.dtype, plain.device)
 
 
 def plain_weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:

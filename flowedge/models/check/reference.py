@@ -35,10 +35,10 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.bitsandbytes import match_built_layers
-from flowedge.models.quant.block_repacking import is_held_as_stored, repack_blocks, stored_linear
+from flowedge.models.quant.block_repacking import repack_blocks
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_digest
 from flowedge.models.quant.quantize import Encode, backend_of, check_quant, quantize_block
-from flowedge.models.token_table import PackedTable, load_table
+from flowedge.models.token_table import PackedTable, TokenTable, is_packed, load_table
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ReferenceModel:
                 encode = _encoding(checkpoint, quant, quant_cache)
                 quantize_block(split_experts(model.model.layers), quant, encode=encode)
             elif checkpoint.gguf:
-                _hold_as_stored(checkpoint, model, device)
+                quantise_as_stored(checkpoint, model)
             _quantise_tables(checkpoint, model, dtype, device, quant, quant_cache)
         # The checkpoint's defaults, such as a repetition penalty, are no part of the sampling rule.
         model.generation_config = _generation_config()
@@ -248,17 +248,6 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
     ).eval()
 
 
-def _hold_as_stored(checkpoint: Checkpoint, model: Any, device: torch.device) -> None:
-    """Multiply with the integers of a GGUF file where the layers of a pipeline do."""
-    layers = split_experts(model.model.layers)
-    for path, linear in list(layers.named_modules()):
-        if isinstance(linear, nn.Linear):
-            index, _, inner = path.partition(".")
-            name = f"{layer_prefix(int(index))}{inner}.weight"
-            if is_held_as_stored(checkpoint, name, device):
-                layers.set_submodule(path, stored_linear(checkpoint, name, linear))
-
-
 class _Predicting(nn.Module):
     """The LM head over a packed table, in float32, which the layer of that table would round."""
 
@@ -281,15 +270,14 @@ def _quantise_tables(
     cache: QuantCache | None,
 ) -> None:
     """Embed and predict tokens with the tables that draft node and stages have, where these are packed."""
-    embedded = load_table(checkpoint, checkpoint.embedding_name, dtype, device, quant, cache)
-    if isinstance(embedded, PackedTable):
-        embedding = model.get_input_embeddings()
-        embedding.weight = nn.Parameter(embedded[:], requires_grad=False)
-    if checkpoint.head_name == checkpoint.embedding_name:
-        predicting = embedded
-    else:
-        predicting = load_table(checkpoint, checkpoint.head_name, dtype, device, quant, cache)
-    if isinstance(predicting, PackedTable):
+    tables: dict[str, TokenTable] = {
+        name: load_table(checkpoint, name, dtype, device, quant, cache)
+        for name in {checkpoint.embedding_name, checkpoint.head_name}
+        if is_packed(checkpoint, name, device, quant)
+    }
+    if (embedded := tables.get(checkpoint.embedding_name)) is not None:
+        model.get_input_embeddings().weight = nn.Parameter(embedded[:], requires_grad=False)
+    if isinstance(predicting := tables.get(checkpoint.head_name), PackedTable):
         model.lm_head = _Predicting(predicting)
 
 
