@@ -10,6 +10,7 @@ from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.out_of_memory import within_memory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
+from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.planning.fit import admit
 
@@ -23,12 +24,14 @@ def choose_head(
     content: LayerSlice,
     checkpoint: Checkpoint,
     draft_node_s: float,
+    quant_cache: QuantCache | None,
 ) -> str:
     """Give a last stage the LM head if it fits, and draws tokens faster here than the draft node does.
 
     Args:
         device: the name of this device; executor: of the stage, without the head.
         draft_node_s: seconds in which the draft node draws the tokens after a few rows.
+        quant_cache: the cache that a quantised head is taken from and put into.
 
     Returns:
         The choice, in words for the user.
@@ -47,7 +50,7 @@ def choose_head(
         head = within_memory(
             f"the LM head of {content.config.model} does not fit on device {device}",
             block.device,
-            lambda: content.load_head(checkpoint, block),
+            lambda: content.load_head(checkpoint, block, quant_cache),
             lambda: None,
         )
     except CapacityError as error:

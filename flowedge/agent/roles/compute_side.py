@@ -154,7 +154,13 @@ class ComputeSide:
         """Give a last stage the LM head if it pays; return the choice in words (see choose_head)."""
         assert isinstance(content, LayerSlice)
         said = choose_head(
-            self._device, self._config.memory, executor, content, opened.checkpoint, draft_node_s
+            self._device,
+            self._config.memory,
+            executor,
+            content,
+            opened.checkpoint,
+            draft_node_s,
+            self._quant_cache(opened),
         )
         release_freed_memory()
         return said
