@@ -46,20 +46,20 @@ class KernelLinear(nn.Module):
         self.bias = like.bias
         self.width = self.in_features if width is None else width
         self._kind, self._group = kind, group
-        zeros = scales is not None and scales.shape[2] == 2
-        self._flags = scales is not None and scales.dtype == torch.float16, zeros
         self._float_bias = None if like.bias is None else like.bias.detach().float().contiguous()
 
     @property
     def structure(self) -> LinearFields:
+        scales = self.scales
         return LinearFields(
             self._kind,
             self._group,
-            *self._flags,
+            scales is not None and scales.dtype == torch.float16,
+            scales is not None and scales.shape[2] == 2,
             self.out_features,
             self.width,
             pointer(self.weight),
-            None if self.scales is None else pointer(self.scales),
+            None if scales is None else pointer(scales),
             None if self._float_bias is None else pointer(self._float_bias),
         )
 

@@ -11,8 +11,7 @@ from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, pointer
 
 LANES = 16  # outputs of a block
 STEP = 32  # inputs whose levels lie together
-WORDS = {INT8: 8, INT4: 4, INT5: 5, INT6: 6}  # of four bytes, for one output and STEP inputs
-GROUP_MULTIPLE = 32  # weights of a group are a multiple of this number
+BITS = {INT8: 8, INT4: 4, INT5: 5, INT6: 6}  # of a level; as many words of four bytes hold STEP inputs
 
 
 def padded_outputs(out_features: int) -> int:
@@ -26,7 +25,7 @@ def packed(levels: torch.Tensor, kind: int) -> torch.Tensor:
     kind: INT8, INT4, INT5 or INT6, whose levels begin at 0.
     """
     out, width = levels.shape
-    shape = (padded_outputs(out) // LANES, width // STEP, WORDS[kind], LANES, 4)
+    shape = (padded_outputs(out) // LANES, width // STEP, BITS[kind], LANES, 4)
     to = torch.empty(shape, dtype=torch.uint8)
     sizes = (ctypes.c_int64(out), ctypes.c_int64(width))
     library().flowedge_pack(kind, pointer(levels.contiguous()), *sizes, pointer(to))
@@ -35,7 +34,7 @@ def packed(levels: torch.Tensor, kind: int) -> torch.Tensor:
 
 def middle(kind: int) -> int:
     """The level of a format that stands for 0."""
-    return {INT8: 128, INT4: 8, INT5: 16, INT6: 32}[kind]
+    return 1 << BITS[kind] - 1
 
 
 def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:

@@ -14,8 +14,7 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.models.gguf.block_integers import LevelFormat, level_format
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 from flowedge.models.kernels.linear import KernelLinear
-from flowedge.models.kernels.packing import LANES, STEP, WORDS, packed, packed_scales, padded_outputs
-from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8
+from flowedge.models.kernels.packing import BITS, LANES, STEP, packed, packed_scales, padded_outputs
 from flowedge.models.quant.backend import CHUNK_WEIGHTS, Tensors
 from flowedge.models.quant.int4 import Int4, padded_shape
 
@@ -119,7 +118,7 @@ def stored_linear(checkpoint: BlockSource, name: str, like: Any) -> KernelLinear
     form = _format_of(checkpoint, name)
     out, width = checkpoint.shape(name)
     kind, blocks_of_lanes = _KINDS[form.bits], padded_outputs(out) // LANES
-    weight = torch.empty((blocks_of_lanes, width // STEP, WORDS[kind], LANES, 4), dtype=torch.uint8)
+    weight = torch.empty((blocks_of_lanes, width // STEP, form.bits, LANES, 4), dtype=torch.uint8)
     parts = 2 if form.has_zeros else 1
     scales = torch.empty((blocks_of_lanes, width // form.group, parts, LANES), dtype=form.scale_dtype)
     for rows, blocks in block_chunks(checkpoint, name, LANES):
@@ -144,4 +143,4 @@ def _format_of(checkpoint: BlockSource, name: str) -> LevelFormat:
     return form
 
 
-_KINDS = {4: INT4, 5: INT5, 6: INT6, 8: INT8}
+_KINDS = {bits: kind for kind, bits in BITS.items()}
