@@ -82,9 +82,7 @@ class ConfiguredPipeline:
         self._losses = RecentLosses(agent.config.deadlines.flapping_s)
         self._said = ""
         self._pipeline = ""  # the id of the last one
-        self._first_request = (
-            FirstRequest()
-        )  # the last one that somebody else gave it and that has lost a device
+        self._first_request = FirstRequest()  # of somebody else, for the last pipeline that lost a device
         self._looks = 0  # since the last search for agents to take in
         self._idle: dict[str, int] = {}  # for how many searches each address has been idle
         self._held = 0  # looks for which agents wait to be taken in
@@ -200,7 +198,10 @@ class ConfiguredPipeline:
         """Set the pipeline up with the stages asked for again; with others if that does not work."""
         agent, own = self._agent, role.pipeline == self._pipeline
         led = LedPipeline(self._request(wanted), role.origin, role.owner) if own else role.led
+        agent.recovering = role.origin  # so that a release by its owner meanwhile is heard
         await agent.roles.release(role.pipeline, "it is set up again with the stages that were asked for")
+        if agent.recovering != role.origin:
+            return
         probes = DeviceProbes(agent, None, {}, self._losses)
         if await self._set_up_again(led, wanted, spares, probes):
             now = agent.roles.role
