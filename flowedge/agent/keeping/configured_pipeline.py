@@ -183,13 +183,13 @@ class ConfiguredPipeline:
         if self._looks < LOOKS_APART:
             return
         self._looks = 0
-        load = role.load()
-        if load.sessions or load.waiting:
-            return
         missing = [stage for stage in wanted if stage not in role.request.stages]
         if any(self._put_off.is_put_off(stage, time.monotonic()) for stage in missing):
             return
-        if await self._idle_agents.are_idle(missing):
+        idle = await self._idle_agents.are_idle(missing)
+        # Meanwhile a request may have come, or the pipeline may have been released.
+        load = role.load()
+        if idle and role is self._agent.roles.role and role.ready and not (load.sessions or load.waiting):
             await self._take_back(role, wanted, spares, missing)
 
     async def _take_back(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -14,6 +16,7 @@ from flowedge.agent.keeping import configured_pipeline
 from flowedge.agent.keeping.choice import FIRST_PUT_OFF_S, MOST_PUT_OFF_S, SOON_S, PutOff
 from flowedge.agent.keeping.configured_pipeline import LOOKS_APART, ConfiguredPipeline
 from flowedge.agent.roles.coordinator import ReportProgress
+from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.client import Client
 from flowedge.core.errors import DeviceError
 from flowedge.v1 import agent_pb2 as pb
@@ -65,6 +68,14 @@ class Home:
     role: Any = None
     pipelines: list[tuple[str, ...]] = field(default_factory=list)
     sessions: int = 0
+    looked_for: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    when_looked_for: Callable[[], None] = lambda: None
+
+    async def are_idle(self, addresses: list[str]) -> bool:
+        self.looked_for.extend(addresses)
+        self.when_looked_for()
+        return True
 
     async def find(self, wanted: int) -> list[tuple[str, str]]:
         used = set(self.pipelines[-1]) if self.role is not None and self.role.in_use else set()
@@ -75,19 +86,31 @@ class Home:
         if wrong:
             raise DeviceError(f"name of {min(wrong)}", "it has too little memory")
         self.pipelines.append(tuple(request.stages))
-        self.role = SimpleNamespace(
+        self.role = create_autospec(DraftNodeRole, instance=True)
+        self.role.configure_mock(
             in_use=True,
             ready=True,
+            lost=False,
+            left_out=frozenset(),
+            origin=request.pipeline,
             pipeline=request.pipeline,
+            request=pb.DraftNodeRole(stages=sorted(self.plugged.intersection(request.stages))),
             load=lambda: SimpleNamespace(sessions=self.sessions, waiting=0),
         )
 
     async def release(self, pipeline: str, reason: str) -> None:
         assert pipeline == self.role.pipeline and not self.sessions
+        self.released.append(pipeline)
         self.role = None
 
 
-def keep(home: Home, events: dict[int, Any], looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def keep(
+    home: Home,
+    events: dict[int, Any],
+    looks: int,
+    monkeypatch: pytest.MonkeyPatch,
+    stages: tuple[str, ...] = (),
+) -> None:
     """Run the keeper for some looks; events: what happens after a look, by its number."""
     now = 0.0
     done = 0
@@ -104,7 +127,7 @@ def keep(home: Home, events: dict[int, Any], looks: int, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(configured_pipeline.asyncio, "sleep", sleep)
     monkeypatch.setattr(configured_pipeline, "time", SimpleNamespace(monotonic=lambda: now))
-    config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=LOOK_S))
+    config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=LOOK_S, stages=stages))
     agent: Any = SimpleNamespace(
         name="d0", info=SimpleNamespace(name="d0", id="0"), roles=home, config=config, stands_by=None
     )
@@ -143,6 +166,25 @@ def test_a_board_with_which_no_pipeline_is_set_up_does_not_keep_the_others_down(
     keep(home, {1: lambda: home.plugged.add("b")}, 4 * LOOKS_APART, monkeypatch)
     assert home.pipelines == [("a",), ("a",)]
     assert home.role.in_use
+
+
+@pytest.mark.parametrize("meanwhile", ["a request", "a release", "a loss"])
+def test_a_pipeline_that_changes_while_its_stages_are_looked_for_is_left_alone(
+    meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home({"a:1"})
+
+    def change() -> None:
+        if meanwhile == "a request":
+            home.sessions = 1
+        elif meanwhile == "a release":
+            home.role = None
+        else:
+            home.role.ready = False
+
+    home.when_looked_for = change
+    keep(home, {}, LOOKS_APART, monkeypatch, stages=("a:1", "b:1"))
+    assert home.looked_for == ["b:1"] and not home.released
 
 
 def test_a_board_is_put_off_for_a_growing_time() -> None:
