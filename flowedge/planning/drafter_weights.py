@@ -51,14 +51,16 @@ class DrafterWeights:
         tokens: int | None = None,
         quant: PricedQuant = "none",
     ) -> DrafterWeights:
-        """Return the matrices of a drafter of this model; an EAGLE head is as wide as the model.
+        """Return the matrices of a drafter of this model.
+
+        An EAGLE head is as wide as the model, and has no experts: its MLP is as wide as those of a row.
 
         Args:
             tokens: that a drafter without a vocabulary of its own proposes; None for all.
             quant: the format of all matrices that products read. A copy of the LM head is held in another
                 format than the model's, or over fewer tokens.
         """
-        layer, table = LayerSize.of(model), model.vocab * model.hidden
+        layer, table = LayerSize.of(model).dense, model.vocab * model.hidden
         match drafter:
             case EagleSize():
                 fc, vocab = 2 * model.hidden**2, model.vocab if tokens is None else tokens

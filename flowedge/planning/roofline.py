@@ -19,6 +19,7 @@ def product_s(
     quant: Quantisation = "none",
     extra_bytes: float = 0.0,
     stored_bytes: int = STORED_BYTES,
+    weights_of_row: float | None = None,
 ) -> float:
     """Return the seconds that `rows` rows take through matrices of `weights` weights in all.
 
@@ -28,6 +29,7 @@ def product_s(
     Args:
         extra_bytes: further memory traffic, such as the KV rows that attention reads.
         stored_bytes: of a weight that is not quantised.
+        weights_of_row: by which each row is multiplied; None for all.
     """
     traffic = weights * weight_bytes(quant, stored_bytes) + extra_bytes
     unpacking = 0.0
@@ -35,7 +37,7 @@ def product_s(
         unpacking = _unpacking_s(device, weights)
         if rows > 1:
             traffic += 2 * weights * stored_bytes
-    compute = 2 * rows * weights / device.flops
+    compute = 2 * rows * (weights if weights_of_row is None else weights_of_row) / device.flops
     return max(traffic / device.bytes_per_s, compute) + unpacking
 
 
@@ -57,14 +59,16 @@ def batch_layer_s(
 ) -> float:
     """Return the seconds of one decoder layer over the rows of several sessions together.
 
-    The weights are read once for all rows. Each session adds its KV rows and its attention.
+    The weights are read once for all rows, of experts those that the rows touch. Each session adds its KV
+    rows and its attention.
 
     Args:
         parts: for each session its rows, and the cached rows that each of them sees.
     """
     rows = sum(rows for rows, _ in parts)
     kv = sum(seen for _, seen in parts) * layer.kv_bytes_per_row
-    products = product_s(device, layer.weights, rows, quant, kv, layer.stored_bytes)
+    read, own = layer.weights_read(rows), layer.weights_of_row
+    products = product_s(device, read, rows, quant, kv, layer.stored_bytes, own)
     attention = sum(attention_s(device, layer, rows, seen) for rows, seen in parts)
     return products + attention + device.layer_overhead_ms / 1e3
 

@@ -11,7 +11,7 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.messages import Credit, Prune, Segment
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.jobs import DraftBatch, DropCache, ExtendDraft, Forward, GrowDraft, Verify
-from flowedge.planning.memory_fit import draft_node_parts, require_fit
+from flowedge.planning.memory_fit import draft_node_parts, require_fit, stage_parts
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import Eagle3Size, EagleSize, ModelProfile, NGramSize, SmallModelSize
@@ -47,6 +47,29 @@ def forward(rows: int, cached: int) -> Forward:
     return Forward(
         "s", 0, none, cached, cached, none, np.zeros(rows, dtype=np.int64), np.zeros((rows, 1))
     )  # fmt: skip
+
+
+def test_a_mixture_reads_the_experts_that_its_rows_touch() -> None:
+    """Two of eight experts of width 10 a row: 120 weights each, and 8 * 4 of the router."""
+    experts = {"experts": {"count": 8, "chosen": 2}}
+    model = ModelProfile.model_validate(MODEL.model_dump() | experts)
+    costs = ProfileCosts(emulation(model=model))
+    beside, expert = 2 * 4 * 4 + 2 * 4 * 2 + 8 * 4, 3 * 4 * 10
+    touched = {1: 2.0, 2: 8 * (1 - 0.75**2), 50: 8.0}
+    for rows, count in touched.items():
+        reading = ((beside + count * expert) * 2 + rows * KV) / BYTES_PER_S
+        computing = 2 * rows * (beside + 2 * expert) / FLOPS
+        attention = 4 * rows * rows * 4 / FLOPS
+        expected = max(reading, computing) + attention + OVERHEAD
+        assert costs.batch_layer(0, [forward(rows, 0)]) == pytest.approx(expected, rel=1e-3)
+    held = stage_parts(emulation(model=model), 0, 10)["3 layers in fp16"]
+    assert held == 3 * 2 * (beside + 8 * expert)
+    drafter = draft_node_parts(emulation(model=model), 10)["drafter"]
+    assert drafter == draft_node_parts(emulation(model=replaced(MODEL, intermediate=20)), 10)["drafter"]
+
+
+def replaced(model: ModelProfile, **sizes: int) -> ModelProfile:
+    return model.model_copy(update=sizes)
 
 
 def test_a_batch_reads_the_weights_once_and_each_cache() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.block import LayerBlock
 from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.experts import MixtureMlp
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.rotary import Rotary
-from flowedge.planning.profile.model import LayerSizes
+from flowedge.planning.profile.model import LayerSize, LayerSizes
 
 HEAD_WIDTH = 64
 MAX_LAYERS = 64
@@ -27,11 +29,6 @@ def llama_like(hidden: int) -> LayerSizes:
     return LayerSizes(hidden=hidden, intermediate=hidden * 11 // 4, heads=heads, kv_heads=heads)
 
 
-def layer_weights(sizes: LayerSizes) -> int:
-    """Return the number of weights in the layer's matrices."""
-    return 2 * sizes.hidden * (sizes.query_width + sizes.kv_width) + 3 * sizes.hidden * sizes.intermediate
-
-
 def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes, int]]:
     """Return shapes with the number of layers that fit in `stack_bytes`, at most MAX_LAYERS.
 
@@ -40,7 +37,7 @@ def shapes_within(stack_bytes: int, element_bytes: int) -> list[tuple[LayerSizes
     shapes = []
     for hidden in HIDDEN_SIZES:
         sizes = llama_like(hidden)
-        count = stack_bytes // (layer_weights(sizes) * element_bytes)
+        count = stack_bytes // (LayerSize(**sizes.model_dump()).weights * element_bytes)
         if count or hidden in HIDDEN_SIZES[:SMALLEST]:
             shapes.append((sizes, max(1, min(MAX_LAYERS, count))))
     return shapes
@@ -59,7 +56,10 @@ def generic_block(
 
     exact: whether each row's bits are to be those of the row alone.
     """
-    family = family_of("llama")
+    family, experts = family_of("llama"), dict[str, int]()
+    if sizes.experts is not None:
+        family = family_of("mixtral")
+        experts = {"num_local_experts": sizes.experts.count, "num_experts_per_tok": sizes.experts.chosen}
     config: Any = family.config(
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,
@@ -68,11 +68,14 @@ def generic_block(
         head_dim=sizes.head_size,
         num_hidden_layers=count + 2,
         vocab_size=32,
+        **experts,
     )
     architecture = Architecture.of(family, config)
     layers = []
     for index in range(count):
         layer = DecoderLayer(architecture, index + 1, index).to(device=device, dtype=dtype)
+        if isinstance(layer.mlp, MixtureMlp):  # rows choose as if each expert suited as many of them
+            nn.init.normal_(layer.mlp.gate.weight)
         quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
         layer.fuse()
         layers.append(layer)

@@ -15,7 +15,6 @@ from flowedge.core.plain_text import counted
 from flowedge.device.compute import processor_name, try_device
 from flowedge.device.memory import read_memory_of
 from flowedge.engine.executors.draft_models import DraftModels
-from flowedge.models.architecture import head_size
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import capture_decoding
@@ -181,15 +180,7 @@ def model_times(
 
 
 def _sizes(checkpoint: Checkpoint) -> LayerSizes:
-    config = checkpoint.config
-    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
-    return LayerSizes(
-        hidden=hidden,
-        intermediate=int(config.intermediate_size),
-        heads=heads,
-        kv_heads=int(config.num_key_value_heads),
-        head_dim=None if head_size(config) * heads == hidden else head_size(config),
-    )
+    return LayerSizes(**LayerSizes.sizes_in(checkpoint.config))
 
 
 def _num_timed(options: MeasureOptions, checkpoint: Checkpoint, available: int) -> int:

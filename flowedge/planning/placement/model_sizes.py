@@ -10,7 +10,6 @@ from flowedge.planning.profile import shipped
 from flowedge.planning.profile.model import DTYPE_BYTES, ModelProfile
 
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
-_NOT_PLANNED = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
 
 
 def model_sizes(model: str) -> ModelProfile:
@@ -42,19 +41,17 @@ def from_config(name: str, config: Any) -> ModelProfile:
     Raises:
         BadRequestError: when the model's layers are of another kind than a profile describes.
     """
-    if special := [key for key in _NOT_PLANNED if getattr(config, key, None)]:
-        raise BadRequestError(f"{name}: models with {special[0]} in their config cannot be planned yet")
+    try:
+        sizes = ModelProfile.sizes_in(config)
+    except BadRequestError as error:
+        raise BadRequestError(f"{name}: {error}") from error
     vocab, dtype = config.vocab_size, str(getattr(config, "dtype", None) or "float16").removeprefix("torch.")
     return ModelProfile.model_validate(
         {
             "title": Path(name).name,
             "source": f"config.json of {name}",
             "layers": config.num_hidden_layers,
-            "hidden": config.hidden_size,
-            "intermediate": config.intermediate_size,
-            "heads": config.num_attention_heads,
-            "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
-            "head_dim": getattr(config, "head_dim", None),
+            **sizes,
             "vocab": vocab,
             "tied_embedding": bool(getattr(config, "tie_word_embeddings", False)),
             "dtype": dtype if dtype in DTYPE_BYTES else "float16",

@@ -62,7 +62,7 @@ class MeasuredTimes(LayerSizes):
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
         there, wanted = (
-            (each.hidden, each.intermediate, each.heads, each.kv_heads, each.head_size)
+            (each.hidden, each.intermediate, each.heads, each.kv_heads, each.head_size, each.experts)
             for each in (self, model)
         )
         return (there, self.dtype, self.quant) == (wanted, model.dtype, quant)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -14,6 +15,8 @@ STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element
 
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
+
+_NOT_PRICED = ("n_routed_experts", "kv_lora_rank")  # keys of configs: layers of other kinds have them
 
 PricedQuant = Literal["none", "int8", "int4"]  # of a drafter
 
@@ -56,10 +59,25 @@ class SourcedDocument(YamlDocument):
     source: str
 
 
+class ExpertSizes(YamlDocument):
+    """The experts of an MLP: how many there are, and how many of them compute a row."""
+
+    count: Size
+    chosen: Size
+
+    def touched(self, rows: int) -> float:
+        """Return how many experts are expected to compute at least one of so many rows.
+
+        Each row is taken to choose without regard to the others, so that this is rather too many.
+        """
+        return self.count * (1 - (1 - self.chosen / self.count) ** rows)
+
+
 class LayerSizes(YamlDocument):
-    """The sizes of a Llama decoder layer.
+    """The sizes of a Llama decoder layer, or of one whose MLP is a mixture of experts.
 
     Attributes:
+        intermediate: width of the MLP, or of one expert.
         head_dim: size of an attention head; None for an equal share of the hidden size. Gemma 3 270M has 4
             heads of 256 at a hidden size of 640.
     """
@@ -69,6 +87,33 @@ class LayerSizes(YamlDocument):
     heads: Size
     kv_heads: Size
     head_dim: Size | None = None
+    experts: ExpertSizes | None = None
+
+    @classmethod
+    def sizes_in(cls, config: Any) -> dict[str, Any]:
+        """Return the values of these fields in a config of transformers.
+
+        Raises:
+            BadRequestError: when its layers are of another kind, or not all alike.
+        """
+        if special := [key for key in _NOT_PRICED if getattr(config, key, None)]:
+            raise BadRequestError(f"models with {special[0]} in their config cannot be planned yet")
+        count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+        intermediate, experts = config.intermediate_size, None
+        if count:
+            dense = getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1
+            if dense:
+                raise BadRequestError("models of which only some layers have experts cannot be planned yet")
+            experts = {"count": count, "chosen": config.num_experts_per_tok}
+            intermediate = getattr(config, "moe_intermediate_size", None) or intermediate
+        return {
+            "hidden": config.hidden_size,
+            "intermediate": intermediate,
+            "heads": config.num_attention_heads,
+            "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+            "head_dim": getattr(config, "head_dim", None),
+            "experts": experts,
+        }
 
     @model_validator(mode="after")
     def _heads_divide(self) -> LayerSizes:
@@ -76,6 +121,8 @@ class LayerSizes(YamlDocument):
             raise ValueError(f"hidden {self.hidden} and heads {self.heads} do not divide; give head_dim")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} and kv_heads {self.kv_heads} do not divide")
+        if self.experts is not None and self.experts.chosen > self.experts.count:
+            raise ValueError(f"{self.experts.chosen} of {self.experts.count} experts cannot be chosen")
         return self
 
     @property
@@ -138,7 +185,7 @@ DraftingSize = DrafterSize | NGramSize | RecallSize
 
 
 class ModelProfile(LayerSizes, SourcedDocument):
-    """A Llama-architecture model by its sizes.
+    """A model of Llama's architecture, or with experts in all of its layers, by its sizes.
 
     Attributes:
         dtype: of weights that are not quantised, of the KV cache and of hidden states on the wire.
@@ -176,9 +223,31 @@ class LayerSize(LayerSizes):
 
     @property
     def weights(self) -> int:
-        """Number of weights of q, k, v, o and of the three MLP matrices."""
+        """Number of weights of q, k, v, o and of the three MLP matrices, of all experts with their router."""
+        return int(self._weights_of(1 if self.experts is None else self.experts.count))
+
+    @property
+    def weights_of_row(self) -> float:
+        """Number of weights by which a row is multiplied."""
+        return self._weights_of(1 if self.experts is None else self.experts.chosen)
+
+    def weights_read(self, rows: int) -> float:
+        """Return how many weights so many rows are multiplied by together; see ExpertSizes.touched."""
+        return self._weights_of(1 if self.experts is None else self.experts.touched(rows))
+
+    @property
+    def dense(self) -> LayerSize:
+        """A layer without experts that multiplies a row by as many weights."""
+        if self.experts is None:
+            return self
+        width = self.intermediate * self.experts.chosen
+        return self.model_copy(update={"intermediate": width, "experts": None})
+
+    def _weights_of(self, experts: float) -> float:
         inputs = self.attended * self.hidden * (self.query_width + 2 * self.kv_width)
-        return inputs + self.query_width * self.hidden + 3 * self.hidden * self.intermediate
+        router = 0 if self.experts is None else self.experts.count * self.hidden
+        outputs = self.query_width * self.hidden
+        return inputs + outputs + router + experts * 3 * self.hidden * self.intermediate
 
     @property
     def kv_bytes_per_row(self) -> int:

@@ -12,7 +12,15 @@ from flowedge.planning.profile import shipped
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 
-MODELS = ("tinyllama-1.1b", "llama3.2-3b", "llama3.1-8b", "llama2-13b", "qwen2.5-32b", "llama2-70b")
+MODELS = (
+    "tinyllama-1.1b",
+    "llama3.2-3b",
+    "llama3.1-8b",
+    "llama2-13b",
+    "qwen2.5-32b",
+    "llama2-70b",
+    "qwen3-30b-a3b",
+)
 QUANTS: tuple[Quantisation, ...] = ("int4", "nf4")  # of which drafts pay with the first alone
 BASE = "orin-nano-8gb"
 MOST_DEVICES = 8

@@ -18,13 +18,13 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding
 from flowedge.planning.measuring import added_times, profiler
 from flowedge.planning.measuring.generic_layers import generic_block, llama_like
-from flowedge.planning.measuring.layer_timing import RECORDING_RUNS, compared_times
+from flowedge.planning.measuring.layer_timing import RECORDING_RUNS, compared_times, layer_times
 from flowedge.planning.measuring.profiler import _quantised_times
 from flowedge.planning.measuring.run import Profiled
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.measured_profiles import FittedDevice, device_profile, model_profile
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
-from flowedge.planning.profile.model import LayerSize
+from flowedge.planning.profile.model import ExpertSizes, LayerSize, LayerSizes
 from flowedge.planning.profile.roofline_fit import Roofline
 from flowedge.planning.roofline import product_s
 from tests.models.cuda_graphs.static_pipeline import CountingMaker, RefusingMaker, decode_statically
@@ -80,6 +80,20 @@ def test_a_model_whose_heads_are_wider_than_its_hidden_size_has_a_profile(
     layer = LayerBlock.load(Checkpoint.open(str(model)), 1, 2).layers[0]
     matrices = [each for each in layer.parameters() if each.dim() == 2]
     assert LayerSize.of(sizes).weights == sum(each.numel() for each in matrices)
+
+
+def test_layers_of_a_mixture_are_timed_as_if_their_experts_were_chosen_evenly() -> None:
+    sizes = LayerSizes(
+        hidden=64, intermediate=32, heads=4, kv_heads=2, experts=ExpertSizes(count=16, chosen=2)
+    )
+    block = generic_block(sizes, 2, torch.float32, torch.device("cpu"), exact=True)
+    for layer in block.layers:
+        matrices = [each for each in layer.parameters() if each.dim() == 2]
+        assert LayerSize(**sizes.model_dump()).weights == sum(each.numel() for each in matrices)
+        _, chosen = layer.mlp.gate(torch.randn(512, 64))
+        times = torch.bincount(chosen.flatten(), minlength=16)
+        assert times.min() > 0 and times.max() < 1024 / 4
+    assert layer_times(block, [1, 3], 4, 1, lambda _: None).keys() == {1, 3}
 
 
 def test_all_layers_are_timed_in_both_ways(

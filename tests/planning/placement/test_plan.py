@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet, read_fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.model_sizes import model_sizes
+from flowedge.planning.placement.model_sizes import from_config, model_sizes
 from flowedge.planning.placement.plan import best_quant, plan
 from flowedge.planning.placement.score import tokens_per_s
 from flowedge.planning.profile import shipped
+from flowedge.planning.profile.model import LayerSize, LayerSizes
 from testbed.tools.planners.__main__ import best
 from testbed.tools.planners.fleets import case
 from testbed.tools.planners.rivals import RIVALS
@@ -152,11 +154,45 @@ def test_a_config_alone_gives_the_sizes(tmp_path: Path) -> None:
     assert (sizes.dtype, sizes.tied_embedding) == ("bfloat16", True)
     with pytest.raises(BadRequestError, match="none of the shipped models"):
         model_sizes(str(tmp_path / "nothing"))
-    (tmp_path / "config.json").write_text(
-        json.dumps(CONFIG | {"model_type": "mixtral", "num_local_experts": 8})
+
+
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_hidden_layers": 48,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+}
+
+
+def test_a_config_of_a_mixture_gives_its_sizes(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_MOE))
+    sizes, known = model_sizes(str(tmp_path)), shipped.model("qwen3-30b-a3b")
+    assert sizes.model_dump(include=set(LayerSizes.model_fields)) == known.model_dump(
+        include=set(LayerSizes.model_fields)
     )
-    with pytest.raises(BadRequestError, match="num_local_experts in their config cannot be planned yet"):
+    assert sizes.layers * LayerSize.of(sizes).weights == pytest.approx(29.9e9, rel=0.01)
+    assert sizes.layers * LayerSize.of(sizes).weights_of_row == pytest.approx(2.7e9, rel=0.02)
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_MOE | {"mlp_only_layers": [0]}))
+    with pytest.raises(BadRequestError, match="only some layers have experts cannot be planned yet"):
         model_sizes(str(tmp_path))
+    with pytest.raises(BadRequestError, match="kv_lora_rank in their config cannot be planned yet"):
+        from_config("m", SimpleNamespace(**CONFIG, kv_lora_rank=512))
+
+
+def test_a_mixture_is_planned_over_boards_none_of_which_holds_it() -> None:
+    nano = shipped.device("orin-nano-8gb")
+    fleet = Fleet({name: nano for name in "abcde"}, shipped.link("gigabit"), {})
+    made = plan(Goal(shipped.model("qwen3-30b-a3b"), "int4"), fleet)
+    assert sum(made.best.layout.split) == 48 and len(made.best.layout.stages) >= 4
+    dense = plan(Goal(shipped.model("qwen2.5-32b"), "int4"), fleet)
+    assert made.best.tokens_per_s > 2 * dense.best.tokens_per_s
 
 
 @pytest.mark.proof
