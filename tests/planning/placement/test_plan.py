@@ -188,7 +188,7 @@ def test_a_config_of_a_mixture_gives_its_sizes(tmp_path: Path) -> None:
 
 def test_a_mixture_is_planned_over_boards_none_of_which_holds_it() -> None:
     nano = shipped.device("orin-nano-8gb")
-    fleet = Fleet({name: nano for name in "abcde"}, shipped.link("gigabit"), {})
+    fleet = Fleet(dict.fromkeys("abcde", nano), shipped.link("gigabit"), {})
     made = plan(Goal(shipped.model("qwen3-30b-a3b"), "int4"), fleet)
     assert sum(made.best.layout.split) == 48 and len(made.best.layout.stages) >= 4
     dense = plan(Goal(shipped.model("qwen2.5-32b"), "int4"), fleet)
