@@ -18,6 +18,7 @@ from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
 from flowedge.planning.split import divided, least_bound
 
 EXACT_DEVICES = 10  # up to which every set of stages is tried where links differ
+BOTH = 2.0  # times as long as alone for what a device does that drafts and computes layers at the same time
 EVERY_END = 6  # devices up to which each kind of them is tried as the first and as the last stage
 SLACKS = (1.0, 1.15, 1.4, 2.0, float("inf"))  # bounds, by the least time of the slowest stage
 
@@ -180,9 +181,9 @@ class _Line:
         alone_s = draft_s if at_last else draft_s + head_s  # that the draft node takes
         if at_last:
             fixed[last] = head_s
-        if names[0] == own:
-            fixed[0] += alone_s
         times = [boards.layer_s[name] for name in names]
+        if names[0] == own:  # it drafts the next trees meanwhile
+            times[0] *= BOTH
         most = [boards.most(name, held) for name, held in zip(names, beside, strict=True)]
         least = least_bound(layers, times, most, fixed)
         if least is None:

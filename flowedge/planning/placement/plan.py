@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.pipeline_config import Quantisation
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, Quantisation
 from flowedge.device.memory import gib
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.layouts import Layout, Search, layouts, layouts_in_order
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.split import even_split
 
 SCORED = 12  # layouts that are tried on the virtual clock, of all that none other beats
 FEWER = 4  # such layouts of a plan's devices and one more
@@ -87,6 +88,9 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
             break
         best = max(gains, key=_tokens_per_s)
         scored.append(best)
+    even = scoring.of(fleet, _evenly(best.layout, goal))
+    best = _preferred([best, *even])
+    scored += even
     others = sorted(
         (each for each in scored if each.layout != best.layout),
         key=_tokens_per_s,
@@ -135,11 +139,19 @@ def _likely(found: Sequence[Layout], most: int) -> list[Layout]:
     """Return the layouts that are likely to be the fastest ones: with drafts, and where drafts do not pay.
 
     With drafts an answer waits for whole rounds, and for the slowest device while several segments are under
-    way. On the virtual clock that device counts for one to three times its part of a round.
+    way.
     """
-    drafting = sorted(found, key=lambda layout: layout.round_s + 2 * layout.slowest_s)
+    drafting = sorted(found, key=lambda layout: layout.round_s + layout.slowest_s)
     plain = sorted(found, key=lambda layout: layout.token_s)
     return [*dict.fromkeys(layout for pair in zip(drafting, plain, strict=True) for layout in pair)][:most]
+
+
+def _evenly(layout: Layout, goal: Goal) -> Iterator[Layout]:
+    """Yield a layout with the layers divided evenly, which segments of equal times may suit better."""
+    split = tuple(even_split(goal.model.layers, len(layout.stages)))
+    for place in (DRAFT_NODE, LAST_STAGE):
+        if place == DRAFT_NODE or layout.stages[-1] != layout.draft_node:
+            yield replace(layout, split=split, verification=place)
 
 
 class _Scoring:
@@ -149,7 +161,7 @@ class _Scoring:
         self._goal = goal
         self._known: dict[str, float] = {}
 
-    def of(self, fleet: Fleet, chosen: Sequence[Layout]) -> list[ScoredLayout]:
+    def of(self, fleet: Fleet, chosen: Iterable[Layout]) -> list[ScoredLayout]:
         """Return the layouts that fit, with their tokens a second."""
         scored = []
         for layout in chosen:

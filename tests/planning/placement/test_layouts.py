@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations, product
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
-from flowedge.planning.placement.layouts import Search, layouts, layouts_in_order
+from flowedge.planning.placement.layouts import BOTH, Search, layouts, layouts_in_order
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import ModelProfile
@@ -99,18 +101,15 @@ def every_time(goal: Goal, fleet: Fleet) -> Iterator[Times]:
                     if any(layers > cap for layers, cap in zip(split, most, strict=True)):
                         continue
                     spent = [
-                        layers * goal.layer_time_s(boards[name])
+                        layers * goal.layer_time_s(boards[name]) * (BOTH if name == draft_node else 1.0)
                         for layers, name in zip(split, stages, strict=True)
                     ]
                     total = sum(spent) + link_s + head_s + draft_s
                     spent[-1] += head_s if at_last else 0.0
-                    spent[0] += alone_s if stages[0] == draft_node else 0.0
                     yield Times(total, max(*spent, alone_s))
 
 
-@settings(max_examples=120, deadline=None)
-@given(fleets())
-def test_the_quickest_round_and_the_least_slowest_device_are_found(fleet: Fleet) -> None:
+def compare_with_every_layout(fleet: Fleet) -> None:
     every, found = list(every_time(GOAL, fleet)), layouts(GOAL, fleet)
     assert bool(every) == bool(found)
     if every:
@@ -124,6 +123,19 @@ def test_the_quickest_round_and_the_least_slowest_device_are_found(fleet: Fleet)
             )
             for layout in found
         ), "each is a layout that fits"
+
+
+@settings(max_examples=120, deadline=None)
+@given(fleets())
+def test_the_quickest_round_and_the_least_slowest_device_are_found(fleet: Fleet) -> None:
+    compare_with_every_layout(fleet)
+
+
+@pytest.mark.proof
+@settings(max_examples=2_000, deadline=None)
+@given(fleets())
+def test_they_are_found_in_many_fleets(fleet: Fleet) -> None:
+    compare_with_every_layout(fleet)
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,6 +171,50 @@ def test_the_fastest_devices_take_as_many_layers_as_the_bound_allows() -> None:
     assert divided(10, [1.0, 2.0], [4, 4], float("inf")) is None
     assert divided(1, [1.0, 2.0], [4, 4], float("inf")) is None
     assert least_bound(10, [1.0, 2.0], [4, 4]) is None
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> tuple[int, list[float], list[int], list[float]]:
+    """Layers, and for each of up to 16 stages seconds of a layer, most layers, and seconds beside them."""
+    count = draw(st.integers(1, 16))
+    seconds = st.integers(1, 100).map(float)
+    times = draw(st.lists(seconds, min_size=count, max_size=count))
+    most = draw(st.lists(st.integers(1, 40), min_size=count, max_size=count))
+    return draw(st.integers(1, 80)), times, most, [0.0] * (count - 1) + [draw(seconds)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(lines(), st.floats(1.0, 3.0))
+def test_divisions_are_those_of_an_integer_programme(
+    line: tuple[int, list[float], list[int], list[float]], slack: float
+) -> None:
+    layers, times, most, fixed = line
+    count = len(times)
+    bounds = Bounds([1] * count, most)
+    total = LinearConstraint([[1] * count], layers, layers)
+    # The least time of the slowest stage, as a variable behind the layers of each.
+    rows = np.hstack([np.diag(times), -np.ones((count, 1))])
+    found = milp(
+        [0.0] * count + [1.0],
+        integrality=[1] * count + [0],
+        bounds=Bounds([1] * count + [0.0], [*map(float, most), np.inf]),
+        constraints=[
+            LinearConstraint([[1] * count + [0]], layers, layers),
+            LinearConstraint(rows, -np.inf, [-each for each in fixed]),
+        ],
+    )
+    assume(found.status in (0, 2))  # solved, or infeasible
+    least = least_bound(layers, times, most, fixed)
+    assert (least is None) == (not found.success)
+    if least is None:
+        return
+    assert least == pytest.approx(max(found.fun, *fixed), rel=1e-6)
+    bound = least * slack + 1e-6
+    below = LinearConstraint(np.diag(times), -np.inf, [bound - each for each in fixed])
+    best = milp(times, integrality=[1] * count, bounds=bounds, constraints=[total, below])
+    split = divided(layers, times, most, bound, fixed)
+    assert split is not None and best.success
+    assert np.dot(split, times) == pytest.approx(best.fun, rel=1e-6)
 
 
 def test_what_a_stage_does_beside_its_layers_counts() -> None:
