@@ -35,6 +35,7 @@ class PipelineSpec(PipelineConfig):
             its layers are divided over these agents as evenly as possible.
         standby: address of an agent that leads the pipeline when the draft node is lost; "" for none.
         chooses: whether the draft node chooses among the stages: which take part, and in which order.
+        hands_on: whether it also names another device as the draft node, if answers are clearly faster so.
 
     Raises:
         BadRequestError: when an address is malformed or used twice, there is no stage, or a setting is wrong.
@@ -46,6 +47,7 @@ class PipelineSpec(PipelineConfig):
     middles: tuple[tuple[str, tuple[str, ...]], ...] = ()
     standby: str = ""
     chooses: bool = False
+    hands_on: bool = False
 
     def model_post_init(self, _: Any, /) -> None:
         addresses = [*self.stages, *self.middle_addresses]
@@ -68,6 +70,12 @@ class PipelineSpec(PipelineConfig):
         """The addresses of the agents of all middle models, the smallest model's first."""
         return tuple(address for _, addresses in self.middles for address in addresses)
 
+    def led_by(self, draft_node: str) -> PipelineSpec:
+        """Return the pipeline with another of its devices as the draft node for good."""
+        stages = dict.fromkeys((self.draft_node, *self.stages))
+        stages.pop(draft_node, None)
+        return self.changed(draft_node=draft_node, stages=tuple(stages), hands_on=False)
+
     def is_served_by(self, device: Device) -> bool:
         """Return whether the device is the draft node of this pipeline (see `is_met_by`).
 
@@ -84,6 +92,7 @@ def assemble(
     timeout_s: float = LOAD_TIMEOUT_S,
     on_transfer: OnTransfer = lambda *_: None,
     limit_s: float | None = None,
+    on_leader: Callable[[PipelineSpec], None] = lambda _: None,
 ) -> str:
     """Have the draft node set up its pipeline; return the pipeline's id when all devices have loaded.
 
@@ -92,16 +101,22 @@ def assemble(
         timeout_s: seconds without any news after which the call is given up.
         on_transfer: called again and again while a device fetches weights.
         limit_s: seconds after which the call is given up in any case; None: as long as there is news.
+        on_leader: called with the pipeline as it is to be when a device hands on (see PipelineSpec.hands_on).
 
     Raises:
         DeadlineError: when nothing was heard for `timeout_s` seconds, or after `limit_s`.
         FlowEdgeError: the error of the device that failed.
     """
-    pipeline = new_pipeline_id()
-    with ReadAhead(_set_up(spec, pipeline, timeout_s, limit_s)) as progresses:
-        for progress in progresses:
-            _report(progress, report, on_transfer)
-    return pipeline
+    while True:
+        pipeline, leader = new_pipeline_id(), ""
+        with ReadAhead(_set_up(spec, pipeline, timeout_s, limit_s)) as progresses:
+            for progress in progresses:
+                _report(progress, report, on_transfer)
+                leader = progress.draft_node
+        if not leader:
+            return pipeline
+        spec = spec.led_by(leader)
+        on_leader(spec)
 
 
 async def assemble_async(
@@ -130,6 +145,7 @@ async def _set_up(
         config=spec.to_json(),
         standby=spec.standby,
         chooses=spec.chooses,
+        hands_on=spec.hands_on,
     )
     ready, news = False, "none"
     until = None if limit_s is None else time.monotonic() + limit_s
@@ -142,7 +158,7 @@ async def _set_up(
                 if progress is grpc.aio.EOF:
                     break
                 yield progress
-                ready = progress.ready
+                ready = progress.ready or bool(progress.draft_node)
                 news = f"{progress.device}: {progress.message}" if progress.message else news
         except DeadlineError as error:
             if until is not None and time.monotonic() >= until:

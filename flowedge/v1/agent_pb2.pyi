@@ -207,7 +207,7 @@ class WeightSources(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., name: _Optional[str] = ..., draft_node: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., quantised: _Optional[str] = ...) -> None: ...
 
 class DraftNodeRole(_message.Message):
-    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config", "standby", "chooses")
+    __slots__ = ("pipeline", "stages", "protocol_version", "middles", "config", "standby", "chooses", "hands_on")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class DraftNodeRole(_message.Message):
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     CHOOSES_FIELD_NUMBER: _ClassVar[int]
+    HANDS_ON_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     protocol_version: int
@@ -222,7 +223,8 @@ class DraftNodeRole(_message.Message):
     config: str
     standby: str
     chooses: bool
-    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ..., standby: _Optional[str] = ..., chooses: _Optional[bool] = ...) -> None: ...
+    hands_on: bool
+    def __init__(self, pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., config: _Optional[str] = ..., standby: _Optional[str] = ..., chooses: _Optional[bool] = ..., hands_on: _Optional[bool] = ...) -> None: ...
 
 class StandByRequest(_message.Message):
     __slots__ = ("role", "origin", "owner", "instance")
@@ -251,7 +253,7 @@ class PrepareReply(_message.Message):
     def __init__(self) -> None: ...
 
 class RoleProgress(_message.Message):
-    __slots__ = ("device", "message", "ready", "transfer", "exact", "draws", "room")
+    __slots__ = ("device", "message", "ready", "transfer", "exact", "draws", "room", "draft_node")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +261,7 @@ class RoleProgress(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     DRAWS_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODE_FIELD_NUMBER: _ClassVar[int]
     device: str
     message: str
     ready: bool
@@ -266,7 +269,8 @@ class RoleProgress(_message.Message):
     exact: bool
     draws: bool
     room: StageRoom
-    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., exact: _Optional[bool] = ..., draws: _Optional[bool] = ..., room: _Optional[_Union[StageRoom, _Mapping]] = ...) -> None: ...
+    draft_node: str
+    def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., exact: _Optional[bool] = ..., draws: _Optional[bool] = ..., room: _Optional[_Union[StageRoom, _Mapping]] = ..., draft_node: _Optional[str] = ...) -> None: ...
 
 class StageRoom(_message.Message):
     __slots__ = ("total_rows", "session_rows", "sessions")

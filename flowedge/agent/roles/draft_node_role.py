@@ -302,7 +302,9 @@ class DraftNodeRole(PipelineRole):
         if here := address_here(agent, devices):
             devices[here].name = stage_name(agent.name)
         stages = {address: devices[address] for address in dict.fromkeys((*own, *request.stages))}
-        found = await divided(agent, side, config, opened, stages, report, chooses=request.chooses)
+        found = await divided(
+            agent, side, config, opened, stages, report, chooses=request.chooses, hands_on=request.hands_on
+        )
         if found is not None:
             config = config.changed(split=found.split)
             request.stages[:] = found.stages

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.other_agents import all_or_none, describe, prepare
+from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.memory import read_memory_of
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
     from flowedge.planning.placement.live_division import Division
 
 
+class OtherDraftNodeError(DeviceError):
+    """A device that is not to be the draft node, since answers are clearly faster with another one.
+
+    Attributes:
+        address: of the other one.
+    """
+
+    def __init__(self, device: str, name: str, address: str) -> None:
+        super().__init__(device, f"answers are faster with {name} as the draft node")
+        self.address = address
+
+
 async def divided(
     agent: Agent,
     side: ComputeSide,
@@ -38,6 +51,7 @@ async def divided(
     report: ReportProgress,
     *,
     chooses: bool,
+    hands_on: bool = False,
 ) -> Division | None:
     """Return the stages and the layers of each; None for the given stages, and what the settings say.
 
@@ -47,6 +61,10 @@ async def divided(
     Args:
         stages: by address, what each says of itself, in the order of the layers; this device may be one.
         chooses: whether stages may be left out, and be in another order.
+        hands_on: whether another device may be named as the draft node.
+
+    Raises:
+        OtherDraftNodeError: when answers are clearly faster with that one.
     """
     again, before = bool(agent.recovering), agent.division
     if config.split or (len(stages) < 2 and not chooses):
@@ -60,7 +78,8 @@ async def divided(
         if fleet is None or (not chooses and not set(stages) <= set(fleet.devices)):
             return None
         draft_node = address_here(agent, stages) or agent.name
-        find = partial(side.choose, goal, fleet, draft_node)
+        others = [each for each in stages if each != draft_node and may_lead(stages[each])]
+        find = partial(side.choose, goal, fleet, draft_node, others if hands_on else ())
         if not chooses:
             find = partial(side.divide, goal, fleet, draft_node, [*stages])
         found = await agent.run(find)
@@ -70,7 +89,10 @@ async def divided(
         # The plan's alone, such as a model of another kind: it is set up without one.
         await report(agent.name, f"divides the layers evenly: {error}")
         return None
-    await report(agent.name, found.words({address: device.name for address, device in stages.items()}))
+    names = {address: device.name for address, device in stages.items()}
+    if found.draft_node in names and found.draft_node != draft_node:
+        raise OtherDraftNodeError(agent.name, names[found.draft_node], found.draft_node)
+    await report(agent.name, found.words(names))
     agent.division = found
     return found
 
@@ -108,6 +130,12 @@ async def _measured(
     available = read_memory_of(asked.compute, agent.config.memory).available
     this: DeviceProfile = profile_of_measured(found, usable_bytes(available, reserve))
     return Fleet({**fleet.devices, own or agent.name: this}, fleet.link, {})
+
+
+def may_lead(device: pb.Device) -> bool:
+    """Return whether a device may be a draft node; outside of a cluster every device may."""
+    roles = device.certified_role.split(",")
+    return not device.certified_role or CertificateRole.DRAFT_NODE.value in roles
 
 
 def address_here(agent: Agent, stages: Mapping[str, pb.Device]) -> str:

@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.coordinator import ReportProgress
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
+from flowedge.agent.roles.layer_division import OtherDraftNodeError
 from flowedge.agent.roles.led_pipeline import LedPipeline, Standby
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.stage_role import StageRole, role_name
@@ -81,7 +82,11 @@ class AgentService(rpc.AgentServicer):
         async def take(report: ReportProgress) -> None:
             await self.lead(request, report, caller, instead=True)
 
-        await self._become(context, take)
+        try:
+            await self._become(context, take)
+        except OtherDraftNodeError as error:
+            progress = pb.RoleProgress(device=error.device, message=error.reason, draft_node=error.address)
+            await send_reply(context, progress, self._agent.config.deadlines.read_s)
 
     async def lead(
         self,

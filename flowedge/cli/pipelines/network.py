@@ -67,7 +67,7 @@ def plan_on_network(
             told = await_pipeline(address, device, request.wait_s, report)
             if request.is_served_by(address, told):
                 return _ready(request, address, told, report)
-    return plan_on_idle(request, devices, report, with_model)
+    return plan_on_idle(request, devices, report, with_model, hands_on=True)
 
 
 def _ready(request: PipelineRequest, address: str, device: Device, report: OnProgress) -> PlannedPipeline:
@@ -120,8 +120,12 @@ def plan_on_idle(
     devices: dict[str, Device],
     report: OnProgress,
     with_model: Callable[[PipelineRequest], PipelineRequest],
+    *,
+    hands_on: bool = False,
 ) -> PlannedPipeline:
     """Plan a new pipeline on the idle ones of these devices, the first of which is to be the draft node.
+
+    hands_on: whether the first one names another draft node, if answers are clearly faster with that.
 
     Raises:
         AccessError: when no idle agent may be a draft node.
@@ -154,7 +158,9 @@ def plan_on_idle(
     beside = f"is the draft node of {counted(len(stages), 'stage')}"
     report(devices[draft_node].name, alone if stages == [draft_node] else beside)
     chooses = not request.split and stages != [draft_node]
-    wanted_pipeline = request.spec(draft_node, (*stages, *middles)).changed(chooses=chooses)
+    wanted_pipeline = request.spec(draft_node, (*stages, *middles)).changed(
+        chooses=chooses, hands_on=chooses and hands_on
+    )
     return PlannedPipeline(draft_node, request, wanted_pipeline, ready=False, found=devices[draft_node])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from flowedge.agent.local_cluster import LocalCluster
 from flowedge.cli.output import repeated
@@ -17,7 +18,7 @@ from flowedge.cli.pipelines.planned_pipeline import (
     describe,
 )
 from flowedge.cli.pipelines.request import PipelineRequest, split_text
-from flowedge.client.assembly import OnProgress, assemble
+from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.core.errors import BadRequestError
 from flowedge.weights.fetch.progress import OnTransfer
 
@@ -67,8 +68,18 @@ def open_planned(
             planned = plan_on_network(request, report, with_model)
         if planned.spec is not None and not planned.ready:
             report("this machine", forecast(planned.spec, on_this_machine=cluster is not None))
+            led: list[PipelineSpec] = []
             with _repeating(report) as heard:
-                assemble(planned.spec, heard, on_transfer=on_transfer, limit_s=request.limit_s)
+                assemble(
+                    planned.spec,
+                    heard,
+                    on_transfer=on_transfer,
+                    limit_s=request.limit_s,
+                    on_leader=led.append,
+                )
+            for again in led:
+                found = describe(again.draft_node)
+                planned = replace(planned, draft_node=again.draft_node, spec=again, found=found)
         if cluster is not None:
             spec = planned.spec if keeps_up else None
             cluster.keep_up(report, lambda: None if spec is None else assemble(spec, _in_silence))

@@ -9,18 +9,19 @@ for, for the time of the slowest stage, which segments wait for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise, product
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
-from flowedge.planning.split import divided, least_bound
+from flowedge.planning.split import divided, even_split, least_bound
 
 EXACT_DEVICES = 10  # up to which every set of stages is tried where links differ
 BOTH = 2.0  # times as long as alone for what a device does that drafts and computes layers at the same time
 EVERY_END = 6  # devices up to which each kind of them is tried as the first and as the last stage
 SLACKS = (1.0, 1.15, 1.4, 2.0, float("inf"))  # bounds, by the least time of the slowest stage
+FINER_SLACKS = (1.0, 1.08, 1.22, 1.5)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,17 @@ def layouts_in_order(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence
     along = boards.along(draft_node, stages)
     lines = [_Line(draft_node, tuple(stages), place, along) for place in (DRAFT_NODE, LAST_STAGE)]
     return _unbeaten(layout for line in lines for layout in line.divisions(boards))
+
+
+def finer_divisions(goal: Goal, fleet: Fleet, layout: Layout) -> list[Layout]:
+    """Return a layout with the layers divided by more bounds and evenly, with each place that draws tokens."""
+    boards, names = _Boards(goal, fleet), layout.stages
+    along = boards.along(layout.draft_node, names)
+    found, split = list[Layout](), tuple(even_split(goal.model.layers, len(names)))
+    for place in (DRAFT_NODE,) if names[-1] == layout.draft_node else (DRAFT_NODE, LAST_STAGE):
+        found.append(replace(layout, split=split, verification=place))
+        found += _Line(layout.draft_node, names, place, along).divisions(boards, FINER_SLACKS)
+    return found
 
 
 def is_exact(fleet: Fleet) -> bool:
@@ -164,7 +176,7 @@ class _Line:
     verification: VerificationPlace
     link_s: float
 
-    def divisions(self, boards: _Boards) -> Iterator[Layout]:
+    def divisions(self, boards: _Boards, slacks: Sequence[float] = SLACKS) -> Iterator[Layout]:
         """Yield layouts with the layers divided, for bounds from the least one to none."""
         goal, names, own = boards.goal, self.stages, self.draft_node
         layers, last = goal.model.layers, len(names) - 1
@@ -190,7 +202,7 @@ class _Line:
             return
         token_fixed_s = boards.along(own, names, 1) + boards.token_head_s[verifies]
         known: list[list[int]] = []
-        for slack in SLACKS:
+        for slack in slacks:
             split = divided(layers, times, most, least * slack, fixed)
             assert split is not None, "a larger bound allows what a smaller one does"
             if split in known:

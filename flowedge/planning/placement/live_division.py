@@ -10,7 +10,7 @@ from flowedge.core.errors import CapacityError
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.layouts import Layout, Search
-from flowedge.planning.placement.plan import LeftOut, division, plan
+from flowedge.planning.placement.plan import LeftOut, Plan, division, plan
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.split import even_split
@@ -25,12 +25,14 @@ class Division:
 
     Attributes:
         model: its name.
+        draft_node: the device that drafts, by its address.
         plain_tokens_per_s: that are expected without drafts, which depend on the text.
         compared: the same with the layers divided evenly, in words; empty where they are.
         left_out: the devices that hold no layers.
     """
 
     model: str
+    draft_node: str
     stages: tuple[str, ...]
     split: tuple[int, ...]
     plain_tokens_per_s: float
@@ -67,21 +69,41 @@ def divide(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> 
     elif even is not None:
         compared = f", {tokens_per_s(even, goal, PLAIN):.1f} with an even division"
     plain = tokens_per_s(chosen, goal, PLAIN)
-    return Division(goal.model.title, tuple(stages), chosen.split, plain, compared)
+    return Division(goal.model.title, draft_node, tuple(stages), chosen.split, plain, compared)
 
 
-def choose(goal: Goal, fleet: Fleet, draft_node: str) -> Division:
+def choose(goal: Goal, fleet: Fleet, draft_node: str, others: Sequence[str] = ()) -> Division:
     """Return the best stages among the devices of a fleet, of which the draft node may be the first.
+
+    others: devices that are to draft instead where that is clearly faster, or nothing fits otherwise.
 
     Raises:
         CapacityError: when the model does not fit on these devices.
     """
-    made = plan(goal, fleet, Search(leaders=(draft_node,)))
+    anyone = plan(goal, fleet, Search(leaders=(draft_node, *others)))
+    made = anyone
+    if anyone.best.layout.draft_node != draft_node:
+        try:
+            made = plan(goal, fleet, Search(leaders=(draft_node,)))
+        except CapacityError:
+            return _division(anyone)
+        if anyone.best.tokens_per_s >= WORTH * made.best.tokens_per_s:
+            return _division(anyone)
     if set(made.best.layout.stages) == set(fleet.devices) - {draft_node}:
         return divide(goal, fleet, draft_node, made.best.layout.stages)
-    layout = made.best.layout
-    plain = made.plain_tokens_per_s
-    return Division(goal.model.title, layout.stages, layout.split, plain, left_out=made.left_out)
+    return _division(made)
+
+
+def _division(made: Plan) -> Division:
+    layout, title = made.best.layout, made.goal.model.title
+    return Division(
+        title,
+        layout.draft_node,
+        layout.stages,
+        layout.split,
+        made.plain_tokens_per_s,
+        left_out=made.left_out,
+    )
 
 
 def _pipeline(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile | None:

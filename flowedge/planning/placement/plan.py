@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, Quantisation
+from flowedge.core.pipeline_config import Quantisation
 from flowedge.device.memory import gib
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.layouts import Layout, Search, layouts, layouts_in_order
+from flowedge.planning.placement.layouts import Layout, Search, finer_divisions, layouts, layouts_in_order
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.split import even_split
 
 SCORED = 12  # layouts that are tried on the virtual clock, of all that none other beats
+SLOWEST = (0.5, 2.0)  # times that the slowest device counts beside a round, in the orders of likely layouts
 FEWER = 4  # such layouts of a plan's devices and one more
 OTHERS = 3  # that are shown
 LEAST_GAIN = 1.005  # for which a further device is taken in
@@ -88,14 +88,13 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
             break
         best = max(gains, key=_tokens_per_s)
         scored.append(best)
-    even = scoring.of(fleet, _evenly(best.layout, goal))
-    best = _preferred([best, *even])
-    scored += even
-    others = sorted(
-        (each for each in scored if each.layout != best.layout),
-        key=_tokens_per_s,
-        reverse=True,
-    )
+    finer = scoring.of(fleet, finer_divisions(goal, fleet, best.layout))
+    best = _preferred([best, *finer])
+    scored += finer
+    shown = {_shown(best): best}
+    for each in sorted(scored, key=_tokens_per_s, reverse=True):
+        shown.setdefault(_shown(each), each)
+    others = [*shown.values()][1:]
     return Plan(
         goal,
         best,
@@ -139,19 +138,15 @@ def _likely(found: Sequence[Layout], most: int) -> list[Layout]:
     """Return the layouts that are likely to be the fastest ones: with drafts, and where drafts do not pay.
 
     With drafts an answer waits for whole rounds, and for the slowest device while several segments are under
-    way.
+    way: for a half to two times that device's part of a round.
     """
-    drafting = sorted(found, key=lambda layout: layout.round_s + layout.slowest_s)
-    plain = sorted(found, key=lambda layout: layout.token_s)
-    return [*dict.fromkeys(layout for pair in zip(drafting, plain, strict=True) for layout in pair)][:most]
-
-
-def _evenly(layout: Layout, goal: Goal) -> Iterator[Layout]:
-    """Yield a layout with the layers divided evenly, which segments of equal times may suit better."""
-    split = tuple(even_split(goal.model.layers, len(layout.stages)))
-    for place in (DRAFT_NODE, LAST_STAGE):
-        if place == DRAFT_NODE or layout.stages[-1] != layout.draft_node:
-            yield replace(layout, split=split, verification=place)
+    shorter, longer = SLOWEST
+    orders = (
+        sorted(found, key=lambda layout: layout.round_s + shorter * layout.slowest_s),
+        sorted(found, key=lambda layout: layout.round_s + longer * layout.slowest_s),
+        sorted(found, key=lambda layout: layout.token_s),
+    )
+    return [*dict.fromkeys(layout for best in zip(*orders, strict=True) for layout in best)][:most]
 
 
 class _Scoring:
@@ -188,6 +183,11 @@ class _Scoring:
         found = layouts(self._goal, smaller, replace(search, all_devices=True))
         scored = self.of(smaller, _likely(found, FEWER))
         return _preferred(scored) if scored else None
+
+
+def _shown(scored: ScoredLayout) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    """Return what tells a layout apart from others for a reader."""
+    return scored.layout.draft_node, scored.layout.stages, scored.layout.split
 
 
 def _tokens_per_s(scored: ScoredLayout) -> float:

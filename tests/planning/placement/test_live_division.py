@@ -80,6 +80,18 @@ def test_a_device_that_slows_answers_down_is_left_out_with_the_reason() -> None:
     assert "left out: bench (" in found.words(NAMES)
 
 
+def test_another_device_drafts_where_that_is_clearly_faster() -> None:
+    small = measured(5.0, memory_gib=0.3)
+    fleet = Fleet({"d0": small, "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    with pytest.raises(CapacityError):
+        choose(GOAL, fleet, "d0")
+    assert choose(GOAL, fleet, "d0", ["a", "b"]).draft_node in ("a", "b")
+    slow = Fleet({"d0": measured(40.0), "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    assert choose(GOAL, slow, "d0").draft_node == "d0"
+    alike = Fleet({"d0": measured(4.0), "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    assert choose(GOAL, alike, "d0", ["a", "b"]).draft_node == "d0", "it is as good as the others"
+
+
 def test_a_division_holds_for_a_pipeline_that_is_set_up_again() -> None:
     found = divide(GOAL, fleet_of({"a": measured(4.0), "b": measured(12.0)}), "d0", ["a", "b"])
     named = found.model
@@ -92,6 +104,34 @@ def test_the_name_of_a_model_makes_no_difference_to_what_is_measured() -> None:
     other = MODEL.model_copy(update={"title": "another", "source": "elsewhere"})
     assert measure_options(MODEL, "int8") == measure_options(other, "int8")
     assert measure_options(MODEL, "int8") != measure_options(MODEL, "none")
+
+
+@pytest.mark.proof
+def test_an_agent_that_cannot_draft_names_another_one(tmp_path: Path) -> None:
+    """Whoever is asked first: the pipeline is led by a device that has room for the LM head."""
+    (tmp_path / "model").mkdir()
+    model = make_smollm2(tmp_path / "model", "360M", layers=12)
+    little = {"memory": {"limit_gib": 0.33, "reserve_gib": 0.05}}
+    state = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
+    small = AgentProcess("lead-d0", "--no-advertise", settings=little, environment=state, fresh=True)
+    large = AgentProcess("lead-v1", "--no-advertise", environment=state)
+    said, led = list[str](), list[PipelineSpec]()
+    with running(small, large):
+        spec = PipelineSpec(
+            model=str(model),
+            drafter="ngram",
+            draft_node=small.address,
+            stages=(large.address,),
+            chooses=True,
+            hands_on=True,
+        )
+        assemble(spec, lambda device, text: said.append(f"{device}: {text}"), on_leader=led.append)
+        assert [each.draft_node for each in led] == [large.address]
+        assert led[0].stages == (small.address,) and not led[0].hands_on
+        with Client(large.address) as client, Client(small.address) as other:
+            assert client.generate("Hello", max_new_tokens=8, ignore_eos=True).result().token_ids
+            assert other.describe().role != "draft node"
+    assert "lead-d0: answers are faster with lead-v1 as the draft node" in said
 
 
 @pytest.mark.proof
