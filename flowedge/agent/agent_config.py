@@ -101,6 +101,12 @@ class PipelineSettings(PipelineConfig):
     )
     count: int = setting(0, "Number of stages to find; 0 uses all idle agents.", ge=0)
     look_s: Seconds = setting(5.0, "Seconds between checks that the pipeline is complete.")
+    rebalance: Literal["idle", "auto"] = setting(
+        "idle",
+        "When layers are moved that had better lie elsewhere, because a board has slowed down: idle (when no "
+        "answer runs), or auto (at once; answers pause and go on). Also of pipelines that others have asked "
+        "for.",
+    )
 
     @model_validator(mode="after")
     def _stages_are_clear(self) -> PipelineSettings:
@@ -198,6 +204,13 @@ class DeadlineSettings(LinkDeadlines, CallDeadlines):
         "works without it; 0: never.",
         ge=0,
         le=3600,
+    )
+    rebalance_s: float = setting(
+        60.0,
+        "Time for which another division of the layers must be predicted to be 15 % faster before layers are "
+        "moved; 0: they never are.",
+        ge=0,
+        le=86400,
     )
     recovery_s: float = setting(
         120.0,

@@ -46,6 +46,8 @@ class Device:
         standby: of a draft node, the address of the agent that leads its pipeline when it is lost.
         stands_by_for: of such an agent, the address of the draft node.
         power: that the board draws, in watts; None where it has no monitor.
+        plan: of a draft node, how the layers were divided by what the devices measured; "" if they were not.
+        proposal: of a draft node, how they had better be divided now; "" where that is not known.
     """
 
     id: str
@@ -83,6 +85,8 @@ class Device:
     standby: str = ""
     stands_by_for: str = ""
     power: float | None = None
+    plan: str = ""
+    proposal: str = ""
 
     @property
     def middle_addresses(self) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flowedge.agent.keeping.choice import SOON_S, PutOff, RecentLosses, choose_stages
 from flowedge.agent.keeping.device_probes import DeviceProbes
 from flowedge.agent.keeping.idle_agents import IdleAgents
 from flowedge.agent.keeping.pipeline_recovery import Lead, PipelineRecovery, say
+from flowedge.agent.keeping.rebalancing import Rebalancing
 from flowedge.agent.keeping.standing_by import StandingBy, prepare_spares
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
@@ -25,6 +27,9 @@ from flowedge.core.log_fields import about
 from flowedge.network.supervision import supervise
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from flowedge.planning.placement.drift import Move
 
 TICK_S = 0.1  # between two looks at whether the pipeline has lost a device
 LOOKS_APART = 6  # between two searches for agents to take in, which send multicast packets for seconds
@@ -86,6 +91,7 @@ class ConfiguredPipeline:
         self._looks = 0  # since the last search for agents to take in
         self._idle: dict[str, int] = {}  # for how many searches each address has been idle
         self._held = 0  # looks for which agents wait to be taken in
+        self._rebalancing = Rebalancing(agent)
         self._slept = float("inf")  # seconds since the last look
         self._newest: list[str] = []  # addresses that were taken in the last time
         self._taken_in = 0.0  # when, on time.monotonic()
@@ -108,6 +114,11 @@ class ConfiguredPipeline:
 
     async def _look(self, role: PipelineRole | None) -> None:
         wanted = self._agent.config.pipeline
+        if isinstance(role, DraftNodeRole) and role.ready and self._agent.recovers:
+            move = self._rebalancing.look(role)
+            if move is not None:
+                await self._move_layers(role, move)
+                return
         if isinstance(role, DraftNodeRole) and role.ready and role.origin == self._first_request.origin:
             await self._complete(role, self._first_request.stages, ())
         elif not wanted.model:
@@ -196,20 +207,42 @@ class ConfiguredPipeline:
         self, role: DraftNodeRole, wanted: Sequence[str], spares: Sequence[str], missing: Sequence[str]
     ) -> None:
         """Set the pipeline up with the stages asked for again; with others if that does not work."""
-        agent, own = self._agent, role.pipeline == self._pipeline
-        led = LedPipeline(self._request(wanted), role.origin, role.owner) if own else role.led
-        agent.recovering = role.origin  # so that a release by its owner meanwhile is heard
-        await agent.roles.release(role.pipeline, "it is set up again with the stages that were asked for")
-        if agent.recovering != role.origin:
-            return
-        probes = DeviceProbes(agent, None, {}, self._losses)
-        if await self._set_up_again(led, wanted, spares, probes):
-            now = agent.roles.role
-            if own:
-                self._pipeline = "" if now is None else now.pipeline
+        led = role.led
+        if role.pipeline == self._pipeline:
+            led = LedPipeline(self._request(wanted), role.origin, role.owner)
+        if await self._set_up_anew(role, led, wanted, spares, "its stages are back"):
+            now = self._agent.roles.role
             if isinstance(now, DraftNodeRole) and tuple(now.request.stages) != tuple(wanted):
                 for stage in missing:
                     self._put_off.failed(stage, time.monotonic())
+
+    async def _move_layers(self, role: DraftNodeRole, move: Move) -> None:
+        """Set the pipeline up with other layers on its stages; answers that run go on then."""
+        self._agent.division = move.division
+        stages, spares = tuple(role.request.stages), self._agent.config.pipeline.spares
+        await self._set_up_anew(role, role.led, stages, spares, "its layers are moved")
+
+    async def _set_up_anew(
+        self,
+        role: DraftNodeRole,
+        led: LedPipeline,
+        stages: Sequence[str],
+        spares: Sequence[str],
+        reason: str,
+    ) -> bool:
+        """Release a pipeline that is whole and set it up again; return whether it is."""
+        agent, own = self._agent, role.pipeline == self._pipeline
+        agent.recovering = role.origin  # so that a release by its owner meanwhile is heard
+        role.hand_over(reason)
+        await agent.roles.release(role.pipeline, reason)
+        if agent.recovering != role.origin:
+            return False
+        probes = DeviceProbes(agent, None, {}, self._losses)
+        done = await self._set_up_again(led, stages, spares, probes)
+        if done and own:
+            now = agent.roles.role
+            self._pipeline = "" if now is None else now.pipeline
+        return done
 
     async def _try_assemble(self) -> None:
         standby = self._agent.config.pipeline.standby

@@ -26,7 +26,7 @@ from flowedge.agent.roles.other_agents import MetMembers, meet
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, PipelineRole
 from flowedge.agent.roles.tap_choice import choose_retained_taps
 from flowedge.agent.roles.weight_sharing import WeightSharing
-from flowedge.core.errors import BadRequestError, DeviceLostError, PipelineNotReadyError
+from flowedge.core.errors import BadRequestError, DeviceLostError, DrainingError, PipelineNotReadyError
 from flowedge.core.ids import stage_name
 from flowedge.core.log_fields import about
 from flowedge.core.pipeline_config import (
@@ -73,6 +73,8 @@ class DraftNodeRole(PipelineRole):
     Attributes:
         request: by which it was given the role.
         left_out: addresses of agents that were offered as stages and would slow answers down.
+        plan: how the layers were divided, in words; "" if they were not by what was measured.
+        proposal: how they had better be divided now, in words; "" if that is not known.
         standby_problem: why the device named as its standby does not stand by; "" if it does.
     """
 
@@ -92,7 +94,7 @@ class DraftNodeRole(PipelineRole):
         super().__init__(agent.name, agent.compute, agent.left, request, caller)
         self._agent = agent
         self.request = request
-        self.standby_problem = ""
+        self.plan = self.proposal = self.standby_problem = ""
         self.left_out: frozenset[str] = frozenset()
         self._stage_address = ""  # by which this device is a stage as well; "" if it is none
         self._taps = taps
@@ -178,6 +180,21 @@ class DraftNodeRole(PipelineRole):
         """The names of the target's stages, in order; empty while the pipeline is being planned."""
         return tuple(stage.name for stage in self._routes[TARGET].stages) if self._routes else ()
 
+    @property
+    def stage_work(self) -> dict[str, list[tuple[int, float]]]:
+        """Rows and seconds of the last segments of the target's stages, by address; see StageWork."""
+        if self._live is None or not self._routes:
+            return {}
+        addresses = [stage.address for stage in self._routes[TARGET].stages]
+        return dict(zip(addresses, self._live.stage_work.of_each(), strict=True))
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """The number of layers of each of the target's stages."""
+        if not self._routes:
+            return ()
+        return tuple(stage.content.num_layers for stage in self._routes[TARGET].stages)
+
     async def stages_for(self, spare: str) -> list[pb.StageRole]:
         """Return the stages of the target as an agent is asked for that may have to take their place.
 
@@ -200,6 +217,12 @@ class DraftNodeRole(PipelineRole):
         """Have new requests wait, because the pipeline will be set up again; those that run go on."""
         if self._live is not None:
             self._live.begin_drain(PipelineNotReadyError(self._agent.name, f"{BEING_SET_UP}: {reason}"))
+
+    def hand_over(self, reason: str) -> None:
+        """End what runs so that it goes on with the pipeline that takes the place of this one."""
+        error = DrainingError(self._agent.name, f"the pipeline is set up again: {reason}")
+        self.begin_drain(error)
+        self.fail_sessions(error)
 
     def draft_with(self, drafter: Drafter) -> None:
         """Have requests from now on use a drafter. No session that drafts may be open.
@@ -237,6 +260,7 @@ class DraftNodeRole(PipelineRole):
             device.capabilities.extend(self._models.capabilities)
             device.sampling = json.dumps(dict(self._models.sampling)) if self._models.sampling else ""
             device.no_chat_template = not self._models.has_chat_template
+        device.plan, device.proposal = self.plan, self.proposal
         if self.stage is not None:
             of_stage = pb.Device()
             self.stage.describe(of_stage)
@@ -255,7 +279,7 @@ class DraftNodeRole(PipelineRole):
             dtype=target.dtype,
             exact=ON if self._exact else OFF,
             verification=self._verification,
-            split=tuple(stage.content.num_layers for stage in target.stages),
+            split=self.stage_layers,
         )
 
     async def stop(self, reason: str, *, lost: bool = False) -> None:
@@ -306,6 +330,7 @@ class DraftNodeRole(PipelineRole):
             agent, side, config, opened, stages, report, chooses=request.chooses, hands_on=request.hands_on
         )
         if found is not None:
+            self.plan = found.words({address: device.name for address, device in devices.items()})
             config = config.changed(split=found.split)
             request.stages[:] = found.stages
             self.left_out = frozenset(stages) - frozenset((*own, *found.stages))

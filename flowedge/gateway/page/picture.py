@@ -35,6 +35,7 @@ def of_pipeline(
         devices: what the devices answered, and their parts; the draft node first.
         state: what the draft node told last; None while it is not watched.
     """
+    draft_node = devices[0][0].device if devices and member.ready else None
     machines: dict[str, int] = {}  # numbers of the machines, by the hosts of addresses
     shown, problem = [], member.problem if member.recovering else ""
     for reply, _ in devices:
@@ -48,6 +49,8 @@ def of_pipeline(
         "model": member.model,
         "ready": member.ready,
         "recovering": visible_field(problem, MOST_REASON),
+        "plan": "" if draft_node is None else visible_field(draft_node.plan, MOST_REASON),
+        "proposal": "" if draft_node is None else visible_field(draft_node.proposal, MOST_REASON),
         "leases": member.leases,
         "devices": shown,
         "progress": of_devices(member.progress),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from flowedge.engine.commands import DraftNodeCommand, PutOut, SendInBand
 from flowedge.engine.draft_node.preparing import context_tokens
 from flowedge.engine.jobs import DraftJob, DraftResult, GrowDraft, outcomes_of
 from flowedge.live.activity.notes import ActivityNotes
+from flowedge.live.activity.stage_work import StageWork
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.running_request import RunningRequest
@@ -21,9 +23,17 @@ from flowedge.strategies.events import TARGET
 
 
 class ObservedDraftNode(LiveDraftNode):
-    """A LiveDraftNode whose work can be noted. While nobody watches, nothing is noted."""
+    """A LiveDraftNode whose work can be noted. While nobody watches, little is noted.
+
+    Attributes:
+        stage_work: what the target's stages took for their last segments.
+    """
 
     _notes: ActivityNotes | None = None
+
+    @cached_property
+    def stage_work(self) -> StageWork:
+        return StageWork(self._machine.spec.num_stages)
 
     @property
     def num_running(self) -> int:
@@ -63,8 +73,10 @@ class ObservedDraftNode(LiveDraftNode):
                 self._notes.leaves(command.message, time.monotonic())
 
     def _take_one(self, message: SessionMessage, route: int, sender: str) -> None:
-        if self._notes is not None and route == TARGET and isinstance(message, Segment):
-            self._notes.came_back(message, time.monotonic())
+        if route == TARGET and isinstance(message, Segment):
+            self.stage_work.note(message.stage_times)
+            if self._notes is not None:
+                self._notes.came_back(message, time.monotonic())
         super()._take_one(message, route, sender)
 
     def _finish(self, job: DraftJob, outcome: Outcome[DraftResult | None]) -> None:

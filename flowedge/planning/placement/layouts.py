@@ -86,8 +86,21 @@ def layouts_in_order(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence
     return _unbeaten(layout for line in lines for layout in line.divisions(boards))
 
 
+def divisions_of(
+    goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str], split: Sequence[int]
+) -> list[Layout]:
+    """Return the layouts of devices whose parts and layers are given, with each place that draws tokens.
+
+    They may not fit.
+    """
+    boards = _Boards(goal, fleet)
+    along = boards.along(draft_node, stages)
+    lines = [_Line(draft_node, tuple(stages), place, along) for place in (DRAFT_NODE, LAST_STAGE)]
+    return [line.divided(boards, split) for line in lines]
+
+
 def finer_divisions(goal: Goal, fleet: Fleet, layout: Layout) -> list[Layout]:
-    """Return a layout with the layers divided by more bounds and evenly, with each place that draws tokens."""
+    """Return a layout with the layers divided by more bounds and evenly, with each place that draws."""
     boards, names = _Boards(goal, fleet), layout.stages
     along = boards.along(layout.draft_node, names)
     found, split = list[Layout](), tuple(even_split(goal.model.layers, len(names)))
@@ -178,48 +191,56 @@ class _Line:
 
     def divisions(self, boards: _Boards, slacks: Sequence[float] = SLACKS) -> Iterator[Layout]:
         """Yield layouts with the layers divided, for bounds from the least one to none."""
-        goal, names, own = boards.goal, self.stages, self.draft_node
+        goal, names = boards.goal, self.stages
         layers, last = goal.model.layers, len(names) - 1
-        at_last = self.verification == LAST_STAGE
-        beside, fixed = [0.0] * len(names), [0.0] * len(names)
+        beside = [0.0] * len(names)
         beside[0] += goal.table_bytes
-        if names[0] == own:
+        if names[0] == self.draft_node:
             beside[0] += goal.draft_node_bytes
-        if at_last:
+        if self.verification == LAST_STAGE:
             beside[last] += goal.table_bytes
-        verifies = names[last] if at_last else own
-        head_s = boards.head_s[verifies]
-        draft_s = boards.draft_s[own]
-        alone_s = draft_s if at_last else draft_s + head_s  # that the draft node takes
-        if at_last:
-            fixed[last] = head_s
-        times = [boards.layer_s[name] for name in names]
-        if names[0] == own:  # it drafts the next trees meanwhile
-            times[0] *= BOTH
+        times, fixed = self._times(boards), self._fixed(boards)
         most = [boards.most(name, held) for name, held in zip(names, beside, strict=True)]
         least = least_bound(layers, times, most, fixed)
         if least is None:
             return
-        token_fixed_s = boards.along(own, names, 1) + boards.token_head_s[verifies]
         known: list[list[int]] = []
         for slack in slacks:
             split = divided(layers, times, most, least * slack, fixed)
             assert split is not None, "a larger bound allows what a smaller one does"
-            if split in known:
-                continue
-            known.append(split)
-            spent = [time * count for time, count in zip(times, split, strict=True)]
-            slowest_s = max(more + beside_s for more, beside_s in zip(spent, fixed, strict=True))
-            yield Layout(
-                own,
-                names,
-                tuple(split),
-                self.verification,
-                sum(spent) + self.link_s + head_s + draft_s,
-                max(slowest_s, alone_s),
-                sum(boards.token_layer_s[name] * count for name, count in zip(names, split, strict=True))
-                + token_fixed_s,
-            )
+            if split not in known:
+                known.append(split)
+                yield self.divided(boards, split)
+
+    def divided(self, boards: _Boards, split: Sequence[int]) -> Layout:
+        """Return the layout with these layers on each stage."""
+        names, own, at_last = self.stages, self.draft_node, self.verification == LAST_STAGE
+        verifies = names[-1] if at_last else own
+        head_s, draft_s = boards.head_s[verifies], boards.draft_s[own]
+        spent = [time * count for time, count in zip(self._times(boards), split, strict=True)]
+        slowest_s = max(more + fixed_s for more, fixed_s in zip(spent, self._fixed(boards), strict=True))
+        layers_s = sum(boards.token_layer_s[name] * count for name, count in zip(names, split, strict=True))
+        return Layout(
+            own,
+            names,
+            tuple(split),
+            self.verification,
+            sum(spent) + self.link_s + head_s + draft_s,
+            max(slowest_s, draft_s if at_last else draft_s + head_s),
+            layers_s + boards.along(own, names, 1) + boards.token_head_s[verifies],
+        )
+
+    def _times(self, boards: _Boards) -> list[float]:
+        """Return the seconds of a layer on each stage; the draft node drafts the next trees meanwhile."""
+        times = [boards.layer_s[name] for name in self.stages]
+        if self.stages[0] == self.draft_node:
+            times[0] *= BOTH
+        return times
+
+    def _fixed(self, boards: _Boards) -> list[float]:
+        """Return the seconds of each stage beside its layers."""
+        head_s = boards.head_s[self.stages[-1]] if self.verification == LAST_STAGE else 0.0
+        return [0.0] * (len(self.stages) - 1) + [head_s]
 
 
 def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:

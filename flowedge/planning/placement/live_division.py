@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowedge.core.errors import CapacityError
@@ -24,20 +24,26 @@ class Division:
     """The stages, by their addresses, and the layers of each.
 
     Attributes:
-        model: its name.
         draft_node: the device that drafts, by its address.
         plain_tokens_per_s: that are expected without drafts, which depend on the text.
         compared: the same with the layers divided evenly, in words; empty where they are.
         left_out: the devices that hold no layers.
+        goal, fleet: by which it was found; the devices have their addresses as names.
     """
 
-    model: str
+    goal: Goal = field(repr=False)
+    fleet: Fleet = field(repr=False)
     draft_node: str
     stages: tuple[str, ...]
     split: tuple[int, ...]
     plain_tokens_per_s: float
     compared: str = ""
     left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.goal.model.title
 
     def holds_for(self, model: str, stages: int) -> bool:
         """Return whether it divides a model of this name, or in a directory of it, over so many stages."""
@@ -69,7 +75,7 @@ def divide(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> 
     elif even is not None:
         compared = f", {tokens_per_s(even, goal, PLAIN):.1f} with an even division"
     plain = tokens_per_s(chosen, goal, PLAIN)
-    return Division(goal.model.title, draft_node, tuple(stages), chosen.split, plain, compared)
+    return Division(goal, fleet, draft_node, tuple(stages), chosen.split, plain, compared)
 
 
 def choose(goal: Goal, fleet: Fleet, draft_node: str, others: Sequence[str] = ()) -> Division:
@@ -86,18 +92,19 @@ def choose(goal: Goal, fleet: Fleet, draft_node: str, others: Sequence[str] = ()
         try:
             made = plan(goal, fleet, Search(leaders=(draft_node,)))
         except CapacityError:
-            return _division(anyone)
+            return _division(anyone, fleet)
         if anyone.best.tokens_per_s >= WORTH * made.best.tokens_per_s:
-            return _division(anyone)
+            return _division(anyone, fleet)
     if set(made.best.layout.stages) == set(fleet.devices) - {draft_node}:
         return divide(goal, fleet, draft_node, made.best.layout.stages)
-    return _division(made)
+    return _division(made, fleet)
 
 
-def _division(made: Plan) -> Division:
-    layout, title = made.best.layout, made.goal.model.title
+def _division(made: Plan, fleet: Fleet) -> Division:
+    layout = made.best.layout
     return Division(
-        title,
+        made.goal,
+        fleet,
         layout.draft_node,
         layout.stages,
         layout.split,

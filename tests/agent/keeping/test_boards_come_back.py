@@ -129,7 +129,12 @@ def keep(
     monkeypatch.setattr(configured_pipeline, "time", SimpleNamespace(monotonic=lambda: now))
     config = AgentConfig(pipeline=PipelineSettings(model="bundled", look_s=LOOK_S, stages=stages))
     agent: Any = SimpleNamespace(
-        name="d0", info=SimpleNamespace(name="d0", id="0"), roles=home, config=config, stands_by=None
+        name="d0",
+        info=SimpleNamespace(name="d0", id="0"),
+        roles=home,
+        config=config,
+        stands_by=None,
+        recovers=False,
     )
     keeper = ConfiguredPipeline(agent, home.lead)
     monkeypatch.setattr(keeper, "_idle_agents", home)

@@ -20,6 +20,10 @@ export function ClusterView({ cluster, views }) {
   </div>`;
 }
 
+function firstUpper(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** What a pipeline does, in words. */
 export function statusText(pipeline) {
   if (pipeline.ready) return "ready";
@@ -47,6 +51,8 @@ function Pipeline({ pipeline, view }) {
     </div>
     ${pipeline.recovering && html`<p class="hint recovery">${pipeline.recovering}</p>`}
     <${Picture} devices=${devices} links=${state?.links ?? []} name=${pipeline.model || pipeline.name} />
+    ${pipeline.plan && html`<p class="hint plan">${firstUpper(pipeline.plan)}.</p>`}
+    ${pipeline.proposal && html`<p class="plan" role="status">${pipeline.proposal}.</p>`}
     ${view?.state && html`<${Limit} view=${view} devices=${devices.filter((each) => each.part !== "middle" && each.name).map((each) => each.name)} />`}
     <${Transfers} progress=${pipeline.progress} />
     <details><summary>As a table</summary><${DeviceTable} devices=${devices} /><${LinkTable} links=${state?.links ?? []} /></details>
