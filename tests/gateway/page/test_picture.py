@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from flowedge.client import Device
 from flowedge.gateway.page.devices import DeviceReply
-from flowedge.gateway.page.picture import DRAFT_NODE, STAGE, of_device
+from flowedge.gateway.page.picture import DRAFT_NODE, STAGE, of_device, of_pipeline
 from flowedge.version import PROTOCOL_VERSION
 
 
@@ -46,3 +52,22 @@ def test_a_draft_node_that_is_a_stage_as_well_has_a_card_for_each() -> None:
     )
     stage = of_device(reply("stage", (0, 4)), STAGE, in_use=True)
     assert (stage["name"], stage["layers"], stage["weight_bytes"]) == ("kitchen", [0, 4], 7)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_plan_of_a_pipeline_that_is_ready_is_shown_with_what_is_proposed(ready: bool) -> None:
+    plan, proposal = "layers by what the devices measured: kitchen 4", "kitchen takes 3.0 times as long"
+    planned = reply("draft node", (0, 4))
+    assert planned.device is not None
+    planned = replace(planned, device=replace(planned.device, plan=plan, proposal=proposal))
+    member: Any = SimpleNamespace(
+        label="p",
+        model="m",
+        ready=ready,
+        recovering=False,
+        problem="",
+        leases=0,
+        progress=SimpleNamespace(devices={}),
+    )
+    shown = of_pipeline(member, [(planned, DRAFT_NODE), (planned, STAGE)], None)
+    assert (shown["plan"], shown["proposal"]) == ((plan, proposal) if ready else ("", ""))
