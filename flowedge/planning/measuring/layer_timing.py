@@ -20,6 +20,8 @@ from flowedge.planning.profile.measurement import short
 
 RECORDING_RUNS = 3  # the first runs on a device with CUDA graphs: layer by layer, captured, replayed
 
+LEAST_S, MOST_TIMES = 0.25, 8  # of the timings of one run, and by how much they are repeated at most
+
 # Jobs of an agent follow a wait, after which processor and caches are slower than in a loop.
 PAUSE_S = 0.001
 
@@ -102,23 +104,27 @@ def median_s(
     finish: Callable[[], object] = lambda: None,
     warm_up: int = 0,
 ) -> float:
-    """Return the median of `repeats` timings of `run` in seconds, after one or two runs that do not count.
+    """Return the median of timings of `run` in seconds, after one or two runs that do not count.
+
+    Short runs scatter more: they are repeated until they have taken LEAST_S, MOST_TIMES as often at most.
 
     Args:
+        repeats: least number of timings.
         prepare: called before each run, outside of its time.
         finish: called after each run, inside of its time, to wait for a GPU.
         warm_up: least number of runs that do not count.
     """
     warm_up = max(warm_up, min(repeats, 2))
-    times = []
-    for number in range(warm_up + repeats):
+    times: list[float] = []
+    while len(times) < warm_up + repeats * MOST_TIMES:
         prepare()
         started = time.perf_counter()
         run()
         finish()
-        if number >= warm_up:
-            times.append(time.perf_counter() - started)
-    return statistics.median(times)
+        times.append(time.perf_counter() - started)
+        if len(times) >= warm_up + repeats and sum(times[warm_up:]) >= LEAST_S:
+            break
+    return statistics.median(times[warm_up:])
 
 
 def forward_job(block: LayerBlock, rows: int, cached: int) -> ForwardBatch:

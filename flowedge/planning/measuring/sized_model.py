@@ -18,9 +18,14 @@ from flowedge.models.quant.quantize import check_available, check_quant
 from flowedge.models.token_table import as_quantised
 from flowedge.planning.measuring.draft_timing import verify_times
 from flowedge.planning.measuring.generic_layers import generic_block
-from flowedge.planning.measuring.layer_timing import attention_ms, compared_times
+from flowedge.planning.measuring.layer_timing import (
+    attention_ms,
+    compared_times,
+    forward_seconds,
+    without_forward,
+)
 from flowedge.planning.profile.device import MeasuredTimes
-from flowedge.planning.profile.measurement import MeasureOptions, ModelTimes, milliseconds
+from flowedge.planning.profile.measurement import MeasureOptions, ModelTimes, milliseconds, short
 from flowedge.planning.profile.model import LayerSize, LayerSizes, ModelProfile, weight_bytes
 
 ROWS = (1, 4, 16, 64)
@@ -62,6 +67,13 @@ def sized_times(
     )
     near = compared_times(block, ROWS, LITTLE_CACHED, options.repeats, lambda _: tell(words), record)
     del block
+    single: dict[int, float] = {}
+    if count > 1:
+        alone = generic_block(layer, 1, dtype, device, quant, exact=exact)
+        single = compared_times(
+            alone, ROWS[:2], CACHED_ROWS, options.repeats, lambda _: tell(words), record
+        ).used
+    forward = forward_seconds(far.used, single, count)
     verify: dict[int, float] = {}
     if sizes.vocab * sizes.hidden * sizes.stored_bytes < ROOM * available:
         tell("the LM head")
@@ -76,9 +88,10 @@ def sized_times(
         "dtype": sizes.dtype,
         "quant": quant,
         "cached_rows": CACHED_ROWS,
-        "layer_ms": milliseconds(far.used),
+        "forward_ms": short(forward * 1e3),
+        "layer_ms": milliseconds(without_forward(far.used, forward, count)),
         "attention_ms": attention_ms(far.used, near.used, CACHED_ROWS),
-        "layer_by_layer_ms": milliseconds(far.layer_by_layer) or None,
+        "layer_by_layer_ms": milliseconds(without_forward(far.layer_by_layer, forward, count)) or None,
         "verify_ms": milliseconds(verify),
     }
     return ModelTimes(
