@@ -182,7 +182,7 @@ class DraftNodeRole(PipelineRole):
 
     @property
     def stage_work(self) -> dict[str, list[tuple[int, float]]]:
-        """Rows and seconds of the last segments of the target's stages, by address; see StageWork."""
+        """Rows and seconds of the last segments of the target's stages, by address; see SegmentTimes."""
         if self._live is None or not self._routes:
             return {}
         addresses = [stage.address for stage in self._routes[TARGET].stages]

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from flowedge.core.messages import Message, Segment, SessionMessage
+from flowedge.core.messages import Message, Segment, SessionMessage, StageTime
 from flowedge.core.request import Tokens
 from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.commands import DraftNodeCommand, PutOut, SendInBand
 from flowedge.engine.draft_node.preparing import context_tokens
 from flowedge.engine.jobs import DraftJob, DraftResult, GrowDraft, outcomes_of
 from flowedge.live.activity.notes import ActivityNotes
-from flowedge.live.activity.stage_work import StageWork
 from flowedge.live.compute_thread import Outcome
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.running_request import RunningRequest
 from flowedge.strategies.events import TARGET
+
+KEPT = 64  # segments of each stage
+MOST_ROWS = 64  # of a segment that counts; those of a prompt say more of attention
+
+
+class SegmentTimes:
+    """Rows and seconds of the last segments that each stage has computed."""
+
+    def __init__(self, stages: int) -> None:
+        self._done = [deque[tuple[int, float]](maxlen=KEPT) for _ in range(stages)]
+
+    def note(self, times: Sequence[StageTime]) -> None:
+        """Take in a segment that has come back."""
+        for done, each in zip(self._done, times, strict=False):
+            if 0 < each.rows <= MOST_ROWS:
+                done.append((each.rows, each.seconds))
+
+    def of_each(self) -> list[list[tuple[int, float]]]:
+        """Return rows and seconds of each stage, the latest last."""
+        return [list(done) for done in self._done]
 
 
 class ObservedDraftNode(LiveDraftNode):
@@ -32,8 +52,8 @@ class ObservedDraftNode(LiveDraftNode):
     _notes: ActivityNotes | None = None
 
     @cached_property
-    def stage_work(self) -> StageWork:
-        return StageWork(self._machine.spec.num_stages)
+    def stage_work(self) -> SegmentTimes:
+        return SegmentTimes(self._machine.spec.num_stages)
 
     @property
     def num_running(self) -> int:

@@ -101,8 +101,7 @@ class LayerSizes(YamlDocument):
         count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
         intermediate, experts = config.intermediate_size, None
         if count:
-            dense = getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1
-            if dense:
+            if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
                 raise BadRequestError("models of which only some layers have experts cannot be planned yet")
             experts = {"count": count, "chosen": config.num_experts_per_tok}
             intermediate = getattr(config, "moe_intermediate_size", None) or intermediate
@@ -236,7 +235,7 @@ class LayerSize(LayerSizes):
         return self._weights_of(1 if self.experts is None else self.experts.touched(rows))
 
     @property
-    def dense(self) -> LayerSize:
+    def without_experts(self) -> LayerSize:
         """A layer without experts that multiplies a row by as many weights."""
         if self.experts is None:
             return self
