@@ -125,8 +125,8 @@ async def assemble_async(
     timeout_s: float = LOAD_TIMEOUT_S,
     on_transfer: OnTransfer = lambda *_: None,
 ) -> str:
-    """`assemble` for asyncio."""
-    pipeline = new_pipeline_id()
+    """`assemble` for asyncio, with the draft node that is named."""
+    pipeline, spec = new_pipeline_id(), spec.changed(hands_on=False)
     async with aclosing(_set_up(spec, pipeline, timeout_s)) as progresses:
         async for progress in progresses:
             _report(progress, report, on_transfer)

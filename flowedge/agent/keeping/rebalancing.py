@@ -53,7 +53,7 @@ class Rebalancing:
         )
 
         division, work = self._agent.division, role.stage_work
-        if division is None or self._agent.config.deadlines.rebalance_s == 0:
+        if division is None or not role.plan or self._agent.config.deadlines.rebalance_s == 0:
             return None
         if tuple(work) != division.stages or role.stage_layers != division.split:
             return None  # it was divided in another way

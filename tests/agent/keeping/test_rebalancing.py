@@ -44,6 +44,7 @@ def test_a_better_division_must_be_better_for_a_while(
         met={stage: (f"board {stage}", "") for stage in STAGES},
         load=lambda: load,
         label="p",
+        plan="layers by what the devices measured",
         proposal="",
     )
     keeper = Rebalancing(agent)
@@ -61,6 +62,8 @@ def test_a_better_division_must_be_better_for_a_while(
     role.stage_work, role.stage_layers = work(found, b=3.0), (1, 1, 14)
     now += 100.0
     assert keeper.look(role) is None, "somebody else has divided the layers"
+    role.stage_layers, role.plan = found.split, ""
+    assert keeper.look(role) is None, "somebody has asked for this division"
 
 
 @contextmanager
