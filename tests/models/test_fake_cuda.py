@@ -26,7 +26,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.recording import CallingMaker
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding, capture_decoding
-from flowedge.planning.measuring import draft_timing
+from flowedge.planning.measuring import draft_timing, layer_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
 from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
@@ -247,6 +247,7 @@ def test_draft_jobs_are_timed(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) ->
     waits: list[int] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     monkeypatch.setattr(draft_timing, "random_rows", on_cpu(draft_timing.random_rows))
+    monkeypatch.setattr(layer_timing, "LEAST_S", 0.0)
     with gpu.load():
         models = DraftModels.load(Checkpoint.open("bundled"), ("bundled",), "float16", CUDA)
     verified = draft_timing.verify_times(models.executor, 1)

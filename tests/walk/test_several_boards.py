@@ -41,7 +41,7 @@ def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
     here, there, then = "**Several boards.**", "and on each board", "From any machine of the network:"
     init, serve, leader = commands(README, here, there)
     join, agent = commands(README, there, then)
-    devices, doctor, use, generate, chat, add, gateway = commands(README, then, "The first idle agent")
+    devices, doctor, use, generate, chat, add, gateway = commands(README, then, "One idle agent")
     laptop.works(init)
     with ExitStack() as running:
         running.enter_context(laptop.running(serve.removesuffix(" &"), "listening on"))

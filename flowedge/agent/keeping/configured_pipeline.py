@@ -115,7 +115,7 @@ class ConfiguredPipeline:
     async def _look(self, role: PipelineRole | None) -> None:
         wanted = self._agent.config.pipeline
         if isinstance(role, DraftNodeRole) and role.ready and self._agent.recovers:
-            move = self._rebalancing.look(role)
+            move = await self._rebalancing.look(role)
             if move is not None:
                 await self._move_layers(role, move)
                 return

@@ -24,13 +24,13 @@ class Rebalancing:
         self._since: float | None = None  # when it was found to be faster, on time.monotonic()
         self._proposed = False
 
-    def look(self, role: DraftNodeRole) -> Move | None:
+    async def look(self, role: DraftNodeRole) -> Move | None:
         """Return what is to be moved now; None for nothing.
 
         That is when no answer runs, or at once with `pipeline.rebalance` "auto".
         """
         agent, settings = self._agent, self._agent.config
-        now, move = time.monotonic(), self._found(role)
+        now, move = time.monotonic(), await self._found(role)
         if move is None:
             self._since, self._proposed, role.proposal = None, False, ""
             return None
@@ -46,16 +46,11 @@ class Rebalancing:
         waits = settings.pipeline.rebalance != "auto" and (load.sessions or load.waiting)
         return None if waits else move
 
-    def _found(self, role: DraftNodeRole) -> Move | None:
-        from flowedge.planning.placement.drift import (  # noqa: PLC0415 (torch, which no idle agent imports)
-            better_division,
-            slower_by,
-        )
-
+    async def _found(self, role: DraftNodeRole) -> Move | None:
         division, work = self._agent.division, role.stage_work
         if division is None or not role.plan or self._agent.config.deadlines.rebalance_s == 0:
             return None
         if tuple(work) != division.stages or role.stage_layers != division.split:
             return None  # it was divided in another way
-        factors = slower_by(division, work)
-        return None if factors is None else better_division(division, factors)
+        side = await self._agent.compute_side()
+        return side.move_for(division, work)

@@ -56,6 +56,7 @@ from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.draw_timing import draw_seconds
 from flowedge.models.taps import Taps
 from flowedge.planning.fit import admit, session_rows
+from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.live_division import choose, divide
 from flowedge.planning.placement.model_sizes import from_config
@@ -89,6 +90,7 @@ class ComputeSide:
     describe = staticmethod(describe)
     divide = staticmethod(divide)
     choose = staticmethod(choose)
+    move_for = staticmethod(move_for)
 
     def __init__(self, device: str, config: AgentConfig, compute: DeviceCompute) -> None:
         """To be made in the compute thread, whose number of threads in torch is set.

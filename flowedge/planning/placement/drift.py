@@ -50,6 +50,15 @@ class Move:
         )
 
 
+def move_for(division: Division, work: Mapping[str, Work]) -> Move | None:
+    """Return another division if it is clearly faster; None if it is not, or too little is known.
+
+    work: of each stage, by address.
+    """
+    factors = slower_by(division, work)
+    return None if factors is None else better_division(division, factors)
+
+
 def slower_by(division: Division, work: Mapping[str, Work]) -> dict[str, float] | None:
     """Return how many times as long as expected each stage takes, beside the one that keeps up best.
 

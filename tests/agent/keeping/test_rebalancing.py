@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from flowedge.agent.keeping import rebalancing
 from flowedge.agent.keeping.rebalancing import Rebalancing
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.live_division import divide
 from tests.planning.placement.test_drift import FLEET, STAGES, work
 from tests.planning.placement.test_live_division import GOAL
@@ -36,7 +38,11 @@ def test_a_better_division_must_be_better_for_a_while(
     config = AgentConfig(
         pipeline=PipelineSettings(rebalance=rebalance), deadlines=DeadlineSettings(rebalance_s=60.0)
     )
-    agent: Any = SimpleNamespace(config=config, division=found, last_set_up_s=5.0)
+
+    async def compute_side() -> Any:
+        return SimpleNamespace(move_for=move_for)
+
+    agent: Any = SimpleNamespace(config=config, division=found, last_set_up_s=5.0, compute_side=compute_side)
     load = SimpleNamespace(sessions=1, waiting=0)
     role: Any = SimpleNamespace(
         stage_work=work(found, b=3.0),
@@ -48,22 +54,22 @@ def test_a_better_division_must_be_better_for_a_while(
         proposal="",
     )
     keeper = Rebalancing(agent)
-    assert keeper.look(role) is None and not role.proposal
+    assert asyncio.run(keeper.look(role)) is None and not role.proposal
     now += 59.0
-    assert keeper.look(role) is None and not role.proposal
+    assert asyncio.run(keeper.look(role)) is None and not role.proposal
     now += 2.0
-    move = keeper.look(role)
+    move = asyncio.run(keeper.look(role))
     assert role.proposal.startswith("board b takes 3.0 times as long as expected")
     assert (move is None) == (rebalance == "idle"), "an answer runs"
     load.sessions = 0
-    assert keeper.look(role) is not None
+    assert asyncio.run(keeper.look(role)) is not None
     role.stage_work = work(found)
-    assert keeper.look(role) is None and not role.proposal, "it was hot for a while"
+    assert asyncio.run(keeper.look(role)) is None and not role.proposal, "it was hot for a while"
     role.stage_work, role.stage_layers = work(found, b=3.0), (1, 1, 14)
     now += 100.0
-    assert keeper.look(role) is None, "somebody else has divided the layers"
+    assert asyncio.run(keeper.look(role)) is None, "somebody else has divided the layers"
     role.stage_layers, role.plan = found.split, ""
-    assert keeper.look(role) is None, "somebody has asked for this division"
+    assert asyncio.run(keeper.look(role)) is None, "somebody has asked for this division"
 
 
 @contextmanager

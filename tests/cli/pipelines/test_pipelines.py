@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from flowedge.cli.pipelines.model_choice import NoModelError
 from flowedge.cli.pipelines.opening import open_planned
 from flowedge.cli.pipelines.request import PipelineRequest
 from flowedge.client import Device
-from flowedge.client.assembly import PipelineSpec
+from flowedge.client.assembly import OnProgress, PipelineSpec
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceLostError, FlowEdgeError, ProtocolError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.discovery.advertised_device import AdvertisedDevice
@@ -42,7 +43,12 @@ IDLE = Device(
 
 
 class Network:
-    """Agents as `discover` and Describe would show them, and a list of the pipelines that were assembled."""
+    """Agents as `discover` and Describe would show them, and a list of the pipelines that were assembled.
+
+    leader: which the agent that is asked first names as the draft node; "" for none.
+    """
+
+    leader = ""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, devices: dict[str, Device], protocol: int) -> None:
         self.devices = devices
@@ -66,9 +72,17 @@ class Network:
             return replace(devices[address], id=address[-1])
 
         monkeypatch.setattr("flowedge.cli.pipelines.answering.describe", describe)
-        monkeypatch.setattr(
-            "flowedge.cli.pipelines.opening.assemble", lambda spec, report, **_: self.assembled.append(spec)
-        )
+        monkeypatch.setattr("flowedge.cli.pipelines.opening.describe", describe)
+
+        def assemble(
+            spec: PipelineSpec, report: OnProgress, *, on_leader: Callable[[PipelineSpec], None], **_: object
+        ) -> None:
+            self.assembled.append(spec)
+            if self.leader:
+                self.assembled.append(spec.led_by(self.leader))
+                on_leader(self.assembled[-1])
+
+        monkeypatch.setattr("flowedge.cli.pipelines.opening.assemble", assemble)
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +112,17 @@ def test_the_first_idle_agent_drafts_for_the_others(monkeypatch: pytest.MonkeyPa
     assert use() == "10.0.0.1:1"
     (spec,) = found.assembled
     assert (spec.draft_node, spec.stages) == ("10.0.0.1:1", ("10.0.0.2:1", "10.0.0.3:1"))
+
+
+def test_the_agent_that_is_named_as_the_draft_node_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = network(monkeypatch, "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
+    found.leader = "10.0.0.3:1"
+    with open_planned(REQUEST, lambda device, message: None, completed) as planned:
+        assert planned.draft_node == "10.0.0.3:1"
+        assert planned.found is not None and planned.found.id == "1", "its own id, the last digit"
+    first, again = found.assembled
+    assert first.hands_on and not again.hands_on, "it is asked to name another one once"
+    assert planned.spec == again and again.stages == ("10.0.0.1:1", "10.0.0.2:1")
 
 
 def test_a_split_says_how_many_stages_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
