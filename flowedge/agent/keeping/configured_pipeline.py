@@ -219,8 +219,8 @@ class ConfiguredPipeline:
     async def _move_layers(self, role: DraftNodeRole, move: Move) -> None:
         """Set the pipeline up with other layers on its stages; answers that run go on then."""
         self._agent.division = move.division
-        stages, spares = tuple(role.request.stages), self._agent.config.pipeline.spares
-        await self._set_up_anew(role, role.led, stages, spares, "its layers are moved")
+        spares = self._agent.config.pipeline.spares if role.pipeline == self._pipeline else ()
+        await self._set_up_anew(role, role.led, role.request.stages, spares, "its layers are moved")
 
     async def _set_up_anew(
         self,
@@ -231,13 +231,13 @@ class ConfiguredPipeline:
         reason: str,
     ) -> bool:
         """Release a pipeline that is whole and set it up again; return whether it is."""
-        agent, own = self._agent, role.pipeline == self._pipeline
+        agent, own, met = self._agent, role.pipeline == self._pipeline, role.met
         agent.recovering = role.origin  # so that a release by its owner meanwhile is heard
         role.hand_over(reason)
         await agent.roles.release(role.pipeline, reason)
         if agent.recovering != role.origin:
             return False
-        probes = DeviceProbes(agent, None, {}, self._losses)
+        probes = DeviceProbes(agent, None, met, self._losses)
         done = await self._set_up_again(led, stages, spares, probes)
         if done and own:
             now = agent.roles.role

@@ -22,7 +22,6 @@ class Rebalancing:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._since: float | None = None  # when it was found to be faster, on time.monotonic()
-        self._proposed = False
 
     async def look(self, role: DraftNodeRole) -> Move | None:
         """Return what is to be moved now; None for nothing.
@@ -32,13 +31,12 @@ class Rebalancing:
         agent, settings = self._agent, self._agent.config
         now, move = time.monotonic(), await self._found(role)
         if move is None:
-            self._since, self._proposed, role.proposal = None, False, ""
+            self._since, role.proposal = None, ""
             return None
         self._since = now if self._since is None else self._since
         if now - self._since < settings.deadlines.rebalance_s:
             return None
-        if not self._proposed:
-            self._proposed = True
+        if not role.proposal:
             names = {address: name for address, (name, _) in role.met.items()}
             role.proposal = move.words(names, agent.last_set_up_s)
             _log.warning("%s", role.proposal, extra=about(event="plan_proposed", pipeline=role.label))

@@ -76,10 +76,12 @@ def slower_by(division: Division, work: Mapping[str, Work]) -> dict[str, float] 
         done = work.get(stage, ())
         if len(done) < LEAST_WORK or stage not in devices:
             return None
-        expected = BOTH if stage == division.draft_node else 1.0
-        found[stage] = statistics.median(
-            seconds / (layers * expected * goal.layer_time_s(devices[stage], rows)) for rows, seconds in done
+        factor = statistics.median(
+            seconds / (layers * goal.layer_time_s(devices[stage], rows)) for rows, seconds in done
         )
+        if stage == division.draft_node:  # as far as it may come from drafting, it says nothing
+            factor /= min(max(factor, 1.0), BOTH)
+        found[stage] = factor
     least = min(found.values())
     return {stage: factor / least for stage, factor in found.items()}
 

@@ -61,6 +61,17 @@ def test_a_stage_that_has_slowed_down_gives_layers_away() -> None:
     assert factors == pytest.approx(dict.fromkeys(STAGES, 1.0))
 
 
+@pytest.mark.parametrize(("slower", "known"), [(0.9, 0.9), (1.0, 1.0), (1.7, 1.0), (2.0, 1.0), (6.0, 3.0)])
+def test_a_stage_of_the_draft_node_may_take_twice_as_long(slower: float, known: float) -> None:
+    """It drafts meanwhile, more or less."""
+    found = divide(GOAL, FLEET, "d0", ("d0", "a", "b"))
+    layers = found.split[0]
+    done = work(found, d0=slower * 5.0 / 4.0)
+    factors = slower_by(found, done)
+    least = min(known, 1.0)
+    assert layers and factors == pytest.approx({"d0": known / least, "a": 1 / least, "b": 1 / least})
+
+
 def test_nothing_is_said_of_stages_that_have_hardly_computed() -> None:
     found = division()
     assert slower_by(found, {}) is None
