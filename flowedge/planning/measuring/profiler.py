@@ -128,7 +128,7 @@ def model_times(
     available: bytes of memory, of which layers take at most half.
     """
     config = checkpoint.config
-    sizes = _sizes(checkpoint)
+    sizes = LayerSizes(**LayerSizes.sizes_in(config))
     cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
     timed = _num_timed(options, checkpoint, available)
 
@@ -177,10 +177,6 @@ def model_times(
         tied_embedding=bool(config.tie_word_embeddings),
         times=MeasuredTimes.model_validate(times),
     )
-
-
-def _sizes(checkpoint: Checkpoint) -> LayerSizes:
-    return LayerSizes(**LayerSizes.sizes_in(checkpoint.config))
 
 
 def _num_timed(options: MeasureOptions, checkpoint: Checkpoint, available: int) -> int:

@@ -9,7 +9,7 @@ for, for the time of the slowest stage, which segments wait for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, groupby, pairwise, product
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
@@ -81,8 +81,7 @@ def layouts(goal: Goal, fleet: Fleet, search: Search = Search()) -> list[Layout]
 def layouts_in_order(goal: Goal, fleet: Fleet, draft_node: str, stages: Sequence[str]) -> list[Layout]:
     """Return such layouts of devices whose parts are given, but for the layers and where tokens are drawn."""
     boards = _Boards(goal, fleet)
-    along = boards.along(draft_node, stages)
-    lines = [_Line(draft_node, tuple(stages), place, along) for place in (DRAFT_NODE, LAST_STAGE)]
+    lines = _given_lines(boards, draft_node, stages)
     return _unbeaten(layout for line in lines for layout in line.divisions(boards))
 
 
@@ -94,20 +93,18 @@ def divisions_of(
     They may not fit.
     """
     boards = _Boards(goal, fleet)
-    along = boards.along(draft_node, stages)
-    lines = [_Line(draft_node, tuple(stages), place, along) for place in (DRAFT_NODE, LAST_STAGE)]
-    return [line.divided(boards, split) for line in lines]
+    return [line.divided(boards, split) for line in _given_lines(boards, draft_node, stages)]
 
 
 def finer_divisions(goal: Goal, fleet: Fleet, layout: Layout) -> list[Layout]:
     """Return a layout with the layers divided by more bounds and evenly, with each place that draws."""
-    boards, names = _Boards(goal, fleet), layout.stages
-    along = boards.along(layout.draft_node, names)
-    found, split = list[Layout](), tuple(even_split(goal.model.layers, len(names)))
-    for place in (DRAFT_NODE,) if names[-1] == layout.draft_node else (DRAFT_NODE, LAST_STAGE):
-        found.append(replace(layout, split=split, verification=place))
-        found += _Line(layout.draft_node, names, place, along).divisions(boards, FINER_SLACKS)
-    return found
+    boards, evenly = _Boards(goal, fleet), even_split(goal.model.layers, len(layout.stages))
+    lines = _given_lines(boards, layout.draft_node, layout.stages)
+    return [
+        each
+        for line in lines
+        for each in (line.divided(boards, evenly), *line.divisions(boards, FINER_SLACKS))
+    ]
 
 
 def is_exact(fleet: Fleet) -> bool:
@@ -241,6 +238,13 @@ class _Line:
         """Return the seconds of each stage beside its layers."""
         head_s = boards.head_s[self.stages[-1]] if self.verification == LAST_STAGE else 0.0
         return [0.0] * (len(self.stages) - 1) + [head_s]
+
+
+def _given_lines(boards: _Boards, draft_node: str, stages: Sequence[str]) -> list[_Line]:
+    """Return the line of devices whose parts are given, with each place that draws tokens."""
+    along, alone = boards.along(draft_node, stages), stages[-1] == draft_node
+    places = (DRAFT_NODE,) if alone else (DRAFT_NODE, LAST_STAGE)
+    return [_Line(draft_node, tuple(stages), place, along) for place in places]
 
 
 def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:
