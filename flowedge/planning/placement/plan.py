@@ -54,7 +54,7 @@ class Plan:
     Attributes:
         plain_tokens_per_s: of the best layout without drafts.
         others: the best of the other layouts that were scored, the best first.
-        tried: how many layouts were scored, of how many.
+        tried: how many of the layouts that none other beats were scored, of how many.
     """
 
     goal: Goal
@@ -75,7 +75,7 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
     scored = scoring.of(fleet, _likely(found, SCORED))
     if not scored:
         raise too_large(goal, fleet)
-    best, left_out = _preferred(scored), list[LeftOut]()
+    best, left_out, tried = _preferred(scored), list[LeftOut](), (len(scored), len(found))
     for _ in fleet.devices:
         further = {
             name: scoring.with_one_more(fleet, best, name, search)
@@ -101,7 +101,7 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
         tokens_per_s(best.pipeline, goal, "autoregressive"),
         tuple(others[:OTHERS]),
         tuple(left_out),
-        (len(scored), len(found)),
+        tried,
     )
 
 
