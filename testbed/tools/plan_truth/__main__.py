@@ -27,8 +27,8 @@ _EXPECTED = re.compile(r"([\d.]+) tokens/s expected without drafts(?:, ([\d.]+) 
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Tokens a second of one division of the layers."""
+class Forecast:
+    """Tokens a second that a plan predicts for one division of the layers, and those that came."""
 
     title: str
     split: tuple[int, ...]
@@ -52,7 +52,7 @@ def live_rate(client: Client) -> float:
     return statistics.median(rates)
 
 
-def measured(mix: Mix, model: Path, addresses: Sequence[str]) -> Iterator[Measured]:
+def measured(mix: Mix, model: Path, addresses: Sequence[str]) -> Iterator[Forecast]:
     """Yield the planned division, and the even one where the plan says what to expect of it."""
     draft_node, *stages = addresses
     spec = PipelineSpec(model=str(model), drafter="ngram", draft_node=draft_node, stages=tuple(stages))
@@ -63,12 +63,12 @@ def measured(mix: Mix, model: Path, addresses: Sequence[str]) -> Iterator[Measur
         found = _EXPECTED.search(device.plan)
         if found is None:
             raise SystemExit(f"{mix.title}: the layers were not planned: {device.plan!r}")
-        yield Measured(mix.title, device.stage_layers, float(found[1]), live_rate(client))
+        yield Forecast(mix.title, device.stage_layers, float(found[1]), live_rate(client))
         if found[2] is None:
             return
         release([draft_node], "")
         assemble(spec.changed(split=even), lambda *_: None)
-        yield Measured(f"{mix.title}, evenly", even, float(found[2]), live_rate(client))
+        yield Forecast(f"{mix.title}, evenly", even, float(found[2]), live_rate(client))
 
 
 def main() -> None:
