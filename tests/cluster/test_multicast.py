@@ -25,6 +25,7 @@ from tests.discovery.fake_agents import fields
 from tests.discovery.hosts import process
 from tests.discovery.packets import MALFORMED, SERVICE, announcement, nsec, pointer, response, sender
 from tests.discovery.test_discovery import advertised
+from tests.support.background import meanwhile
 from tests.support.free_ports import free_ports
 from tests.support.processes import CLI, AgentProcess, FlowEdgeProcess, agents, running
 
@@ -36,21 +37,14 @@ FAKES = 200
 
 @contextmanager
 def sent_again_and_again(*packets: bytes) -> Iterator[None]:
-    ended = threading.Event()
-
-    def send() -> None:
+    def send(ended: threading.Event) -> None:
         with sender() as sending:
             while not ended.wait(0.05):
                 for packet in packets:
                     sending.send(packet)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    with meanwhile(send):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_malformed_announcements_do_not_end_a_search() -> None:

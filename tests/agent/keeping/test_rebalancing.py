@@ -23,6 +23,7 @@ from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.live_division import divide
 from tests.planning.placement.test_drift import FLEET, STAGES, work
 from tests.planning.placement.test_live_division import GOAL
+from tests.support.background import meanwhile
 from tests.support.processes import AgentProcess, running
 from tests.support.smollm2 import make_smollm2
 from tests.support.waiting import await_that
@@ -75,27 +76,23 @@ def test_a_better_division_must_be_better_for_a_while(
 @contextmanager
 def throttled(agent: AgentProcess) -> Iterator[None]:
     """Let a process run for a fifth of the time."""
-    ended = threading.Event()
 
-    def pulse() -> None:
+    def pulse(ended: threading.Event) -> None:
         while not ended.is_set():
             agent.signal(signal.SIGSTOP)
             time.sleep(0.02)
             agent.signal(signal.SIGCONT)
             time.sleep(0.005)
 
-    thread = threading.Thread(target=pulse)
-    thread.start()
-    try:
+    with meanwhile(pulse):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
-def test_an_answer_goes_on_while_the_layers_of_a_slow_stage_are_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["v1", "d0"])
+def test_an_answer_goes_on_while_the_layers_of_a_slow_stage_are_moved(first: str, tmp_path: Path) -> None:
+    """Also where the draft node is the first stage as well, which it stays."""
     (tmp_path / "model").mkdir()
     model = make_smollm2(tmp_path / "model", "360M", layers=12)
     state = {"FLOWEDGE_STATE_DIR": str(tmp_path / "state")}
@@ -106,13 +103,14 @@ def test_an_answer_goes_on_while_the_layers_of_a_slow_stage_are_moved(tmp_path: 
     d0 = AgentProcess("move-d0", "--no-advertise", settings=settings, environment=state, fresh=True)
     v1, v2 = (AgentProcess(f"move-{name}", "--no-advertise", environment=state) for name in ("v1", "v2"))
     with running(d0, v1, v2), Client(d0.address) as client:
-        spec = PipelineSpec(
-            model=str(model), drafter="ngram", draft_node=d0.address, stages=(v1.address, v2.address)
+        stages = ((d0 if first == "d0" else v1).address, v2.address)
+        assemble(
+            PipelineSpec(model=str(model), drafter="ngram", draft_node=d0.address, stages=stages),
+            lambda *_: None,
         )
-        assemble(spec, lambda *_: None)
         before = client.describe()
-        assert before.plan.startswith("layers by what the devices measured: move-v1 ")
-        asked: dict[str, Any] = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 1.0, "seed": 7}
+        assert before.plan.startswith(f"layers by what the devices measured: move-{first}")
+        asked: dict[str, Any] = {"max_new_tokens": 800, "ignore_eos": True, "temperature": 1.0, "seed": 7}
         answer = client.generate("Hello", **asked)
         tokens = iter(answer)
         next(tokens)
@@ -123,6 +121,7 @@ def test_an_answer_goes_on_while_the_layers_of_a_slow_stage_are_moved(tmp_path: 
 
         with throttled(v2):
             await_that(moved_away, "nothing is moved")
+        assert client.describe().stage_addresses == stages
         rest = [*tokens]
         assert rest and answer.finish_reason == "length"
         d0.line("move-v2 takes ")

@@ -16,6 +16,7 @@ from flowedge.cli.pipelines.upgrade_plan import Duty, Restart, check_new, comman
 from flowedge.client import Client
 from flowedge.core.errors import BadRequestError, ProtocolError
 from tests.cli.pipelines.test_pipelines import IDLE
+from tests.support.background import meanwhile
 from tests.support.commands import run_command
 from tests.support.processes import CLI, AgentProcess, agents
 
@@ -67,9 +68,8 @@ def test_a_command_has_the_device_in_it_and_nothing_else() -> None:
 @contextmanager
 def restarting(processes: list[AgentProcess], directory: Path) -> Iterator[None]:
     """Start each agent again for which there is a file with its name, as a service manager would."""
-    ended = threading.Event()
 
-    def watch() -> None:
+    def watch(ended: threading.Event) -> None:
         while not ended.is_set():
             for process in processes:
                 asked = directory / process.name
@@ -80,13 +80,8 @@ def restarting(processes: list[AgentProcess], directory: Path) -> Iterator[None]
                     asked.unlink()
             time.sleep(0.05)
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
+    with meanwhile(watch):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.mark.slow
