@@ -42,7 +42,7 @@ CALLERS: Mapping[str, frozenset[CertificateRole]] = {
     "/flowedge.v1.Generation/Generate": PEOPLE,
     "/flowedge.v1.Generation/Watch": PEOPLE,
     "/flowedge.v1.Measure/MeasureDevice": PEOPLE | LEADERS,
-    "/flowedge.v1.Measure/MeasureLink": PEOPLE,
+    "/flowedge.v1.Measure/MeasureLink": PEOPLE | LEADERS,
     "/flowedge.v1.Measure/Sink": DEVICES,
     "/flowedge.v1.Measure/Ping": DEVICES,
     "/flowedge.v1.Pipeline/InBand": DEVICES,

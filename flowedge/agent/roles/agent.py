@@ -34,6 +34,7 @@ from flowedge.weights.service import WeightsService
 if TYPE_CHECKING:
     from flowedge.agent.roles.compute_side import ComputeSide
     from flowedge.planning.placement.live_division import Division
+    from flowedge.planning.profile.link import LinkProfile
 
 T = TypeVar("T")
 _OTHER_PORT = "end that program, or choose another port with --port or agent.port (0 chooses a free one)"
@@ -62,6 +63,7 @@ class Agent:
         left: what the last role left loaded when its pipeline was lost.
         speed: measures this device.
         division: of the layers of the last pipeline that it divided by what was measured.
+        links: between devices, by the ids of both, as they were measured.
     """
 
     info: DeviceInfo
@@ -79,6 +81,7 @@ class Agent:
     stands_by: Standby | None = None
     loss: DeviceLoss | None = None
     division: Division | None = None
+    links: dict[frozenset[str], LinkProfile] = field(default_factory=dict)
     last_set_up_s: float | None = None
     left: LeftLoaded = field(init=False)
     speed: DeviceSpeed = field(init=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from flowedge.agent.roles.other_agents import all_or_none, describe, prepare
@@ -12,14 +13,16 @@ from flowedge.cluster.certificate_role import CertificateRole
 from flowedge.core.errors import DeviceError, FlowEdgeError
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.memory import read_memory_of
+from flowedge.planning.measuring.link_sender import LinkLimits, LinkSender
+from flowedge.planning.measuring.measure import link_measured_by, link_of_reply
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.live_fleet import (
-    live_fleet,
+    live_devices,
     measure_options,
     profile_of_measured,
     usable_bytes,
 )
-from flowedge.planning.profile.device import DeviceProfile
+from flowedge.planning.placement.measured_links import UNKNOWN, measured_links, usual_link, words
 from flowedge.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from flowedge.agent.roles.coordinator import ReportProgress
     from flowedge.planning.placement.goal import Goal
     from flowedge.planning.placement.live_division import Division
+    from flowedge.planning.profile.link import LinkProfile
+    from flowedge.planning.profile.measurement import LinkMeasurement
+
+LINK_BYTES, LINK_ROUND_TRIPS = 2 << 20, 10  # by which a link is measured: 0.02 s at 1 Gbit/s
 
 
 class OtherDraftNodeError(DeviceError):
@@ -119,7 +126,7 @@ async def _measured(
         await all_or_none(prepare(address, link) for address in others)
         answers = await all_or_none(describe(address, link) for address in others)
         others = dict(zip(others, answers, strict=True))
-    fleet = await live_fleet(others, options, report, reserve_bytes=reserve, only_stored=only_stored)
+    devices = await live_devices(others, options, report, reserve_bytes=reserve, only_stored=only_stored)
     asked = agent.speed.like(options)
     found = agent.speed.stored(asked)
     if found is None and not only_stored:
@@ -128,8 +135,48 @@ async def _measured(
     if found is None:
         return None
     available = read_memory_of(asked.compute, agent.config.memory).available
-    this: DeviceProfile = profile_of_measured(found, usable_bytes(available, reserve))
-    return Fleet({**fleet.devices, own or agent.name: this}, fleet.link, {})
+    here = own or agent.name
+    devices[here] = profile_of_measured(found, usable_bytes(available, reserve))
+    names = {here: agent.name, **{address: device.name for address, device in others.items()}}
+    links = await _links(agent, here, others, report, names, only_stored=only_stored)
+    usual, unusual = usual_link(links, goal.model.hidden * goal.model.stored_bytes)
+    if links:
+        await report(agent.name, words(usual, unusual, names))
+    return Fleet(devices, usual, unusual)
+
+
+async def _links(
+    agent: Agent,
+    here: str,
+    others: Mapping[str, pb.Device],
+    report: ReportProgress,
+    names: Mapping[str, str],
+    *,
+    only_stored: bool,
+) -> dict[frozenset[str], LinkProfile]:
+    """Return the links between this device and the others, by their addresses; each is measured once.
+
+    here: what this device is called among them; names: of all.
+    """
+    ids = {here: agent.info.id, **{address: device.id for address, device in others.items()}}
+    key = {frozenset(pair): frozenset(ids[each] for each in pair) for pair in combinations(ids, 2)}
+
+    async def measure(sender: str, receiver: str) -> LinkMeasurement:
+        amount = {"num_bytes": LINK_BYTES, "round_trips": LINK_ROUND_TRIPS}
+        if sender != here:
+            return await link_measured_by(sender, receiver, ids[receiver], **amount)
+        own = LinkSender(receiver, ids[receiver], agent.config.link, LinkLimits())
+        return link_of_reply(await own.measure(**amount), agent.name)
+
+    async def tell(sender: str, receiver: str, error: FlowEdgeError) -> None:
+        what = f"its link with {names[receiver]} counts as {UNKNOWN}, since it was not measured"
+        await report(names[sender], f"{what}: {error}")
+
+    if not only_stored:
+        missing = [pair for pair in combinations(ids, 2) if key[frozenset(pair)] not in agent.links]
+        for pair, link in (await measured_links(missing, measure, tell)).items():
+            agent.links[key[pair]] = link
+    return {pair: agent.links[known] for pair, known in key.items() if known in agent.links}
 
 
 def may_lead(device: pb.Device) -> bool:

@@ -80,7 +80,7 @@ RULES: Mapping[str, MethodRule] = {
     GENERATE: MethodRule(192 * KIB),  # and the prompt, see `rules_for`
     "/flowedge.v1.Generation/Watch": MethodRule(per_caller=8),
     "/flowedge.v1.Measure/MeasureDevice": MethodRule(64 * KIB, per_caller=4, for_pipelines=True),
-    "/flowedge.v1.Measure/MeasureLink": MethodRule(per_caller=4),
+    "/flowedge.v1.Measure/MeasureLink": MethodRule(per_caller=4, for_pipelines=True),
     "/flowedge.v1.Measure/Sink": MethodRule(256 * KIB, per_caller=4, for_pipelines=True),
     "/flowedge.v1.Measure/Ping": MethodRule(per_caller=4, for_pipelines=True),
     "/flowedge.v1.Pipeline/InBand": MethodRule(for_pipelines=True, lasts=True),

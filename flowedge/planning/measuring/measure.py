@@ -92,12 +92,14 @@ async def _measuring(
 
 
 def measure_link(
-    address: str,
-    peer: str,
-    peer_id: str,
-    *,
-    num_bytes: int,
-    round_trips: int,
+    address: str, peer: str, peer_id: str, *, num_bytes: int, round_trips: int
+) -> LinkMeasurement:
+    """Have the agent at `address` measure its link; see `link_measured_by`."""
+    return run(link_measured_by(address, peer, peer_id, num_bytes=num_bytes, round_trips=round_trips))
+
+
+async def link_measured_by(
+    address: str, peer: str, peer_id: str, *, num_bytes: int, round_trips: int
 ) -> LinkMeasurement:
     """Have the agent at `address` measure its link to the agent at `peer`, whose id must be `peer_id`.
 
@@ -114,13 +116,13 @@ def measure_link(
         round_trips=round_trips,
         protocol_version=PROTOCOL_VERSION,
     )
+    async with open_stub(address, MeasureStub) as stub:
+        reply: pb.MeasureLinkReply = await stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
+    return link_of_reply(reply, address)
 
-    async def measure() -> pb.MeasureLinkReply:
-        async with open_stub(address, MeasureStub) as stub:
-            measured: pb.MeasureLinkReply = await stub.MeasureLink(request, timeout=LINK_TIMEOUT_S)
-        return measured
 
-    reply = run(measure())
+def link_of_reply(reply: pb.MeasureLinkReply, sender: str) -> LinkMeasurement:
+    """Return what a sender has measured."""
     return link_measurement(
-        address, bytes=reply.bytes, seconds=reply.seconds, round_trips=tuple(reply.round_trips_s)
+        sender, bytes=reply.bytes, seconds=reply.seconds, round_trips=tuple(reply.round_trips_s)
     )

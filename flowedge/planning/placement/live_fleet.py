@@ -1,30 +1,23 @@
-"""The fleet of agents that are there: what each measures of a model, once, and how far away it is."""
+"""The agents that are there, as devices of a fleet: what each measures of a model, once."""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from flowedge.core.errors import DeviceLostError, FlowEdgeError
+from flowedge.core.errors import FlowEdgeError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.network.address import split_address
-from flowedge.planning.measuring.link_sender import handshake_times
 from flowedge.planning.measuring.measure import measure_sizes
-from flowedge.planning.placement.fleet import Fleet
-from flowedge.planning.profile import shipped
 from flowedge.planning.profile.device import DeviceProfile
-from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.measured_profiles import device_profile
 from flowedge.planning.profile.measurement import DeviceMeasurement, MeasureOptions
 from flowedge.planning.profile.model import EagleSize, ModelProfile
 
 REPEATS, STACK_MIB = 3, 64  # of a measurement that takes seconds
 HEAD_ROOM = 0.9  # share of the memory that is available, which a plan uses
-LINK = "gigabit"  # what links between agents are taken to be, but for the latency
-CONNECTS, CONNECT_S = 3, 2.0  # by which the latency is measured
 
 
 class DescribedDevice(Protocol):
@@ -63,15 +56,15 @@ def usable_bytes(available: int, reserve_bytes: int) -> float:
     return HEAD_ROOM * available - reserve_bytes
 
 
-async def live_fleet(
+async def live_devices(
     devices: Mapping[str, DescribedDevice],
     options: MeasureOptions,
     report: OnNews,
     *,
     reserve_bytes: int = 0,
     only_stored: bool = False,
-) -> Fleet:
-    """Return the fleet of agents, by their addresses; a device that did not measure the model is left out.
+) -> dict[str, DeviceProfile]:
+    """Return the devices of agents, by their addresses; one that did not measure the model is left out.
 
     Agents of one host measure one after the other, so that none takes the other's time.
 
@@ -99,29 +92,9 @@ async def live_fleet(
             await measure(address)
 
     hosts = [list(group) for _, group in groupby(sorted(devices, key=_host), key=_host)]
-    measuring = asyncio.gather(*map(measure_host, hosts))
-    latencies = await asyncio.gather(*map(_latency_s, devices))
-    await measuring
-    return Fleet({address: found[address] for address in devices if address in found}, link(latencies), {})
-
-
-def link(latencies: Sequence[float | None]) -> LinkProfile:
-    """Return the link between agents so many seconds away from here; None for one that is not known."""
-    known = [seconds for seconds in latencies if seconds is not None]
-    usual = shipped.link(LINK)
-    if not known:
-        return usual
-    return usual.model_copy(update={"latency_ms": 1e3 * statistics.median(known)})
+    await asyncio.gather(*map(measure_host, hosts))
+    return {address: found[address] for address in devices if address in found}
 
 
 def _host(address: str) -> str:
     return split_address(address)[0]
-
-
-async def _latency_s(address: str) -> float | None:
-    """Return half of the time of a TCP handshake; None where none succeeds."""
-    try:
-        times = await asyncio.to_thread(handshake_times, address, CONNECTS, CONNECT_S)
-    except DeviceLostError:
-        return None
-    return min(times) / 2

@@ -7,11 +7,10 @@ import pytest
 from flowedge.planning.placement.drift import LEAST_WORK, better_division, slower_by
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.live_division import Division, divide
-from flowedge.planning.placement.live_fleet import link
-from tests.planning.placement.test_live_division import GOAL, NAMES, measured
+from tests.planning.placement.test_live_division import GOAL, LINK, NAMES, measured
 
 STAGES = ("a", "b", "c")
-FLEET = Fleet({"d0": measured(5.0), **{name: measured(4.0) for name in STAGES}}, link([0.0002]), {})
+FLEET = Fleet({"d0": measured(5.0), **{name: measured(4.0) for name in STAGES}}, LINK, {})
 
 
 def division() -> Division:

@@ -14,7 +14,7 @@ from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import SEGMENT_ROWS, Goal
 from flowedge.planning.placement.live_division import choose, divide
-from flowedge.planning.placement.live_fleet import link, measure_options
+from flowedge.planning.placement.live_fleet import measure_options
 from flowedge.planning.placement.plan import division
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.device import DeviceProfile, MeasuredTimes
@@ -24,6 +24,7 @@ from tests.support.smollm2 import make_smollm2
 
 MODEL = shipped.model("llama3.2-1b")
 GOAL = Goal(MODEL, context=2048)
+LINK = shipped.link("gigabit").model_copy(update={"latency_ms": 0.3})
 NAMES = {"a": "attic", "b": "bench", "c": "cellar"}
 
 
@@ -42,7 +43,7 @@ def measured(layer_ms: float, memory_gib: float = 8.0, model: ModelProfile = MOD
 
 
 def fleet_of(devices: Mapping[str, DeviceProfile]) -> Fleet:
-    return Fleet({"d0": measured(5.0), **devices}, link([0.0002, None, 0.0004]), {})
+    return Fleet({"d0": measured(5.0), **devices}, LINK, {})
 
 
 def test_the_slower_stage_holds_fewer_layers() -> None:
@@ -82,13 +83,13 @@ def test_a_device_that_slows_answers_down_is_left_out_with_the_reason() -> None:
 
 def test_another_device_drafts_where_that_is_clearly_faster() -> None:
     small = measured(5.0, memory_gib=0.3)
-    fleet = Fleet({"d0": small, "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    fleet = Fleet({"d0": small, "a": measured(4.0), "b": measured(4.0)}, LINK, {})
     with pytest.raises(CapacityError):
         choose(GOAL, fleet, "d0")
     assert choose(GOAL, fleet, "d0", ["a", "b"]).draft_node in ("a", "b")
-    slow = Fleet({"d0": measured(40.0), "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    slow = Fleet({"d0": measured(40.0), "a": measured(4.0), "b": measured(4.0)}, LINK, {})
     assert choose(GOAL, slow, "d0").draft_node == "d0"
-    alike = Fleet({"d0": measured(4.0), "a": measured(4.0), "b": measured(4.0)}, link([0.0002]), {})
+    alike = Fleet({"d0": measured(4.0), "a": measured(4.0), "b": measured(4.0)}, LINK, {})
     assert choose(GOAL, alike, "d0", ["a", "b"]).draft_node == "d0", "it is as good as the others"
 
 
@@ -157,4 +158,5 @@ def test_agents_measure_and_divide_a_model_by_their_memory(tmp_path: Path) -> No
     assert sum(layers) == 20
     assert 0 < layers[0] < 10
     assert any("an even division does not fit" in each for each in said)
+    assert any(each.startswith("plan-d0 links have ") for each in said)
     assert list((tmp_path / "state" / "measured").glob("*.json"))
