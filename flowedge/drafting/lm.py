@@ -15,6 +15,7 @@ from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
+from flowedge.models.host.lazy_zeros import lazy_zeros
 from flowedge.models.host.payloads import to_tensor
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
@@ -151,7 +152,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
             first_token=first_token,
             noise=noise,
             cache=block.new_cache(rows),
-            final_states=torch.zeros((rows, block.hidden_size), dtype=block.dtype, device=block.device),
+            final_states=lazy_zeros((rows, block.hidden_size), block.dtype, block.device),
             waiting=[first_token],
         )
         self._copy_tokens(state, source, copied)

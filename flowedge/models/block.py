@@ -20,6 +20,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.exactness import Exactness, try_exactness
 from flowedge.models.host.copies import to_device
+from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.kernels.block import MOST_ROWS, KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kv_cache import KVCache
@@ -264,6 +265,11 @@ class LayerBlock:
         if self.decoding is not None:
             self.decoding.reclaim(cache)
         return cache
+
+    @property
+    def caches_on_demand(self) -> bool:
+        """Whether caches take memory as their rows are written."""
+        return self.decoding is None and takes_memory_as_written(self.device)
 
     @property
     def cache_row_bytes(self) -> int:

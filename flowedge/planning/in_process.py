@@ -143,7 +143,10 @@ def machine_pipeline(
     sides = [stage for route in side_stages for stage in route]
     for stage, _ in (*stages, *sides):
         limits = limits.within(
-            total_rows=stage.max_total_capacity, session_rows=stage.max_capacity, sessions=stage.max_sessions
+            total_rows=stage.max_total_capacity,
+            session_rows=stage.max_capacity,
+            sessions=stage.max_sessions,
+            on_demand=stage.on_demand,
         )
     node = DraftNode(
         "d0",

@@ -172,3 +172,9 @@ def open_drafts(pipeline: VirtualPipeline) -> list[str]:
     """Return the sessions that the drafter of a pipeline has open: its caches show in no counter."""
     executor: Any = pipeline._draft_executor
     return list(executor.drafter._sessions)
+
+
+def held_rows(stage: Stage) -> int:
+    """Return the cache rows by which the sessions of a stage count; messages show what is refused alone."""
+    table = stage._table
+    return sum(session.held_rows for session in table.open.values()) + table.retained.held_rows

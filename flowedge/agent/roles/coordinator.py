@@ -130,7 +130,10 @@ class StageReady:
         """Return the limits of a pipeline with this stage."""
         room = self.room
         return limits.within(
-            total_rows=room.total_rows, session_rows=room.session_rows, sessions=room.sessions
+            total_rows=room.total_rows,
+            session_rows=room.session_rows,
+            sessions=room.sessions,
+            on_demand=room.on_demand,
         )
 
 

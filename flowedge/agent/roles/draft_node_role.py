@@ -300,11 +300,13 @@ class DraftNodeRole(PipelineRole):
             sessions=config.limits.sessions,
             queue_length=config.limits.queued_requests,
             queue_s=config.deadlines.queue_s,
+            on_demand=True,
         )
         row_bytes = -(-models.drafter_bytes(SHORT_SESSION) // SHORT_SESSION)
         if row_bytes:
-            memory = read_memory_of(self._agent.info.compute.best.device, config.memory)
-            limits = replace(limits, drafter_rows=session_rows(row_bytes, config.memory, memory))
+            device = self._agent.info.compute.best.device
+            rows = session_rows(row_bytes, config.memory, read_memory_of(device, config.memory))
+            limits = replace(limits, drafter_rows=rows, on_demand=models.caches_on_demand)
         for stage in self._stages_ready:
             limits = stage.limit(limits)
         return limits

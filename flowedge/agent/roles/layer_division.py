@@ -139,7 +139,7 @@ async def _measured(
     devices[here] = profile_of_measured(found, usable_bytes(available, reserve))
     names = {here: agent.name, **{address: device.name for address, device in others.items()}}
     links = await _links(agent, here, others, report, names, only_stored=only_stored)
-    usual, unusual = usual_link(links, goal.model.hidden * goal.model.stored_bytes)
+    usual, unusual = usual_link(links, goal.segment_bytes)
     if links:
         await report(agent.name, words(usual, unusual, names))
     return Fleet(devices, usual, unusual)
@@ -168,13 +168,13 @@ async def _links(
         own = LinkSender(receiver, ids[receiver], agent.config.link, LinkLimits())
         return link_of_reply(await own.measure(**amount), agent.name)
 
-    async def tell(sender: str, receiver: str, error: FlowEdgeError) -> None:
+    async def failed(sender: str, receiver: str, error: FlowEdgeError) -> None:
         what = f"its link with {names[receiver]} counts as {UNKNOWN}, since it was not measured"
         await report(names[sender], f"{what}: {error}")
 
     if not only_stored:
         missing = [pair for pair in combinations(ids, 2) if key[frozenset(pair)] not in agent.links]
-        for pair, link in (await measured_links(missing, measure, tell)).items():
+        for pair, link in (await measured_links(missing, measure, failed)).items():
             agent.links[key[pair]] = link
     return {pair: agent.links[known] for pair, known in key.items() if known in agent.links}
 

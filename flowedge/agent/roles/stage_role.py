@@ -104,7 +104,10 @@ class StageRole(PipelineRole):
             await report(f"rows are not exact: {executor.block.inexact_reason}")
         self.cache_budget = spec.max_total_capacity * executor.cache_row_bytes
         self.room = pb.StageRoom(
-            total_rows=spec.max_total_capacity, session_rows=spec.max_capacity, sessions=spec.max_sessions
+            total_rows=spec.max_total_capacity,
+            session_rows=spec.max_capacity,
+            sessions=spec.max_sessions,
+            on_demand=spec.on_demand,
         )
         self._live = LiveStage(
             Stage(self._name, spec),

@@ -10,6 +10,7 @@ import torch
 from flowedge.drafting.heads.recall import Recall
 from flowedge.models.architecture import head_size
 from flowedge.models.attention.kv_store import PlainStore
+from flowedge.models.host.lazy_zeros import lazy_zeros
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class HeadStore(PlainStore):
     def __init__(self, sizes: HeadSizes, rows: int) -> None:
         super().__init__((1, 2, sizes.kv_heads, rows, sizes.head_dim), sizes.dtype, sizes.device)
         self.sizes = sizes
-        self.states = torch.zeros((rows, sizes.hidden), dtype=sizes.dtype, device=sizes.device)
+        self.states = lazy_zeros((rows, sizes.hidden), sizes.dtype, sizes.device)
         self.recall: Recall | None = None
         if sizes.recalls:
             self.recall = Recall(rows, sizes.hidden, sizes.dtype, sizes.device)

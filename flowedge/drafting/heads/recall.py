@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import torch
 
+from flowedge.models.host.lazy_zeros import lazy_zeros
+
 BANDWIDTH = 0.05  # in units of 1 - cosine: the distance at which an earlier prediction hardly counts
 RESISTANCE = 0.1  # the weight of an error of 0, relative to an earlier prediction at distance 0
 WINDOW = 1024  # rows whose errors are used
@@ -24,9 +26,8 @@ class Recall:
         self, rows: int, hidden: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         """Allocate memory for `rows` true rows of width `hidden`."""
-        self._predicted = torch.zeros((rows, hidden), dtype=dtype, device=device)
-        self._directions = torch.zeros_like(self._predicted)
-        self._errors = torch.zeros_like(self._predicted)
+        shape = rows, hidden
+        self._predicted, self._directions, self._errors = (lazy_zeros(shape, dtype, device) for _ in range(3))
         self._vectors = (self._predicted, self._directions, self._errors)
 
     @staticmethod

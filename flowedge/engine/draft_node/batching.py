@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flowedge.core.errors import ProtocolError
@@ -82,15 +82,24 @@ def _joining_layers(
     return joining
 
 
-def send_steps(sessions: Collection[DraftSession], outbox: DraftNodeOutbox) -> None:
-    """Send the segments that sessions have for the next steps."""
-    for segments in _next_steps(sessions):
+def send_steps(
+    sessions: Mapping[str, DraftSession],
+    outbox: DraftNodeOutbox,
+    claim_rows: Callable[[DraftSession, int], None],
+) -> None:
+    """Send the segments that sessions have for the next steps.
+
+    claim_rows: has a session hold further rows; sessions may end for it, which `sessions` then lacks.
+    """
+    for segments in _next_steps(sessions, claim_rows):
         outbox.in_band.put_together(segments)
 
 
-def _next_steps(sessions: Collection[DraftSession]) -> Iterator[list[Segment]]:
+def _next_steps(
+    sessions: Mapping[str, DraftSession], claim_rows: Callable[[DraftSession, int], None]
+) -> Iterator[list[Segment]]:
     """Yield the segments of the next steps, in lists that are one message each."""
-    while step := list(_next_step(sessions)):
+    while step := _next_step(sessions, claim_rows):
         together: list[Segment] = []
         rows = 0
         for segment in step:
@@ -102,10 +111,18 @@ def _next_steps(sessions: Collection[DraftSession]) -> Iterator[list[Segment]]:
         yield together
 
 
-def _next_step(sessions: Collection[DraftSession]) -> Iterator[Segment]:
-    for session in sessions:
+def _next_step(
+    sessions: Mapping[str, DraftSession], claim_rows: Callable[[DraftSession, int], None]
+) -> list[Segment]:
+    """Return the segments of the next step; there is room for all of them before the first is made."""
+    sends: list[tuple[DraftSession, Send]] = []
+    for session in sessions.values():
         for command in session.strategy.send_step():
             if isinstance(command, Send):
-                yield session.draft_segment(command)
+                sends.append((session, command))
             else:
                 session.grow(command)
+    for session, send in sends:
+        if session.name in sessions:
+            claim_rows(session, len(send.tokens))
+    return [session.draft_segment(send) for session, send in sends if session.name in sessions]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flowedge.core.errors import ContextLengthError
 
 UNLIMITED_ROWS = 1 << 40
+UNKNOWN_TOKENS = 256  # that an answer is expected to have before some have ended
+RECENT, SHARE = 32, 0.9  # of so many ended answers, this share was not longer than is expected
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class AdmissionLimits:
         queue_length: most requests that wait.
         queue_s: seconds after which a waiting request is refused.
         overtakes: how many later requests may be opened before a request that does not fit yet.
+        on_demand: whether all caches take memory as rows are written, so that a session need not hold all
+            rows that it may come to.
     """
 
     total_rows: int = UNLIMITED_ROWS
@@ -31,19 +36,23 @@ class AdmissionLimits:
     queue_length: int = 128
     queue_s: float = 120.0
     overtakes: int = 4
+    on_demand: bool = False
 
     @property
     def promote_s(self) -> float:
         """Seconds after which a waiting request moves up by one priority class."""
         return self.queue_s / 4
 
-    def within(self, *, total_rows: int, session_rows: int, sessions: int) -> AdmissionLimits:
+    def within(
+        self, *, total_rows: int, session_rows: int, sessions: int, on_demand: bool
+    ) -> AdmissionLimits:
         """Return the limits with another stage; 0 stands for a limit that the stage has not given."""
         return replace(
             self,
             total_rows=min(self.total_rows, total_rows or self.total_rows),
             session_rows=min(self.session_rows, session_rows or self.session_rows),
             sessions=min(self.sessions, sessions or self.sessions),
+            on_demand=self.on_demand and on_demand,
         )
 
 
@@ -57,6 +66,30 @@ class CacheClaim:
 
     rows: int
     drafter_rows: int = 0
+
+    def of_rows(self, rows: int) -> CacheClaim:
+        """Return the claim of the same session for other rows."""
+        return CacheClaim(rows, rows if self.drafter_rows else 0)
+
+
+class AnswerLengths:
+    """How long answers are expected to be, by those that have ended."""
+
+    def __init__(self) -> None:
+        self._tokens: deque[int] = deque(maxlen=RECENT)
+
+    def ended(self, tokens: int) -> None:
+        """Take note of an answer that has ended."""
+        self._tokens.append(tokens)
+
+    def to_come(self, answered: int) -> int:
+        """Return the tokens that are expected of an answer that has so many.
+
+        One that is longer than expected counts as half done, so that it makes room a few times at most.
+        """
+        known = sorted(self._tokens)
+        expected = known[int(SHARE * len(known))] if len(known) >= RECENT // 4 else UNKNOWN_TOKENS
+        return max(expected - answered, answered, 1)
 
 
 class CacheBudget:
@@ -75,6 +108,15 @@ class CacheBudget:
         self._held[session] = claim
         self.rows += claim.rows
         self.drafter_rows += claim.drafter_rows
+
+    def grow(self, session: str, rows: int) -> bool:
+        """Have an open session hold so many rows, if it holds fewer; return whether it did."""
+        held = self._held[session]
+        if rows <= held.rows:
+            return False
+        self.release(session)
+        self.hold(session, held.of_rows(rows))
+        return True
 
     def release(self, session: str) -> bool:
         """Take back what a session holds; return whether it held anything."""

@@ -211,12 +211,12 @@ class DraftNode:
         if idle and self._cache_jobs:
             job = self._cache_jobs.popleft()
         elif idle:
-            send_steps(self._sessions.values(), self._outgoing[TARGET])
+            send_steps(self._sessions, self._outgoing[TARGET], self._claim_rows)
             job = next_draft_job(self._sessions, self.fail_session)
         if job is not None:
             commands.append(Compute(job))
         if ready:
-            send_steps(self._sessions.values(), self._outgoing[TARGET])
+            send_steps(self._sessions, self._outgoing[TARGET], self._claim_rows)
         for route, outbox in enumerate(self._outgoing):
             commands += [SendExpress(message, route) for message in outbox.take_express()]
             if route in ready and (message := outbox.in_band.pop()) is not None:
@@ -367,10 +367,12 @@ class DraftNode:
                         return
                 case AcceptPath():
                     self._outgoing[TARGET].prune(session.prune(command))
-                case Send():
-                    self._outgoing[TARGET].put(session.draft_segment(command))
-                case Append():
-                    self._outgoing[TARGET].put(session.committed_segment((command.token,)))
+                case Send() | Append():
+                    rows = len(command.tokens) if isinstance(command, Send) else 1
+                    self._claim_rows(session, rows)
+                    if session.name not in self._sessions:
+                        return
+                    self._outgoing[TARGET].put(session.segment_of(command))
                 case SendTo():
                     self._outgoing[command.route].put(session.side_route(command.route).segment(command))
                 case Keep():
@@ -383,6 +385,17 @@ class DraftNode:
                     session.grow(None)
         session.counts.rollbacks = session.strategy.rollbacks
         session.counts.plain_tokens_per_s = session.strategy.plain_tokens_per_s
+
+    def _claim_rows(self, session: DraftSession, rows: int) -> None:
+        """Have a session hold cache rows for so many further rows; where there are too few, others pause.
+
+        The session itself pauses where it is the latest of the least urgent.
+        """
+        if not self.admission.grow(session, session.rows + rows):
+            return
+        self.target.forget_oldest(self.admission.rows_over(self.target.retained_rows))
+        while session.name in self._sessions and (pausing := self.admission.displaced()) is not None:
+            self.fail_session(pausing, PreemptedError(self.device))
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""
@@ -397,10 +410,11 @@ class DraftNode:
         self._closing[name] = self._sessions.pop(name)
         session.counts.verifiers = session.strategy.verifiers
         session.strategy.end()
-        self.target.end(session, last, keep=keep)
+        self.target.end(session, last, self.admission.rows_after(session), keep=keep)
         for route in session.side_routes:
             self._outgoing[route].close(name)
         # Each device hears of this end before it hears of the next session, so its cache is free already.
-        self.admission.release(name, self._now)
+        complete = session.answer.finish_reason is not None
+        self.admission.release(name, self._now, session.answer.length if complete else None)
         self.target.begin_waiting(self._sessions.values())
         self.admit()

@@ -27,7 +27,7 @@ from flowedge.engine.jobs import ExtendDraft, GrowDraft, JobTime, Verify
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.strategies.base import Strategy
-from flowedge.strategies.commands import AcceptPath, Grow, Send
+from flowedge.strategies.commands import AcceptPath, Append, Grow, Send
 from flowedge.strategies.events import TARGET, Layer, Prefilled, Returned, Verified
 from flowedge.strategies.row_bounds import session_capacity
 
@@ -42,6 +42,8 @@ class DraftSession:
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         needs_features: whether its drafter is given the target's hidden states.
         keeps_drafter: whether other sessions may copy true rows of its drafter.
+        may_pause: whether its answer can be broken off and go on later.
+        most_rows: the most rows that its sequence has had.
         prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
         answer: the tokens that are drawn and put out; prefilled: whether the first token is drawn.
     """
@@ -76,6 +78,8 @@ class DraftSession:
             route: RouteSession(self.name, route, request.given, self.capacity, spec.vocab_size)
             for route in side_routes
         }
+        self.may_pause = not (request.rows_only or self.side_routes)
+        self.most_rows = len(request.given)
         self.counts = DecodeCounts()
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
@@ -109,6 +113,11 @@ class DraftSession:
         self._true_rows = DrafterInput(spec.width, spec.dtype, self._kept_taps, draft_rows)
         if rows > draft_rows and not self.needs_features:
             self._add_true_rows(None, np.array(prompt[draft_rows + 1 : rows + 1], dtype=np.int64))
+
+    @property
+    def rows(self) -> int:
+        """The rows of its sequence, draft rows among them."""
+        return self._sequence.length
 
     @property
     def draft_rows(self) -> int:
@@ -171,9 +180,16 @@ class DraftSession:
         """Set the time, in seconds, of the events that follow."""
         self._now = self._ledger.now = self.strategy.now = now
 
+    def segment_of(self, command: Send | Append) -> Segment:
+        """Append the rows of a command; return the segment that carries them."""
+        if isinstance(command, Append):
+            return self.committed_segment((command.token,))
+        return self.draft_segment(command)
+
     def committed_segment(self, tokens: tuple[int, ...]) -> Segment:
         """Append rows that are context at once; return the segment that carries them."""
         segment = self._ledger.commit(tokens)
+        self.most_rows = max(self.most_rows, self.rows)
         self.counts.meter.send(segment.number, len(tokens), self._ledger.now, committed=True)
         return segment
 
@@ -182,7 +198,8 @@ class DraftSession:
         if send.more:
             self._to_be_joined.add(self._ledger.sent)
         segment = self._ledger.append(send.tokens, send.parents)
-        if self._sequence.length > self.capacity:
+        self.most_rows = max(self.most_rows, self.rows)
+        if self.rows > self.capacity:
             raise ValueError(
                 f"{self.strategy.name} sent more than its {self.strategy.max_draft_rows} draft rows"
             )

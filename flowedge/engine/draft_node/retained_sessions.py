@@ -27,12 +27,12 @@ class RetainedSession:
     """The rows that are retained of an ended session.
 
     Attributes:
-        capacity: rows of its caches, by which the memory is counted.
+        held_rows: of its caches, by which the memory is counted.
         in_drafter: whether the drafter has a state of the session.
     """
 
     known: PrefixSource
-    capacity: int
+    held_rows: int
     in_drafter: bool
 
 
@@ -67,11 +67,11 @@ class RetainedSessions:
     @property
     def rows(self) -> int:
         """The cache rows of all retained sessions together."""
-        return sum(retained.capacity for retained in self._retained.values())
+        return sum(retained.held_rows for retained in self._retained.values())
 
-    def fits(self, capacity: int) -> bool:
+    def fits(self, rows: int) -> bool:
         """Return whether a session with so many cache rows may be retained at all."""
-        return capacity <= self._most_rows
+        return rows <= self._most_rows
 
     def add(self, retained: RetainedSession) -> list[str]:
         """Retain a session; return the sessions that are to be forgotten for it.
@@ -88,10 +88,10 @@ class RetainedSessions:
         ]
         self._retained[known.session] = retained
         others = [name for name in self._retained if name not in (*covered, known.session)]
-        rows = retained.capacity + sum(self._retained[name].capacity for name in others)
+        rows = retained.held_rows + sum(self._retained[name].held_rows for name in others)
         while rows > self._most_rows and others:
             covered.append(others.pop(0))
-            rows -= self._retained[covered[-1]].capacity
+            rows -= self._retained[covered[-1]].held_rows
         return covered
 
     def use(self, session: str) -> None:
@@ -110,5 +110,5 @@ class RetainedSessions:
             if rows <= 0:
                 break
             chosen.append(name)
-            rows -= retained.capacity
+            rows -= retained.held_rows
         return chosen

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError
 from flowedge.core.request import BATCH, PRIORITIES, Failed, Opened, Output, Priority, Waiting
 from flowedge.engine.draft_node.cache_budget import (
     AdmissionLimits,
+    AnswerLengths,
     CacheBudget,
     CacheClaim,
     check_fits_alone,
 )
 from flowedge.engine.draft_node.draft_session import DraftSession
+from flowedge.engine.pages import PAGE_ROWS, in_pages
 
 RECENT = 32  # ended sessions that are averaged
 LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
 
 
 class PreemptedError(DeviceError):
-    """A session that gave its room to a more urgent request; its answer goes on when there is room again."""
+    """A session that gave its room to another one; its answer goes on when there is room again."""
 
     code = "preempted"
 
     def __init__(self, device: str) -> None:
-        super().__init__(device, "the answer gave its room to a more urgent one; it goes on later")
+        super().__init__(device, "the answer gave its room to another one; it goes on later")
 
 
 class SessionTimes:
@@ -84,6 +87,13 @@ class WaitingSession:
         return class_of(self.session.request.priority) - int((now - self.arrived) / promote_s)
 
 
+class _OpenSession(NamedTuple):
+    """An open session: its class when it was opened, and whether its answer can go on after a pause."""
+
+    of_class: int
+    may_pause: bool
+
+
 class WaitingQueue:
     """Orders waiting sessions by priority, then by arrival. Who waits moves up, so that nobody starves."""
 
@@ -135,7 +145,8 @@ def class_of(priority: Priority) -> int:
 class SessionAdmission:
     """Holds the sessions that wait, and knows what the open ones hold. Times are seconds of one clock.
 
-    A session is opened when all caches have capacity for it. The order is that of priorities, then of
+    A session is opened when all caches have capacity for it: for all rows that it may come to, or where rows
+    take memory on demand for those that it is expected to come to. The order is that of priorities, then of
     arrivals. A session that does not fit yet may be overtaken by later ones that do, but only
     `limits.overtakes` times: then capacity is kept for it, and nothing behind it is opened before it.
 
@@ -150,7 +161,8 @@ class SessionAdmission:
         self._budget = CacheBudget()
         self._queue = WaitingQueue()
         self._times = SessionTimes()
-        self._batch: dict[str, None] = {}  # open sessions of class batch, in the order of opening
+        self._lengths = AnswerLengths()
+        self._opened: dict[str, _OpenSession] = {}  # in the order of opening
         self._outputs: deque[Output] = deque()
 
     @property
@@ -194,6 +206,10 @@ class SessionAdmission:
             raise BadRequestError(f"session {session.name} exists already")
         claim = CacheClaim(session.capacity, session.capacity if session.strategy.needs_drafter else 0)
         check_fits_alone(claim, self.limits, self._device)
+        if self.limits.on_demand and session.may_pause:
+            given, answered = len(session.request.given), len(session.request.answered)
+            expected = given + self._lengths.to_come(answered) + PAGE_ROWS  # of drafts
+            claim = claim.of_rows(in_pages(expected, session.capacity))
         waiting = len(self._queue)
         if waiting >= self.limits.queue_length and (waiting or not self._budget.fits(claim, self.limits)):
             last = self._queue.least_urgent(session.request.priority, now, self.limits)
@@ -209,11 +225,35 @@ class SessionAdmission:
         """Forget a waiting session; return whether it was waiting."""
         return self._queue.remove(session) is not None
 
-    def release(self, session: str, now: float) -> None:
-        """Take back what an open session holds: it has ended."""
+    def grow(self, session: DraftSession, rows: int) -> bool:
+        """Have an open session hold what so many rows need; return whether that is more than before."""
+        return self.limits.on_demand and self._budget.grow(session.name, in_pages(rows, session.capacity))
+
+    def rows_after(self, session: DraftSession) -> int:
+        """Return the rows by which the memory of a session that has ended is counted."""
+        rows = session.most_rows if self.limits.on_demand else session.capacity
+        return in_pages(rows, session.capacity)
+
+    def displaced(self) -> str | None:
+        """Return the open session that is to pause, since they all hold more than there is; None if none is.
+
+        That is the latest one of the least urgent class.
+        """
+        if not self.rows_over(0):
+            return None
+        pausing = [name for name, each in self._opened.items() if each.may_pause]
+        return max(reversed(pausing), key=lambda name: self._opened[name].of_class, default=None)
+
+    def release(self, session: str, now: float, answer: int | None = None) -> None:
+        """Take back what an open session holds: it has ended.
+
+        answer: tokens of its answer; None where it is not complete.
+        """
         if self._budget.release(session):
             self._times.end(session, now)
-            self._batch.pop(session, None)
+            del self._opened[session]
+            if answer is not None:
+                self._lengths.ended(answer)
 
     def giving_way(self, now: float) -> str | None:
         """Return the open session that is to end for the first waiting one; None if none is.
@@ -226,11 +266,12 @@ class SessionAdmission:
             for waiting in self._queue.ordered(now, self.limits)
             if waiting.session.request.priority != BATCH
         ]
-        if not urgent or not self._batch or self._budget.fits(urgent[0].claim, self.limits):
+        batch = [name for name, each in self._opened.items() if each.of_class >= class_of(BATCH)]
+        if not urgent or not batch or self._budget.fits(urgent[0].claim, self.limits):
             return None
-        if not self._budget.fits(urgent[0].claim, self.limits, without=self._batch):
+        if not self._budget.fits(urgent[0].claim, self.limits, without=batch):
             return None
-        return next(reversed(self._batch))
+        return batch[-1]
 
     def admit(self, now: float) -> list[DraftSession]:
         """Return the sessions that are to be opened now; refuse those that have waited too long."""
@@ -273,8 +314,8 @@ class SessionAdmission:
         name = waiting.session.name
         self._queue.remove(name)
         self._times.begin(name, now)
-        if waiting.priority_class(now, self.limits.promote_s) >= class_of(BATCH):
-            self._batch[name] = None
+        of_class = waiting.priority_class(now, self.limits.promote_s)
+        self._opened[name] = _OpenSession(of_class, waiting.session.may_pause)
         if waiting.position:  # the client knows that it waits
             self._outputs.append(Opened(name, now - waiting.arrived))
         return waiting.session

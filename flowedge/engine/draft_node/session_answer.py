@@ -108,6 +108,7 @@ class SessionAnswer:
 
     Attributes:
         finish_reason: why the answer has ended; None before its end.
+        length: tokens so far.
     """
 
     def __init__(self, request: Request, text: TextStream) -> None:
@@ -115,6 +116,7 @@ class SessionAnswer:
         self._request = request
         self._output = OutputText(request, text)
         self.finish_reason = self._output.push(request.answered).reason
+        self.length = len(request.answered)
         self._drawn: list[int] = [] if request.rules is None else [*request.answered]
         self._likelihoods: list[TokenLikelihood] = []  # of the tokens that are not put out yet
         self._of_prompt: list[TokenLikelihood] = []  # until the first token is put out
@@ -146,6 +148,7 @@ class SessionAnswer:
         """Return the output of tokens that were drawn, up to the end of the answer."""
         accepted = self._output.push(tokens)
         self.finish_reason = accepted.reason
+        self.length += len(accepted.tokens)
         likelihoods = tuple(islice(self._likelihoods, len(accepted.tokens)))
         del self._likelihoods[: len(likelihoods)]
         of_prompt, self._of_prompt = tuple(self._of_prompt), []

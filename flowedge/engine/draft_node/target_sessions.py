@@ -131,17 +131,18 @@ class TargetSessions:
         self._open(session)
         return True
 
-    def end(self, session: DraftSession, last: Sequence[AcceptPath], *, keep: bool) -> None:
+    def end(self, session: DraftSession, last: Sequence[AcceptPath], held_rows: int, *, keep: bool) -> None:
         """End a session, which no list of sessions has any more.
 
         Args:
             last: the rows that become context at the end, if any; keep: whether its rows may be retained.
+            held_rows: cache rows by which its memory is counted while it is retained.
         """
         name, waited = session.name, self._waiting.pop(session.name, None) is not None
         self._prefill.leave(name)
         self._begun_again.discard(name)
         request = session.request
-        keep = keep and session.prefilled and request.reuses_prefix and self._retained.fits(session.capacity)
+        keep = keep and session.prefilled and request.reuses_prefix and self._retained.fits(held_rows)
         extension = None
         if keep:
             extension = session.last_extension() if session.keeps_drafter else None
@@ -157,7 +158,7 @@ class TargetSessions:
             self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
         if keep:
             known = PrefixSource(name, cached_tokens(session), session.draft_rows)
-            self.forget(self._retained.add(RetainedSession(known, session.capacity, in_drafter)))
+            self.forget(self._retained.add(RetainedSession(known, held_rows, in_drafter)))
 
     def forget_oldest(self, rows: int) -> int:
         """Forget the least recently used sessions for `rows` cache rows, or all; return their cache rows."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ class BlockExecutor:
             return self.model.weight_bytes
         return self.block.weight_bytes + (0 if self.head is None else self.head.weight_bytes)
 
-    def stage_spec(self, **limits: int) -> StageSpec:
+    def stage_spec(self, **limits: Any) -> StageSpec:
         """Return what a stage with this executor accepts and hands on; `limits` are fields of StageSpec."""
         return StageSpec(
             is_first=self.block.is_first,
@@ -100,6 +100,7 @@ class BlockExecutor:
             draws=self.head is not None,
             returns_tokens=self.model is not None and self.model.head is not None,
             layers=self._layers,
+            on_demand=self.block.caches_on_demand,
             **limits,
         )
 

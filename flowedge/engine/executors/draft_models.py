@@ -27,6 +27,7 @@ from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, generation_sampling, load_tokenizer
 from flowedge.models.files.config_support import max_positions
+from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.host.payloads import payload_dtype, torch_dtype
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
@@ -168,6 +169,11 @@ class DraftModels:
         """The number of tokens that a drafter which is a model proposes; 0 for other drafters."""
         drafter = self.executor.drafter
         return drafter.draft_tokens if isinstance(drafter, ModelDrafter | JoinedDrafter) else 0
+
+    @property
+    def caches_on_demand(self) -> bool:
+        """Whether the drafter's caches take memory as their rows are written."""
+        return takes_memory_as_written(self.executor.head.device)
 
     def drafter_bytes(self, rows: int) -> int:
         drafter = self.executor.drafter

@@ -19,6 +19,7 @@ class CachedRows:
 
     Attributes:
         context: number of committed rows.
+        most: the most rows that were cached at once.
         parents, positions: int64 [tail] of the draft rows, context to cached.
         gathered_until: rows below this index are in the KV cache at their own index.
         slots: int64 [cached - gathered_until]: row gathered_until + i is in the KV cache at index slots[i].
@@ -26,7 +27,7 @@ class CachedRows:
 
     def __init__(self, context: int = 0) -> None:
         """context: number of rows that are in the KV cache from the start."""
-        self.context = context
+        self.context = self.most = context
         self.parents: IntArray = _EMPTY
         self.positions: IntArray = _EMPTY
         self.gathered_until = context
@@ -79,6 +80,7 @@ class CachedRows:
             self.parents = np.concatenate([self.parents, segment.parents])
             self.positions = np.concatenate([self.positions, segment.positions])
             self.slots = np.arange(self.context, self.cached)
+        self.most = max(self.most, self.cached)
 
     def apply(self, prune: Prune) -> None:
         """Keep the rows that a prune retains; its accepted rows become context."""

@@ -16,10 +16,10 @@ class _RetainedCache:
     """The cache of an ended session.
 
     Attributes:
-        capacity: its rows; slots: int64 [n], where the n retained context rows are.
+        held_rows: by which it counts; slots: int64 [n], where the n retained context rows are.
     """
 
-    capacity: int
+    held_rows: int
     slots: IntArray
 
 
@@ -35,19 +35,19 @@ class RetainedCaches:
         return len(self._caches)
 
     @property
-    def capacity(self) -> int:
-        """The rows of all retained caches together."""
-        return sum(cache.capacity for cache in self._caches.values())
+    def held_rows(self) -> int:
+        """The rows by which all retained caches count together."""
+        return sum(cache.held_rows for cache in self._caches.values())
 
-    def retain(self, close: Close, capacity: int, tail: CachedRows) -> bool:
+    def retain(self, close: Close, held_rows: int, tail: CachedRows) -> bool:
         """Retain the cache of a session if its Close says so; return whether it is retained.
 
         Args:
-            capacity: rows of the cache; tail: the rows in it.
+            held_rows: by which the cache counts; tail: the rows in it.
         """
         if not 0 < close.kept <= tail.context or len(self._caches) >= self._most:
             return False
-        self._caches[close.session] = _RetainedCache(capacity, tail.slots_of(close.kept))
+        self._caches[close.session] = _RetainedCache(held_rows, tail.slots_of(close.kept))
         return True
 
     def copied(self, prefix: Prefix, source: CachedRows | None) -> CopiedRows:

@@ -44,8 +44,22 @@ class SessionTable:
 
     def refusal(self, opened: Open) -> FlowEdgeError | None:
         """Return the reason for which a session cannot be opened; None if it can."""
-        taken = self.retained.capacity + sum(session.capacity for session in self.open.values())
-        return self._spec.refusal(opened, len(self.open), taken)
+        return self._spec.refusal(opened, len(self.open), self._held_rows)
+
+    def check_rows(self, session: StageSession, rows: int) -> None:
+        """Check that there is memory for further rows of an open session, as the draft node sees to.
+
+        Raises:
+            ProtocolError: when there is not.
+        """
+        more = self._spec.held_rows(session.tail.cached + rows, session.capacity) - session.held_rows
+        if more > 0 and self._held_rows + more > self._spec.max_total_capacity:
+            most = self._spec.max_total_capacity
+            raise ProtocolError(f"{rows} rows go beyond the {most} that this stage has for all sessions")
+
+    @property
+    def _held_rows(self) -> int:
+        return self.retained.held_rows + sum(session.held_rows for session in self.open.values())
 
     def copied(self, prefix: Prefix) -> CopiedRows:
         """Return the rows that a new session begins with. Raises what RetainedCaches.copied raises."""

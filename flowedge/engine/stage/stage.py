@@ -287,6 +287,7 @@ class Stage:
     def _compute(self, session: StageSession, segment: Segment) -> None:
         if self.spec.is_first and session.drawing is not None and not segment.committed:
             segment = replace(segment, tokens=segment.payload.astype(np.int64))
+        self._table.check_rows(session, segment.num_rows)
         forward = session.begin_forward(segment)
         header = replace(segment, payload=np.zeros((segment.num_rows, 0), dtype=self.spec.dtype))
         self._batching.computing.add(forward, header)
@@ -295,7 +296,7 @@ class Stage:
         name, table, retained = close.session, self._table, False
         if name in table.open:
             session = table.open[name]
-            retained = in_band and table.retained.retain(close, session.capacity, session.tail)
+            retained = in_band and table.retained.retain(close, session.held_rows, session.tail)
             self._end(name, CLOSED, retained=retained)
         elif not in_band:
             table.close_early(name)

@@ -82,6 +82,11 @@ class StageSession:
         self._counted: dict[str, Any] = {"device": device}
 
     @property
+    def held_rows(self) -> int:
+        """The cache rows by which the session counts."""
+        return self._spec.held_rows(self.tail.most, self.capacity)
+
+    @property
     def report(self) -> StageReport:
         return StageReport(**self._counted)
 

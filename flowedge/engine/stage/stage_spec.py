@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.message_limits import SEGMENT_ROWS
 from flowedge.core.messages import Open
+from flowedge.engine.pages import in_pages
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class StageSpec:
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_total_capacity: most cache rows of all sessions together.
+        on_demand: whether caches take memory as rows are written; then the rows that a session has written
+            count, in whole pages, not its capacity.
         max_sessions: most sessions open at once, and most caches retained of ended sessions.
         max_queue: most segments that wait to be computed.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
@@ -37,6 +40,7 @@ class StageSpec:
     max_rows: int = SEGMENT_ROWS
     max_capacity: int = 1 << 20
     max_total_capacity: int = 1 << 40
+    on_demand: bool = False
     max_sessions: int = 64
     max_queue: int = 4096
     added_width: int = 0
@@ -59,11 +63,16 @@ class StageSpec:
             return CapacityError(
                 f"session {name} asks for {rows} cache rows; this stage has room for {self.max_capacity}"
             )
-        if taken + rows > self.max_total_capacity:
+        first = self.held_rows(reused, rows)
+        if taken + first > self.max_total_capacity:
             return CapacityError(
-                f"session {name} asks for {rows} cache rows; this stage has room for "
+                f"session {name} asks for {first} cache rows; this stage has room for "
                 f"{self.max_total_capacity}, of which other sessions have {taken}"
             )
         if sessions >= self.max_sessions:
             return CapacityError(f"{self.max_sessions} sessions are open here already")
         return None
+
+    def held_rows(self, written: int, capacity: int) -> int:
+        """Return by how many cache rows a session counts that has written so many."""
+        return in_pages(written, capacity) if self.on_demand else capacity

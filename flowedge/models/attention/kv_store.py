@@ -8,6 +8,7 @@ import torch
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.architecture import head_size
+from flowedge.models.host.lazy_zeros import lazy_zeros
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,7 +109,7 @@ class PlainStore:
     """Keys and values in the dtype of the block."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
-        self.kv = torch.zeros(shape, dtype=dtype, device=device)
+        self.kv = lazy_zeros(shape, dtype, device)
         # Views of each layer, since making a view takes as long as writing a row.
         self._layers = self.kv.unbind()
         self._keys, self._values = self.kv[:, 0, None].unbind(), self.kv[:, 1, None].unbind()
@@ -159,8 +160,8 @@ class Int8Store:
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str) -> None:
-        self.kv = torch.zeros(shape, dtype=torch.int8, device=device)
-        self.scale = torch.zeros((*shape[:-1], 1), dtype=torch.float32, device=device)
+        self.kv = lazy_zeros(shape, torch.int8, device)
+        self.scale = lazy_zeros((*shape[:-1], 1), torch.float32, device)
 
     @property
     def nbytes(self) -> int:

@@ -58,6 +58,11 @@ class Goal:
         return float(self.model.vocab * self.model.hidden * self.model.stored_bytes)
 
     @property
+    def segment_bytes(self) -> float:
+        """Bytes of the segment by which devices are compared."""
+        return float(SEGMENT_ROWS * self.model.hidden * self.model.stored_bytes)
+
+    @property
     def layer_bytes(self) -> float:
         """Bytes of a layer with its KV rows."""
         weights = self.layer.weights * weight_bytes(self.quant, self.model.stored_bytes)

@@ -1,4 +1,4 @@
-"""The links between the devices of a fleet: measured in pairs, and which of them differ from the usual one."""
+"""The links between the devices of a fleet, measured in pairs, and which of them are unusual."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from flowedge.core.errors import FlowEdgeError
-from flowedge.planning.placement.goal import SEGMENT_ROWS
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.measured_profiles import link_profile
@@ -25,11 +24,11 @@ Measure: TypeAlias = "Callable[[str, str], Awaitable[LinkMeasurement]]"
 async def measured_links(
     pairs: Iterable[tuple[str, str]],
     measure: Measure,
-    tell: Callable[[str, str, FlowEdgeError], Awaitable[None]],
+    failed: Callable[[str, str, FlowEdgeError], Awaitable[None]],
 ) -> dict[Pair, LinkProfile]:
     """Return the links that can be measured, one at a time of each device.
 
-    tell: is told why another one, given by its ends, cannot be.
+    failed: is told why another one, given by its ends, cannot be.
     """
     found = dict[Pair, LinkProfile]()
 
@@ -37,7 +36,7 @@ async def measured_links(
         try:
             measured = await measure(sender, receiver)
         except FlowEdgeError as error:
-            await tell(sender, receiver, error)
+            await failed(sender, receiver, error)
         else:
             found[frozenset((sender, receiver))] = link_profile(sender, receiver, measured)
 
@@ -60,11 +59,11 @@ def in_rounds(pairs: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
 
 
 def usual_link(
-    links: Mapping[Pair, LinkProfile], row_bytes: float
+    links: Mapping[Pair, LinkProfile], segment_bytes: float
 ) -> tuple[LinkProfile, dict[Pair, LinkProfile]]:
     """Return the usual link, and those that differ from it by more than measurements scatter.
 
-    row_bytes: of the hidden state of a row; links are compared by a segment of such rows.
+    segment_bytes: of the segment by whose time links are compared.
     """
     if not links:
         return shipped.link(UNKNOWN), {}
@@ -76,7 +75,7 @@ def usual_link(
     )
 
     def seconds(link: LinkProfile) -> float:
-        return SEGMENT_ROWS * row_bytes / link.bytes_per_s + link.latency_ms / 1e3
+        return segment_bytes / link.bytes_per_s + link.latency_ms / 1e3
 
     def differs(link: LinkProfile) -> bool:
         less, more = sorted((seconds(link), seconds(usual)))

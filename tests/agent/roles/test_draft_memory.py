@@ -24,6 +24,7 @@ class Models:
     """The part of a draft node's models that memory is planned by."""
 
     drafter: NGramDrafter
+    caches_on_demand: bool = True
 
     def drafter_bytes(self, rows: int) -> int:
         return self.drafter.session_bytes(rows)
@@ -41,7 +42,11 @@ def test_what_is_admitted_is_what_drafter_and_stages_have_room_for(monkeypatch: 
     assert 990 <= limits.drafter_rows <= 1000  # the fixed part of a session's memory is counted by the row
     assert (limits.total_rows, limits.session_rows) == (UNLIMITED_ROWS, UNLIMITED_ROWS)
     assert (limits.sessions, limits.queue_length, limits.queue_s) == (64, 128, 120.0)
-    give_ready_stages(role, pb.StageRoom(total_rows=900, session_rows=400, sessions=8), pb.StageRoom())
+    assert limits.on_demand
+    first = pb.StageRoom(total_rows=900, session_rows=400, sessions=8, on_demand=True)
+    give_ready_stages(role, first, pb.StageRoom(on_demand=True))
+    assert role.limits(models).on_demand
     give_ready_stages(role, pb.StageRoom(total_rows=800, session_rows=500, sessions=100))
     limits = role.limits(models)
     assert (limits.total_rows, limits.session_rows, limits.sessions) == (800, 400, 8)
+    assert not limits.on_demand, "of the last stage, which takes memory at once"

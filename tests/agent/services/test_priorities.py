@@ -43,4 +43,4 @@ def test_a_batch_answer_pauses_for_an_urgent_one(temperature: float) -> None:
     assert (batch.token_ids, batch.text) == (whole.token_ids, whole.text)
     assert told[0] is not None
     assert (told[0].device, told[-1]) == ("d0", None)
-    assert "a more urgent one" in told[0].reason
+    assert "to another one" in told[0].reason

@@ -29,6 +29,7 @@ class AdmissionRig:
         session: Any = SimpleNamespace(
             name=name,
             capacity=rows,
+            may_pause=False,
             request=SimpleNamespace(priority=priority),
             strategy=SimpleNamespace(needs_drafter=drafts),
         )

@@ -179,7 +179,7 @@ def test_other_limits_hold_from_then_on() -> None:
     rig = AdmissionRig(sessions=1)
     for name in "abc":
         rig.arrive(name)
-    rig.admission.limits = rig.limits.within(total_rows=0, session_rows=0, sessions=0)
+    rig.admission.limits = rig.limits.within(total_rows=0, session_rows=0, sessions=0, on_demand=False)
     rig.admit()
     assert rig.opened == ["a"]
     rig.admission.limits = type(rig.limits)(sessions=2)

@@ -13,7 +13,7 @@ from flowedge.planning.profile import shipped
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.measurement import LinkMeasurement
 
-ROW = 4096 * 2
+SEGMENT = 16 * 4096 * 2
 NAMES = {"a": "attic", "b": "bench", "c": "cellar"}
 
 
@@ -52,7 +52,7 @@ def test_a_link_that_cannot_be_measured_is_told_and_left_out() -> None:
 def test_links_that_scatter_are_alike() -> None:
     pairs = [frozenset(pair) for pair in combinations("abc", 2)]
     scattered = dict(zip(pairs, [link(940, 0.2), link(1000, 0.3), link(900, 0.25)], strict=True))
-    usual, unusual = usual_link(scattered, ROW)
+    usual, unusual = usual_link(scattered, SEGMENT)
     assert (usual.mbps, usual.latency_ms) == (940, 0.25)
     assert not unusual
     assert words(usual, unusual, NAMES) == "links have 940 Mbit/s and 0.25 ms"
@@ -61,10 +61,12 @@ def test_links_that_scatter_are_alike() -> None:
 @pytest.mark.parametrize("slow", [link(30, 0.3), link(940, 20.0)])
 def test_a_slow_link_is_unusual(slow: LinkProfile) -> None:
     pairs = [frozenset(pair) for pair in combinations("abc", 2)]
-    usual, unusual = usual_link(dict(zip(pairs, [link(940, 0.3), link(940, 0.3), slow], strict=True)), ROW)
+    usual, unusual = usual_link(
+        dict(zip(pairs, [link(940, 0.3), link(940, 0.3), slow], strict=True)), SEGMENT
+    )
     assert unusual == {frozenset("bc"): slow}
     assert "; bench and cellar " in words(usual, unusual, NAMES)
 
 
 def test_without_a_measurement_links_are_gigabit() -> None:
-    assert usual_link({}, ROW) == (shipped.link("gigabit"), {})
+    assert usual_link({}, SEGMENT) == (shipped.link("gigabit"), {})

@@ -1,0 +1,173 @@
+"""Sessions hold the cache rows that they have written: so more go at once, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
+from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.engine.draft_node.cache_budget import UNKNOWN_TOKENS, AdmissionLimits, AnswerLengths
+from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.session_admission import PreemptedError
+from flowedge.engine.pages import PAGE_ROWS, in_pages
+from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.planning.fixed_costs import FixedCosts
+from flowedge.planning.in_process import machine_pipeline
+from flowedge.planning.virtual_pipeline import VirtualPipeline
+from tests.engine.draft_node.draft_node_loop import VOCAB, request
+from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
+from tests.engine.histories import NoText
+from tests.support.seams import held_rows
+
+STAGES = 3
+SESSIONS = 5
+
+
+@dataclass
+class Answers:
+    """What came of requests of which some had to pause.
+
+    Attributes:
+        tokens: by request; pauses: how often each did; most_open: sessions at once on the first stage.
+    """
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    pauses: dict[str, int] = field(default_factory=dict)
+    most_open: int = 0
+
+
+def pipeline_of(total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int = 0) -> VirtualPipeline:
+    stages = [
+        (
+            StageSpec(
+                is_first=not index,
+                width=1,
+                vocab_size=VOCAB,
+                dtype="uint64",
+                max_total_capacity=total_rows,
+                on_demand=True,
+                draws=verification == LAST_STAGE and index == STAGES - 1,
+            ),
+            ExactStage(index, VOCAB),
+        )
+        for index in range(STAGES)
+    ]
+    spec = DraftNodeSpec(
+        width=1,
+        dtype="uint64",
+        vocab_size=VOCAB,
+        prefill_rows=32,
+        max_positions=4000,
+        num_stages=STAGES,
+        verification=verification,
+        kept_rows=kept_rows,
+        least_prefix=1,
+    )
+    head, limits = ExactHead(VOCAB, np.random.default_rng(3)), AdmissionLimits(queue_s=1e9, on_demand=True)
+    return machine_pipeline(spec, head, stages, FixedCosts(), make_text=NoText, limits=limits)
+
+
+def most_held_rows(pipeline: VirtualPipeline) -> int:
+    return max(map(held_rows, pipeline.stages))
+
+
+def answers(pipeline: VirtualPipeline, requests: Mapping[str, Request], total_rows: int) -> Answers:
+    """Answer requests as an agent does: one that has paused arrives again behind what was put out."""
+    made = Answers({name: [] for name in requests}, dict.fromkeys(requests, 0))
+    running = dict(requests)
+    names = {name: name for name in requests}  # of sessions, with the requests that they are of
+    for name, each in requests.items():
+        pipeline.start(replace(each, session=name))
+    seen, count = 0, len(requests)
+    while pipeline.step():
+        assert most_held_rows(pipeline) <= total_rows
+        made.most_open = max(made.most_open, pipeline.stages[0].load().sessions)
+        for timed in pipeline.outputs[seen:]:
+            output, name = timed.output, names[timed.output.session]
+            match output:
+                case Tokens():
+                    made.tokens[name] += output.token_ids
+                case Failed():
+                    assert isinstance(output.error, PreemptedError), output.error
+                    made.pauses[name] += 1
+                    count += 1
+                    names[again := f"{name}.{count}"] = name
+                    rest = running[name].behind(made.tokens[name])
+                    pipeline.start(replace(rest, session=again), timed.time + 1e-4)
+                case Finished():
+                    del running[name]
+        seen = len(pipeline.outputs)
+    assert not running, "every answer ends"
+    assert pipeline.draft_node.admission.held_rows == 0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("strategy", "verification"),
+    [("autoregressive", DRAFT_NODE), ("flowspec", LAST_STAGE), ("auto", DRAFT_NODE)],
+)
+def test_answers_that_outgrow_the_memory_pause_and_go_on_as_they_would_have(
+    strategy: str, verification: str
+) -> None:
+    requests = {
+        f"s{number}": request(strategy=strategy, prompt=(number % VOCAB, 2, 3), max_new_tokens=480 + number)
+        for number in range(SESSIONS)
+    }
+    total_rows = 20 * PAGE_ROWS
+    pipeline = pipeline_of(total_rows, verification)
+    capacity = pipeline.draft_node.prepare(requests["s0"]).capacity
+    made = answers(pipeline, requests, total_rows)
+    for name, each in requests.items():
+        alone = PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
+        assert made.tokens[name] == alone
+    assert made.most_open > total_rows // capacity
+    assert 0 < sum(made.pauses.values()) <= 4 * SESSIONS
+
+
+def test_the_first_to_pause_is_the_latest_of_the_least_urgent() -> None:
+    urgencies = {"a": "batch", "b": "normal", "c": "batch", "d": "interactive"}
+    requests = {
+        name: request(strategy="autoregressive", max_new_tokens=600, priority=priority)
+        for name, priority in urgencies.items()
+    }
+    total_rows = 4 * in_pages(UNKNOWN_TOKENS + PAGE_ROWS + 5, 1000) + PAGE_ROWS
+    pipeline = pipeline_of(total_rows)
+    made = answers(pipeline, requests, total_rows)
+    paused = [timed.output.session for timed in pipeline.outputs if isinstance(timed.output, Failed)]
+    assert paused[:2] == ["c", "a"]
+    assert made.most_open == 4 and not made.pauses["d"]
+
+
+def test_retained_rows_are_forgotten_before_an_answer_pauses() -> None:
+    total_rows = 14 * PAGE_ROWS
+    pipeline = pipeline_of(total_rows, kept_rows=total_rows)
+    for number in range(3):
+        pipeline.start(request(f"early{number}", prompt=(number, 1, 2, 3), max_new_tokens=150), 1e-3 * number)
+    while pipeline.step():
+        pass
+    assert pipeline.stages[0].load().retained == 3
+    seen = len(pipeline.outputs)
+    long = request("long", strategy="autoregressive", prompt=(3, 3, 3), max_new_tokens=12 * PAGE_ROWS)
+    pipeline.start(long, pipeline.outputs[-1].time)
+    while pipeline.step():
+        assert most_held_rows(pipeline) <= total_rows
+    last = [timed.output for timed in pipeline.outputs[seen:]]
+    assert not any(isinstance(output, Failed) for output in last)
+    assert isinstance(last[-1], Finished) and last[-1].reason == "length"
+    assert pipeline.stages[0].load().retained < 3
+
+
+def test_an_answer_is_expected_to_be_as_long_as_nine_of_ten() -> None:
+    lengths = AnswerLengths()
+    assert lengths.to_come(0) == UNKNOWN_TOKENS
+    for tokens in range(10, 110, 10):
+        lengths.ended(tokens)
+    assert lengths.to_come(0) == 100
+    assert lengths.to_come(60) == 60, "half done"
+    assert lengths.to_come(30) == 70
+    assert lengths.to_come(500) == 500
