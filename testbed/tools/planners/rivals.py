@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, pairwise, permutations, product
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.planning.placement.fleet import Fleet
@@ -62,6 +62,18 @@ def edgeshard(goal: Goal, fleet: Fleet) -> Iterator[Layout]:
     return _with_each_place(min(_all(goal, fleet), key=time_s, default=None))
 
 
+def every(goal: Goal, fleet: Fleet) -> Iterator[Layout]:
+    """All layouts of a small fleet, those of three stages by steps of a sixteenth of the layers."""
+    names = [*fleet.devices]
+    for leader in names:
+        others = [name for name in names if name != leader]
+        for count in range(len(others) + 1):
+            for chosen in permutations(others, count):
+                for stages in ((leader, *chosen), chosen):
+                    step = max(goal.model.layers // 16, 1) if len(stages) > 2 else 1
+                    yield from _divided(leader, stages, goal.model.layers, step)
+
+
 RIVALS: Mapping[str, Planner] = {
     "even": even,
     "by free memory (exo)": by_memory,
@@ -70,6 +82,13 @@ RIVALS: Mapping[str, Planner] = {
     "Mesh-LLM": mesh_llm,
     "EdgeShard": edgeshard,
 }
+
+
+def _divided(leader: str, stages: tuple[str, ...], layers: int, step: int) -> Iterator[Layout]:
+    for cuts in combinations(range(step, layers, step), len(stages) - 1) if stages else ():
+        split = tuple(stop - start for start, stop in pairwise((0, *cuts, layers)))
+        for place in (DRAFT_NODE,) if stages == (leader,) else (DRAFT_NODE, LAST_STAGE):
+            yield Layout(leader, stages, split, place, 0.0, 0.0, 0.0)
 
 
 def _all(goal: Goal, fleet: Fleet) -> list[Layout]:
