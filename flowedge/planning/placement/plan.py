@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.device.memory import gib
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.layouts import Layout, Search, finer_divisions, layouts, layouts_in_order
+from flowedge.planning.placement.layouts import (
+    Layout,
+    Search,
+    divisions_of,
+    finer_divisions,
+    layouts,
+    layouts_in_order,
+)
 from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile.pipeline import PipelineProfile
 
@@ -18,6 +26,11 @@ SCORED = 12  # layouts that are tried on the virtual clock, of all that none oth
 SLOWEST = (0.5, 2.0)  # times that the slowest device counts beside a round, in the orders of likely layouts
 FEWER = 4  # such layouts of a plan's devices and one more
 OTHERS = 3  # that are shown
+FEW, REFINED = 4, 3  # up to so many devices, layers of so many sets of stages are moved, otherwise of one
+WORTH_MOVING = 1.02  # times as fast that layers are moved for
+NEAR = 0.8  # share of the best one's tokens/s that such a set has
+MOVES = 8  # of layers between neighbours that are tried for each of them
+SHORT, HOPELESS = 48, 0.8  # tokens of a first trial, and the share of the best below which it is enough
 LEAST_GAIN = 1.005  # for which a further device is taken in
 
 
@@ -77,20 +90,23 @@ def plan(goal: Goal, fleet: Fleet, search: Search = Search()) -> Plan:  # noqa: 
         raise too_large(goal, fleet)
     best, left_out, tried = _preferred(scored), list[LeftOut](), (len(scored), len(found))
     for _ in fleet.devices:
-        further = {
-            name: scoring.with_one_more(fleet, best, name, search)
-            for name in fleet.devices
-            if name not in best.layout.devices
-        }
+        further = scoring.with_each_more(fleet, best, search)
         left_out = [_why(name, each, best) for name, each in further.items()]
         gains = [each for each in further.values() if each is not None and _is_better(each, best)]
         if not gains:
             break
         best = max(gains, key=_tokens_per_s)
         scored.append(best)
-    finer = scoring.of(fleet, finer_divisions(goal, fleet, best.layout))
-    best = _preferred([best, *finer])
-    scored += finer
+    scored += scoring.of(fleet, finer_divisions(goal, fleet, best.layout), beside=best)
+    for line in _best_lines(scored)[: REFINED if len(fleet.devices) <= FEW else 1]:
+        if line.tokens_per_s >= NEAR * best.tokens_per_s:
+            moved = scoring.moved(fleet, line, beside=best)
+            scored += [moved] if moved.tokens_per_s >= WORTH_MOVING * line.tokens_per_s else []
+    refined = _preferred(scored)
+    if refined.layout.devices != best.layout.devices:
+        further = scoring.with_each_more(fleet, refined, search)
+        left_out = [_why(name, each, refined) for name, each in further.items()]
+    best = refined
     shown = {_shown(best): best}
     for each in sorted(scored, key=_tokens_per_s, reverse=True):
         shown.setdefault(_shown(each), each)
@@ -154,21 +170,69 @@ class _Scoring:
 
     def __init__(self, goal: Goal) -> None:
         self._goal = goal
+        self._short: dict[str, float] = {}
         self._known: dict[str, float] = {}
 
-    def of(self, fleet: Fleet, chosen: Iterable[Layout]) -> list[ScoredLayout]:
-        """Return the layouts that fit, with their tokens a second."""
-        scored = []
+    def of(
+        self, fleet: Fleet, chosen: Iterable[Layout], beside: ScoredLayout | None = None
+    ) -> list[ScoredLayout]:
+        """Return the layouts that fit, with their tokens a second.
+
+        A short trial is made of all, and a longer one of those that it does not show to be clearly slower
+        than the best of them, or than a layout `beside` them.
+        """
+        fitting = []
         for layout in chosen:
             try:
                 pipeline = profile_of(layout, self._goal, fleet)
             except CapacityError:  # by parts that layouts count roughly
                 continue
-            key = repr(pipeline)
-            if key not in self._known:
+            fitting.append((layout, pipeline, repr(pipeline)))
+        for _, pipeline, key in fitting:
+            if key not in self._known and key not in self._short:
+                self._short[key] = tokens_per_s(pipeline, self._goal, answer=SHORT)
+        quick = [self._short[key] for *_, key in fitting if key not in self._known]
+        least = HOPELESS * max([*quick, 0.0 if beside is None else beside.tokens_per_s])
+        for _, pipeline, key in fitting:
+            if key not in self._known and self._short[key] >= least:
                 self._known[key] = tokens_per_s(pipeline, self._goal)
-            scored.append(ScoredLayout(layout, pipeline, self._known[key]))
-        return scored
+        return [
+            ScoredLayout(layout, pipeline, self._known.get(key, self._short[key]))
+            for layout, pipeline, key in fitting
+        ]
+
+    def moved(self, fleet: Fleet, start: ScoredLayout, beside: ScoredLayout) -> ScoredLayout:
+        """Return a layout after layers were moved between neighbours, as long as that was faster.
+
+        Fewer layers are moved at a time, from an eighth of all down to one. `beside` is as in `of`.
+        """
+        best, moves = start, 0
+        step, tried = max(self._goal.model.layers // 8, 1), {start.layout.split}
+        while step and moves < MOVES:
+            layout = best.layout
+            splits = [split for split in neighbours(layout.split, step) if split not in tried]
+            tried.update(splits)
+            moved = [
+                each
+                for split in splits
+                for each in divisions_of(self._goal, fleet, layout.draft_node, layout.stages, split)
+                if each.verification == layout.verification
+            ]
+            scored = self.of(fleet, moved, beside)
+            moves += len(scored)
+            faster = max(scored, key=_tokens_per_s, default=best)
+            if _is_better(faster, best):
+                best = faster
+            else:
+                step //= 2
+        return best
+
+    def with_each_more(
+        self, fleet: Fleet, best: ScoredLayout, search: Search
+    ) -> dict[str, ScoredLayout | None]:
+        """Return `with_one_more` for each device that a layout does not use."""
+        unused = [name for name in fleet.devices if name not in best.layout.devices]
+        return {name: self.with_one_more(fleet, best, name, search) for name in unused}
 
     def with_one_more(
         self, fleet: Fleet, best: ScoredLayout, name: str, search: Search
@@ -181,8 +245,29 @@ class _Scoring:
         used = {each: fleet.devices[each] for each in sorted(best.layout.devices | {name})}
         smaller = Fleet(used, fleet.link, fleet.links)
         found = layouts(self._goal, smaller, replace(search, all_devices=True))
-        scored = self.of(smaller, _likely(found, FEWER))
+        scored = self.of(smaller, _likely(found, FEWER), beside=best)
         return _preferred(scored) if scored else None
+
+
+def neighbours(split: Sequence[int], step: int) -> list[tuple[int, ...]]:
+    """Return divisions with so many layers moved from a stage to the one before or behind it."""
+    found = []
+    for one, other in pairwise(range(len(split))):
+        for source, to in ((one, other), (other, one)):
+            if split[source] > step:
+                moved = [*split]
+                moved[source] -= step
+                moved[to] += step
+                found.append(tuple(moved))
+    return found
+
+
+def _best_lines(scored: Sequence[ScoredLayout]) -> list[ScoredLayout]:
+    """Return the best layout of each draft node with each order of stages, the best of all first."""
+    best: dict[tuple[str, tuple[str, ...]], ScoredLayout] = {}
+    for each in sorted(scored, key=_tokens_per_s, reverse=True):
+        best.setdefault((each.layout.draft_node, each.layout.stages), each)
+    return [*best.values()]
 
 
 def _shown(scored: ScoredLayout) -> tuple[str, tuple[str, ...], tuple[int, ...]]:

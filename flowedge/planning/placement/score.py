@@ -49,8 +49,13 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
     return pipeline
 
 
-def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) -> float:
-    """Return the tokens a second of one answer, once `auto` has learnt what its segments cost."""
+def tokens_per_s(
+    pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO, *, answer: int = ANSWER
+) -> float:
+    """Return the tokens a second of one answer, once `auto` has learnt what its segments cost.
+
+    answer: tokens; a short one tells layouts apart that differ much.
+    """
     count, place = pipeline.num_stages, pipeline.verification
     spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place)
     stages = [
@@ -71,7 +76,7 @@ def tokens_per_s(pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO) ->
         make_text=SilentText,
     )
     machines.start(
-        Request("plan", tuple(range(PROMPT)), SamplingParams(), ANSWER, strategy=strategy, noise="plain"), 0.0
+        Request("plan", tuple(range(PROMPT)), SamplingParams(), answer, strategy=strategy, noise="plain"), 0.0
     )
     machines.run()
     drawn = [timed for timed in machines.outputs if isinstance(timed.output, Tokens)]
