@@ -203,18 +203,18 @@ _QWEN3 = Family(
     query_key_norms=True,
 )
 
+_MINISTRAL3 = Family("ministral3", "Ministral3", windows="every layer")
+# Names of the decoder's tensors in multimodal checkpoints.
+_OF_LANGUAGE_MODEL = (
+    (r"^language_model\.model\.", "model."),
+    (r"^model\.language_model\.", "model."),
+    (r"^language_model\.lm_head\.", "lm_head."),
+)
+
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
-    "gemma3": replace(
-        _GEMMA3,
-        multimodal=True,
-        renames=(
-            (r"^language_model\.model\.", "model."),
-            (r"^model\.language_model\.", "model."),
-            (r"^language_model\.lm_head\.", "lm_head."),
-        ),
-    ),
+    "gemma3": replace(_GEMMA3, multimodal=True, renames=_OF_LANGUAGE_MODEL),
     "gemma3_text": _GEMMA3,
     "granite": Family(
         "granite",
@@ -226,7 +226,9 @@ FAMILIES: dict[str, Family] = {
         logits_divisor=lambda config: float(config.logits_scaling),
     ),
     "llama": _LLAMA,
+    "ministral3": _MINISTRAL3,
     "mistral": Family("mistral", "Mistral", own_config=True, windows="every layer"),
+    "mistral3": replace(_MINISTRAL3, multimodal=True, renames=_OF_LANGUAGE_MODEL),
     "mixtral": Family(
         "mixtral",
         "Mixtral",

@@ -58,6 +58,7 @@ GEMMA: dict[str, Any] = {
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "mistral": {"head_size": 12, "scaling": 12**-0.5, "windows": (WINDOW,) * LAYERS},
+    "ministral3": {"head_size": 16, "scaling": 16**-0.5, "norm_eps": 1e-5, "windows": (None,) * LAYERS},
     "qwen2": {"qkv_bias": True},
     "qwen2-windows": {"qkv_bias": True, "windows": (None, None, WINDOW, WINDOW)},
     "qwen3": {
@@ -105,9 +106,8 @@ def test_every_family_has_its_architecture(name: str) -> None:
 
 
 def test_all_families_are_tested() -> None:
-    assert {TINY[name][0] for name in ARCHITECTURES} | {"gemma3"} == {
-        *FAMILIES
-    }  # gemma3's text is gemma3_text
+    multimodal = {"gemma3", "mistral3"}  # of gemma3_text and ministral3
+    assert {TINY[name][0] for name in ARCHITECTURES} | multimodal == {*FAMILIES}
 
 
 @pytest.mark.parametrize("name", TINY)

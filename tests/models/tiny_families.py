@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+)
 
 VOCAB = 128
 LAYERS = 4
@@ -35,6 +42,15 @@ LLAMA3 = rope(
     "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
 )
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+# Queries are scaled from position 128 on, which is behind these tests.
+MINISTRAL = rope(
+    "yarn",
+    factor=4.0,
+    original_max_position_embeddings=128,
+    mscale=1.0,
+    mscale_all_dim=1.0,
+    llama_4_scaling_beta=0.1,
+)
 # Short factors serve the 64 positions of the original length, and those alone are within these tests.
 LONGROPE = {
     "original_max_position_embeddings": 64,
@@ -61,6 +77,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-yarn": ("llama", YARN),
     "llama-dynamic": ("llama", rope("dynamic", factor=4.0)),
     "mistral": ("mistral", {"sliding_window": WINDOW, "head_dim": 12}),
+    "ministral3": ("ministral3", {"head_dim": 16, **MINISTRAL}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2-windows": (
         "qwen2",
@@ -118,10 +135,12 @@ def make_tiny(directory: Path, name: str, vocab_size: int = VOCAB, **saving: Any
     return directory
 
 
-def make_multimodal(directory: Path, **saving: Any) -> Gemma3ForConditionalGeneration:
-    """Saves a Gemma 3 with a vision tower, and returns the model."""
-    model_type, changes = TINY["gemma3"]
-    text = AutoConfig.for_model(model_type, **(SHARED | changes | {"final_logit_softcapping": None}))
+def make_multimodal(directory: Path, family: str = "gemma3", **saving: Any) -> Any:
+    """Saves a Gemma 3 or a Ministral 3 with a vision tower, and returns the model."""
+    gemma = family == "gemma3"
+    model_type, changes = TINY["gemma3" if gemma else "ministral3"]
+    softcap = {"final_logit_softcapping": None} if gemma else {}
+    text = AutoConfig.for_model(model_type, **(SHARED | changes | softcap))
     vision = {
         "hidden_size": 16,
         "intermediate_size": 16,
@@ -130,9 +149,15 @@ def make_multimodal(directory: Path, **saving: Any) -> Gemma3ForConditionalGener
         "image_size": 28,
         "patch_size": 14,
     }
-    config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
     torch.manual_seed(0)
-    model = Gemma3ForConditionalGeneration(config)
+    model: Any
+    if gemma:
+        config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
+        model = Gemma3ForConditionalGeneration(config)
+    else:
+        tower = {**vision, "model_type": "pixtral"}
+        config = Mistral3Config(text_config=text.to_dict(), vision_config=tower, spatial_merge_size=2)
+        model = Mistral3ForConditionalGeneration(config)
     randomise(model)
     model.save_pretrained(directory, **saving)
     return model.eval()

@@ -26,6 +26,7 @@ BUNDLED = Path(__file__).parents[2] / "flowedge" / "bundled" / "model"
 ARCHITECTURES = {
     "llama": "llama",
     "mistral": "llama",
+    "ministral3": "mistral3",
     "mixtral": "llama",
     "granite": "granite",
     "smollm3": "smollm3",
@@ -36,7 +37,7 @@ ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "phi3": "phi3",
 }
-PERMUTED = ("llama", "granite", "smollm3")
+PERMUTED = ("llama", "mistral3", "granite", "smollm3")
 
 
 def write_gguf(
@@ -79,7 +80,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     file.add_head_count_kv(config.num_key_value_heads)
     file.add_layer_norm_rms_eps(config.rms_norm_eps)
     file.add_vocab_size(config.vocab_size)
-    if architecture in ("qwen3", "qwen3moe", "gemma2", "gemma3"):
+    if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3"):
         file.add_key_length(head_size)
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
@@ -114,6 +115,10 @@ def add_rope(file: GGUFWriter, rope: dict[str, Any], config: Any, head_size: int
         file.add_rope_scaling_factor(rope["factor"])
     if kind in ("yarn", "longrope"):
         file.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "mscale_all_dim" in rope:
+        file.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    if "llama_4_scaling_beta" in rope:
+        file.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if kind == "longrope":
         for length in ("short", "long"):
             file.add_tensor(

@@ -20,7 +20,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 Values = npt.NDArray[np.float32]
 
-_INTERLEAVED = ("llama", "granite", "smollm3")  # architectures that store the rows of q and k in pairs
+# Architectures that store the rows of q and k in pairs.
+_INTERLEAVED = ("llama", "granite", "mistral3", "smollm3")
 
 
 def load_gguf_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:

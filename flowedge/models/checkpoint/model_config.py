@@ -84,8 +84,16 @@ def _integer_format(settings: dict[str, Any] | None, directory: Path) -> Integer
 def _load_config(directory: Path, place: Path, raw: Mapping[str, Any], family: Family) -> Any:
     if family.multimodal and not isinstance(raw.get("text_config"), dict):
         raise CheckpointError(f"{place}: the config has no text_config, the decoder's part")
+    kind = family.config.model_type
+    if family.multimodal and (found := raw["text_config"].get("model_type", kind)) != kind:
+        raise CheckpointError(
+            f"{place}: a decoder of type {found!r} in a {raw['model_type']}; only {kind!r} is known"
+        )
     with errors_of_file(place, "config.json is not valid"):
-        return family.config.from_pretrained(directory, local_files_only=True)
+        config = family.config.from_pretrained(directory, local_files_only=True)
+    if family.multimodal:  # as transformers' models of both families
+        config.tie_word_embeddings = bool(raw.get("tie_word_embeddings", True))
+    return config
 
 
 def _check_numbers(raw: Mapping[str, Any], path: Path, family: Family) -> None:

@@ -90,7 +90,8 @@ def _positions(config: Mapping[str, Any]) -> int | None:
         original = rope.get(
             "original_max_position_embeddings", config.get("original_max_position_embeddings")
         )
-        if kind == "longrope" and (limit := _whole(original)) is not None:
+        scaled = kind == "longrope" or rope.get("llama_4_scaling_beta")
+        if scaled and (limit := _whole(original)) is not None:
             limits.append(limit)
     return min(limits)
 

@@ -39,11 +39,15 @@ def fixed_rope_length(config: Any) -> int | None:
 def max_positions(config: Any) -> int:
     """The longest sequence that the model takes, in tokens.
 
-    It ends at `fixed_rope_length`: beyond, a model's results depend on the length of its prompt.
+    It ends at `fixed_rope_length`: beyond, a model's results depend on the length of its prompt. And it ends
+    where queries are scaled by their position (Ministral 3).
     """
     fixed = fixed_rope_length(config)
-    longest = int(config.max_position_embeddings)
-    return longest if fixed is None else min(longest, fixed)
+    lengths = [int(config.max_position_embeddings), *([] if fixed is None else [fixed])]
+    for rope in rope_by_layer_type(config).values():
+        if rope.get("llama_4_scaling_beta"):
+            lengths.append(int(rope["original_max_position_embeddings"]))
+    return min(lengths)
 
 
 def check_config(family: Family, config: Any) -> None:

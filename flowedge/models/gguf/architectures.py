@@ -68,6 +68,7 @@ ARCHITECTURES = {
     entry.name: entry
     for entry in (
         GGUFArchitecture("llama", _DENSE | _ROUTER, paired=True),
+        GGUFArchitecture("mistral3", paired=True),
         GGUFArchitecture("granite", paired=True),
         GGUFArchitecture("smollm3", paired=True),
         GGUFArchitecture("qwen2"),

@@ -176,6 +176,19 @@ def _llama(facts: ModelFacts) -> dict[str, Any]:
     return shared | {"model_type": "llama"} | _biases(facts)
 
 
+def _mistral3(facts: ModelFacts) -> dict[str, Any]:
+    """The text model of Ministral 3."""
+    rope = facts.rope
+    if scale := facts.metadata.number(".attention.temperature_scale", 0.0):
+        rope["llama_4_scaling_beta"] = scale
+    return {
+        "model_type": "ministral3",
+        "head_dim": facts.head_size,
+        "rope_parameters": rope,
+        "sliding_window": _window(facts.metadata),
+    }
+
+
 def _granite(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
     _no_window(metadata)
@@ -318,6 +331,7 @@ def _no_window(metadata: Metadata) -> None:
 
 _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "llama": _llama,
+    "mistral3": _mistral3,
     "granite": _granite,
     "smollm3": _smollm3,
     "qwen2": _qwen2,

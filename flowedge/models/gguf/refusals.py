@@ -19,6 +19,7 @@ _OTHER_FILES = {
     "mmproj": "the vision or audio part of a multimodal model; give the file of the text model",
 }
 _GRANITE = frozenset({"granite"})
+_MISTRAL3 = frozenset({"mistral3"})
 _GEMMA = frozenset({"gemma2", "gemma3"})
 _NOBODY: frozenset[str] = frozenset()
 # Key -> the values that change nothing, and the architectures whose config reads the key.
@@ -30,7 +31,7 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".attention.scale": ((0,), _GRANITE),
     ".attention.shared_kv_layers": ((0,), _NOBODY),
     ".attention.temperature_length": ((0,), _NOBODY),
-    ".attention.temperature_scale": ((0,), _NOBODY),
+    ".attention.temperature_scale": ((0,), _MISTRAL3),
     ".attn_logit_softcapping": ((0,), frozenset({"gemma2"})),
     ".embedding_scale": ((0, 1), _GRANITE),
     ".expert_gating_func": ((0, 1), _NOBODY),
@@ -46,7 +47,7 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".rope.scaling.attn_factor": ((0, 1), frozenset({"phi3"})),
     ".rope.scaling.yarn_attn_factor": ((1,), _NOBODY),
     ".rope.scaling.yarn_ext_factor": ((-1, 1), _NOBODY),
-    ".rope.scaling.yarn_log_multiplier": ((0,), _NOBODY),
+    ".rope.scaling.yarn_log_multiplier": ((0,), _MISTRAL3),
     ".router_logit_softcapping": ((0,), _NOBODY),
     ".use_parallel_residual": ((False,), _NOBODY),
 }

@@ -77,6 +77,8 @@ def _yarn(metadata: Metadata) -> dict[str, Any]:
     for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if metadata.has(f".rope.scaling.{key}"):
             parameters[name] = metadata.number(f".rope.scaling.{key}")
+    if metadata.values.get(metadata.architecture + ".rope.scaling.yarn_log_multiplier"):
+        parameters |= {"mscale": 1.0, "mscale_all_dim": 1.0}  # their quotient is the factor of the rotation
     return parameters
 
 

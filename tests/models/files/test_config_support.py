@@ -58,6 +58,11 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
         "'gpt_oss' is not supported; supported types: gemma2, gemma3, .*llama, ",
     ),
     ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
+    (
+        "gemma3",
+        {"model_type": "mistral3", "text_config": {"model_type": "mistral"}},
+        "a decoder of type 'mistral' in a mistral3; only 'ministral3' is known",
+    ),
 ]
 
 
@@ -183,6 +188,26 @@ PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
         },
         {262144},
         4096,
+    ),
+    (
+        "ministral3",  # 3B Instruct
+        {
+            "sliding_window": None,
+            "max_position_embeddings": 262144,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1000000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16384,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        {None},
+        16384,
     ),
     ("mixtral", {"sliding_window": None, "max_position_embeddings": 32768}, {None}, 32768),
     ("smollm3", {"use_sliding_window": False, "sliding_window": None, "no_rope_layers": None}, {None}, 32768),

@@ -129,8 +129,9 @@ def test_bytes_are_those_announced(family: Family, name: str) -> None:
 
 
 @pytest.mark.parametrize("as_published", [True, False])
-def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, as_published: bool) -> None:
-    whole = make_multimodal(tmp_path, save_original_format=as_published)
+@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, name: str, as_published: bool) -> None:
+    whole = make_multimodal(tmp_path, name, save_original_format=as_published)
     checkpoint = Checkpoint.open(str(tmp_path))
     with torch.inference_mode():
         expected = whole(torch.tensor([TEXT])).logits[0]

@@ -28,7 +28,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 NOT_STORED = ("llama-dynamic", "qwen2-windows")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
-TESTED |= {"smollm3", "mixtral", "qwen3_moe"}
+TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe"}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",
