@@ -103,6 +103,8 @@ class AnswerStream:
                 self._role = await self._next_role(lost)
             except PreemptedError as error:
                 self._gave_way = True
+                fields = about(event="answer_paused", session=self._request.session, reason=error.reason)
+                _log.info("an answer pauses, for others need its cache rows", extra=fields)
                 # Reports of the session that has ended may still be on their way.
                 name = session_of(request_of(self._request.session))
                 self._request = replace(self._request, session=name)
