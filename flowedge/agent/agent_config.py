@@ -101,12 +101,6 @@ class PipelineSettings(PipelineConfig):
     )
     count: int = setting(0, "Number of stages to find; 0 uses all idle agents.", ge=0)
     look_s: Seconds = setting(5.0, "Seconds between checks that the pipeline is complete.")
-    rebalance: Literal["idle", "auto"] = setting(
-        "idle",
-        "When layers are moved that had better lie elsewhere, because a board has slowed down: idle (when no "
-        "answer runs), or auto (at once; answers pause and go on). Also of pipelines that others have asked "
-        "for.",
-    )
 
     @model_validator(mode="after")
     def _stages_are_clear(self) -> PipelineSettings:

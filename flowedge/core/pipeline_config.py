@@ -18,6 +18,7 @@ Config = TypeVar("Config", bound="PipelineConfig")
 
 AUTO: Final = "auto"
 ALL: Final = "all"
+IDLE: Final = "idle"  # of `rebalance`
 ON: Final = "on"  # of `exact`, beside "auto"
 OFF: Final = "off"
 NO_DRAFTER = "none"
@@ -141,6 +142,12 @@ class PipelineConfig(SettingsGroup):
         "Layers of each stage, such as 2,3,3. Default: by measured speed and memory; equal shares of a "
         "small model.",
     )
+    rebalance: Literal["idle", "auto"] = setting(
+        IDLE,
+        "When layers are moved that had better lie elsewhere, because a board has slowed down: idle (when no "
+        "answer runs), or auto (at once; answers pause and go on). What the draft node's agent has as "
+        "pipeline.rebalance holds for all its pipelines.",
+    )
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -167,7 +174,7 @@ class PipelineConfig(SettingsGroup):
         asked, there = (each.settings() | {"drafter": each.drafters} for each in (self, present))
         defaults = {name: field.default for name, field in PipelineConfig.model_fields.items()}
         return all(
-            value == there[name] or (value == defaults[name] and value in (AUTO, ()))
+            value == there[name] or (value == defaults[name] and value in (AUTO, (), IDLE))
             for name, value in asked.items()
         )
 

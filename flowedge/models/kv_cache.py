@@ -21,6 +21,8 @@ from flowedge.models.host.copies import to_device
 class KVCache:
     """Keys and values of all rows of one session, in buffers that are allocated once.
 
+    On a CPU they take memory as rows are written (see lazy_zeros).
+
     A layer with a window stores all rows, because positions fall again after a prune, and attends to the
     rows in its window.
 

@@ -128,6 +128,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "verification": "auto",
         "tokenizer": "",
         "split": None,
+        "rebalance": "idle",
         "stages": None,
         "peers": ["a:1", "b:1", "c:1"],
         "discover_s": 3.0,

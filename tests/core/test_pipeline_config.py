@@ -70,6 +70,11 @@ def test_what_is_left_open_fits_any_choice(asked: dict[str, Any], there: bool) -
     assert PipelineConfig(**asked).is_met_by(present) is there
 
 
+def test_a_pipeline_that_moves_layers_at_once_serves_those_who_do_not_ask_for_it() -> None:
+    assert PipelineConfig().is_met_by(PipelineConfig(rebalance="auto"))
+    assert not PipelineConfig(rebalance="auto").is_met_by(PipelineConfig())
+
+
 def test_the_place_with_the_least_time_is_taken() -> None:
     assert faster_sampler(0.1, 0.02, 0.0) == LAST_STAGE
     assert faster_sampler(0.02, 0.1, 0.0) == DRAFT_NODE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flowedge.agent.roles.agent import Agent
 from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.log_fields import about
+from flowedge.core.pipeline_config import AUTO
 
 if TYPE_CHECKING:
     from flowedge.planning.placement.drift import Move
@@ -26,7 +27,7 @@ class Rebalancing:
     async def look(self, role: DraftNodeRole) -> Move | None:
         """Return what is to be moved now; None for nothing.
 
-        That is when no answer runs, or at once with `pipeline.rebalance` "auto".
+        That is when no answer runs, or at once with `rebalance` "auto", of the pipeline or of this agent.
         """
         agent, settings = self._agent, self._agent.config
         now, move = time.monotonic(), await self._found(role)
@@ -41,7 +42,8 @@ class Rebalancing:
             role.proposal = move.words(names, agent.last_set_up_s)
             _log.warning("%s", role.proposal, extra=about(event="plan_proposed", pipeline=role.label))
         load = role.load()
-        waits = settings.pipeline.rebalance != "auto" and (load.sessions or load.waiting)
+        at_once = AUTO in (settings.pipeline.rebalance, role.config.rebalance)
+        waits = not at_once and (load.sessions or load.waiting)
         return None if waits else move
 
     async def _found(self, role: DraftNodeRole) -> Move | None:

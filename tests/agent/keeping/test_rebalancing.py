@@ -19,6 +19,7 @@ from flowedge.agent.keeping import rebalancing
 from flowedge.agent.keeping.rebalancing import Rebalancing
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.live_division import divide
 from tests.planning.placement.test_drift import FLEET, STAGES, work
@@ -29,15 +30,15 @@ from tests.support.smollm2 import make_smollm2
 from tests.support.waiting import await_that
 
 
-@pytest.mark.parametrize("rebalance", ["idle", "auto"])
+@pytest.mark.parametrize(("of_agent", "of_pipeline"), [("idle", "idle"), ("auto", "idle"), ("idle", "auto")])
 def test_a_better_division_must_be_better_for_a_while(
-    rebalance: Any, monkeypatch: pytest.MonkeyPatch
+    of_agent: Any, of_pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = divide(GOAL, FLEET, "d0", STAGES)
     now = 100.0
     monkeypatch.setattr(rebalancing, "time", SimpleNamespace(monotonic=lambda: now))
     config = AgentConfig(
-        pipeline=PipelineSettings(rebalance=rebalance), deadlines=DeadlineSettings(rebalance_s=60.0)
+        pipeline=PipelineSettings(rebalance=of_agent), deadlines=DeadlineSettings(rebalance_s=60.0)
     )
 
     async def compute_side() -> Any:
@@ -50,6 +51,7 @@ def test_a_better_division_must_be_better_for_a_while(
         stage_layers=found.split,
         met={stage: (f"board {stage}", "") for stage in STAGES},
         load=lambda: load,
+        config=PipelineConfig(rebalance=of_pipeline),
         label="p",
         plan="layers by what the devices measured",
         proposal="",
@@ -61,7 +63,7 @@ def test_a_better_division_must_be_better_for_a_while(
     now += 2.0
     move = asyncio.run(keeper.look(role))
     assert role.proposal.startswith("board b takes 3.0 times as long as expected")
-    assert (move is None) == (rebalance == "idle"), "an answer runs"
+    assert (move is None) == ("auto" not in (of_agent, of_pipeline)), "an answer runs"
     load.sessions = 0
     assert asyncio.run(keeper.look(role)) is not None
     role.stage_work = work(found)

@@ -14,9 +14,10 @@ from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet, read_fleet
 from flowedge.planning.placement.goal import Goal
+from flowedge.planning.placement.layouts import divisions_of
 from flowedge.planning.placement.model_sizes import from_config, model_sizes
-from flowedge.planning.placement.plan import best_quant, plan
-from flowedge.planning.placement.score import tokens_per_s
+from flowedge.planning.placement.plan import best_quant, neighbours, plan
+from flowedge.planning.placement.score import profile_of, tokens_per_s
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.model import LayerSize, LayerSizes
 from testbed.tools.planners.__main__ import best
@@ -65,6 +66,23 @@ def test_equal_boards_share_the_layers_and_drafts_pay() -> None:
     for each in (made.best, *made.others):
         require_fit(each.pipeline, goal.rows)
     assert tokens_per_s(made.best.pipeline, goal) == made.best.tokens_per_s, "the clock repeats itself"
+
+
+def test_layers_move_between_neighbours() -> None:
+    assert neighbours((3, 1, 4), 2) == [(1, 3, 4), (3, 3, 2)]
+    assert neighbours((5,), 1) == []
+
+
+def test_layers_are_moved_where_bounds_do_not_find_the_best_division() -> None:
+    """Of a fleet whose best draft node is a stage as well, which computes at less than half its speed."""
+    made = case(6, most_devices=2)
+    goal, fleet = made.goal, made.fleet
+    planned = plan(goal, fleet).best
+    leader, stages = planned.layout.draft_node, planned.layout.stages
+    assert leader == stages[0]
+    for split in neighbours(planned.layout.split, 1):
+        for layout in divisions_of(goal, fleet, leader, stages, split):
+            assert tokens_per_s(profile_of(layout, goal, fleet), goal) <= 1.05 * planned.tokens_per_s
 
 
 def test_a_drafter_that_is_never_right_is_no_help() -> None:
