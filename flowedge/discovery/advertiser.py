@@ -9,7 +9,7 @@ import logging
 import platform
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -39,7 +39,7 @@ class Announcement:
 
     interfaces: tuple[str, ...]
     addresses: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = field(default=(), compare=False)  # a change of them is nothing to announce
 
     @classmethod
     def plan(cls, host: str, interfaces: list[Interface], settings: DiscoverySettings) -> Announcement:

@@ -65,7 +65,8 @@ class AnnouncementListener(RecordUpdateListener):
 
     def _heard(self, name: str, now: float, record: DNSPointer | DNSService, *, is_new: bool) -> None:
         if record.is_expired(now):
-            self._sink.left(name)
+            if record.ttl == 0:  # a goodbye; of others zeroconf tells when it empties its cache of them
+                self._sink.left(name)
         elif is_new or not self._sink.knows(name):
             self._came[name] = None
 

@@ -78,6 +78,9 @@ def test_a_wildcard_is_announced_with_the_addresses_of_the_network() -> None:
     assert planned.interfaces == ("127.0.0.1", "192.168.1.5", "10.0.0.5")
     assert planned.addresses == ("192.168.1.5", "10.0.0.5")
     assert len(planned.left_out) == 1
+    without = Announcement.plan("0.0.0.0", [each for each in ALL if each != DOCKER0], DiscoverySettings())
+    assert planned.left_out and not without.left_out
+    assert planned == without, "a container that is started is nothing to announce"
     alone = Announcement.plan("::", [LO], DiscoverySettings())
     assert alone.addresses == ("127.0.0.1", "::1"), "loopback, where there is nothing else"
 
