@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
-from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.session_admission import PreemptedError
-from flowedge.engine.stage.stage_spec import StageSpec
-from flowedge.planning.in_process import machine_pipeline
-from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
+from flowedge.planning.measuring.scripted_models import SilentText
+from flowedge.planning.placement.score import scripted_pipeline
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.model import LayerSize
 from flowedge.planning.profile.pipeline import PipelineProfile
-from flowedge.planning.profile_costs import ProfileCosts
+from flowedge.planning.split import even_split
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 
 STAGES, CONTEXT = 2, 8192
@@ -36,26 +35,52 @@ class OneLetter(SilentText):
         return "x"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of all chats.
+class PausingAnswers:
+    """Answers that go on after a pause, as those of an agent do.
 
     Attributes:
-        at_once: chats that were open, on average until the last one ended; most: at the same time.
-        seconds: until the last one ended; tokens: of all answers; pauses: of all answers.
+        said: the tokens that were put out, by the name of the request; pauses: how often it has paused.
+        running: the requests whose answers are not complete.
     """
 
-    at_once: float
-    most: int
-    seconds: float
-    tokens: int
-    pauses: int
+    def __init__(self, pipeline: VirtualPipeline, requests: Mapping[str, Request]) -> None:
+        """requests: by name, without a dot; all arrive now."""
+        self.said: dict[str, list[int]] = {name: [] for name in requests}
+        self.pauses = dict.fromkeys(requests, 0)
+        self.running = dict(requests)
+        self._pipeline, self._seen = pipeline, len(pipeline.outputs)
+        for name, request in requests.items():
+            pipeline.start(replace(request, session=name))
+
+    def step(self) -> bool:
+        """Let the next event happen; return whether there was one.
+
+        Raises the error of an answer that fails.
+        """
+        pipeline = self._pipeline
+        happened = pipeline.step()
+        for timed in pipeline.outputs[self._seen :]:
+            output = timed.output
+            name, _, _ = output.session.partition(".")
+            match output:
+                case Tokens():
+                    self.said[name] += output.token_ids
+                case Failed():
+                    if not isinstance(output.error, PreemptedError):
+                        raise output.error
+                    self.pauses[name] += 1
+                    rest = self.running[name].behind(self.said[name])
+                    again = replace(rest, session=f"{name}.{self.pauses[name]}")
+                    pipeline.start(again, pipeline.now + AGAIN_S)
+                case Finished():
+                    del self.running[name]
+        self._seen = len(pipeline.outputs)
+        return happened
 
 
 def pipeline_of(model: str, device: str, rows: int, *, on_demand: bool) -> VirtualPipeline:
     """Return a pipeline with so many KV rows for all sessions."""
     size, profile, link = shipped.model(model), shipped.device(device), shipped.link("gigabit")
-    half = size.layers // STAGES
     costs = PipelineProfile(
         model=size,
         quant="int4",
@@ -63,26 +88,15 @@ def pipeline_of(model: str, device: str, rows: int, *, on_demand: bool) -> Virtu
         draft_node=profile,
         stages=(profile,) * STAGES,
         links=(link,) * (STAGES + 1),
-        split=(half, size.layers - half),
+        split=tuple(even_split(size.layers, STAGES)),
     )
-    stages = [
-        StageSpec(
-            is_first=number == 0,
-            width=1,
-            vocab_size=VOCAB,
-            dtype="float32",
-            max_total_capacity=rows,
-            on_demand=on_demand,
-        )
-        for number in range(STAGES)
-    ]
-    return machine_pipeline(
-        DraftNodeSpec(1, "float32", num_stages=STAGES, max_positions=CONTEXT),
-        DiceDraft(),
-        [(stage, BlankStage(1, "float32")) for stage in stages],
-        ProfileCosts(costs),
+    return scripted_pipeline(
+        costs,
         make_text=OneLetter,
         limits=AdmissionLimits(queue_s=1e9, queue_length=10_000, on_demand=on_demand),
+        max_positions=CONTEXT,
+        max_total_capacity=rows,
+        on_demand=on_demand,
     )
 
 
@@ -104,31 +118,16 @@ def chats(count: int, seed: int) -> dict[str, Request]:
     return made
 
 
-def outcome(pipeline: VirtualPipeline, requests: dict[str, Request]) -> Outcome:
-    """Have all chats answered; one that pauses goes on behind what was put out."""
-    for request in requests.values():
-        pipeline.start(request, 0.0)
-    said: dict[str, list[int]] = {name: [] for name in requests}
-    running, seen, pauses, most, area, before = dict(requests), 0, 0, 0, 0.0, 0.0
-    while running and pipeline.step():
+def row(pipeline: VirtualPipeline, requests: Mapping[str, Request]) -> str:
+    """Have all chats answered; return the cells of the table."""
+    answers = PausingAnswers(pipeline, requests)
+    most, area, before = 0, 0.0, 0.0
+    while answers.running and answers.step():
         sessions = pipeline.stages[0].load().sessions
         most, area, before = max(most, sessions), area + sessions * (pipeline.now - before), pipeline.now
-        for timed in pipeline.outputs[seen:]:
-            output = timed.output
-            name = output.session.partition(".")[0]
-            match output:
-                case Tokens():
-                    said[name] += output.token_ids
-                case Failed():
-                    if not isinstance(output.error, PreemptedError):
-                        raise output.error
-                    pauses += 1
-                    rest = running[name].behind(said[name])
-                    pipeline.start(replace(rest, session=f"{name}.{pauses}"), pipeline.now + AGAIN_S)
-                case Finished():
-                    del running[name]
-        seen = len(pipeline.outputs)
-    return Outcome(area / pipeline.now, most, pipeline.now, sum(map(len, said.values())), pauses)
+    seconds, tokens = pipeline.now, sum(map(len, answers.said.values()))
+    pauses = sum(answers.pauses.values())
+    return f"{area / seconds:.1f} | {most} | {tokens / seconds:.1f} | {seconds:.0f} | {pauses}"
 
 
 def main() -> None:
@@ -147,10 +146,8 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|")
     for on_demand in (False, True):
         pipeline = pipeline_of(options.model, options.device, rows, on_demand=on_demand)
-        found = outcome(pipeline, chats(options.chats, options.seed))
         held = "as they are written" if on_demand else "all that may be needed"
-        rate = f"{found.tokens / found.seconds:.1f} | {found.seconds:.0f} | {found.pauses}"
-        print(f"| {held} | {found.at_once:.1f} | {found.most} | {rate} |")
+        print(f"| {held} | {row(pipeline, chats(options.chats, options.seed))} |")
 
 
 if __name__ == "__main__":

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
-from flowedge.core.request import Failed, Finished, Request, Tokens
+from flowedge.core.request import Failed, Finished, Request
 from flowedge.engine.draft_node.cache_budget import UNKNOWN_TOKENS, AdmissionLimits, AnswerLengths
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
-from flowedge.engine.draft_node.session_admission import PreemptedError
 from flowedge.engine.pages import PAGE_ROWS, in_pages
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import machine_pipeline
 from flowedge.planning.virtual_pipeline import VirtualPipeline
+from testbed.tools.kv_sessions import PausingAnswers
 from tests.engine.draft_node.draft_node_loop import VOCAB, request
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
 from tests.engine.histories import NoText
@@ -26,19 +25,6 @@ from tests.support.seams import held_rows
 
 STAGES = 3
 SESSIONS = 5
-
-
-@dataclass
-class Answers:
-    """What came of requests of which some had to pause.
-
-    Attributes:
-        tokens: by request; pauses: how often each did; most_open: sessions at once on the first stage.
-    """
-
-    tokens: dict[str, list[int]] = field(default_factory=dict)
-    pauses: dict[str, int] = field(default_factory=dict)
-    most_open: int = 0
 
 
 def pipeline_of(total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int = 0) -> VirtualPipeline:
@@ -76,35 +62,17 @@ def most_held_rows(pipeline: VirtualPipeline) -> int:
     return max(map(held_rows, pipeline.stages))
 
 
-def answers(pipeline: VirtualPipeline, requests: Mapping[str, Request], total_rows: int) -> Answers:
-    """Answer requests as an agent does: one that has paused arrives again behind what was put out."""
-    made = Answers({name: [] for name in requests}, dict.fromkeys(requests, 0))
-    running = dict(requests)
-    names = {name: name for name in requests}  # of sessions, with the requests that they are of
-    for name, each in requests.items():
-        pipeline.start(replace(each, session=name))
-    seen, count = 0, len(requests)
-    while pipeline.step():
+def answered(
+    pipeline: VirtualPipeline, requests: Mapping[str, Request], total_rows: int
+) -> tuple[PausingAnswers, int]:
+    """Return the answers, of which every one ends, and the most sessions that the first stage had at once."""
+    made, most_open = PausingAnswers(pipeline, requests), 0
+    while made.step():
         assert most_held_rows(pipeline) <= total_rows
-        made.most_open = max(made.most_open, pipeline.stages[0].load().sessions)
-        for timed in pipeline.outputs[seen:]:
-            output, name = timed.output, names[timed.output.session]
-            match output:
-                case Tokens():
-                    made.tokens[name] += output.token_ids
-                case Failed():
-                    assert isinstance(output.error, PreemptedError), output.error
-                    made.pauses[name] += 1
-                    count += 1
-                    names[again := f"{name}.{count}"] = name
-                    rest = running[name].behind(made.tokens[name])
-                    pipeline.start(replace(rest, session=again), timed.time + 1e-4)
-                case Finished():
-                    del running[name]
-        seen = len(pipeline.outputs)
-    assert not running, "every answer ends"
+        most_open = max(most_open, pipeline.stages[0].load().sessions)
+    assert not made.running, "every answer ends"
     assert pipeline.draft_node.admission.held_rows == 0
-    return made
+    return made, most_open
 
 
 @pytest.mark.parametrize(
@@ -121,11 +89,11 @@ def test_answers_that_outgrow_the_memory_pause_and_go_on_as_they_would_have(
     total_rows = 20 * PAGE_ROWS
     pipeline = pipeline_of(total_rows, verification)
     capacity = pipeline.draft_node.prepare(requests["s0"]).capacity
-    made = answers(pipeline, requests, total_rows)
+    made, most_open = answered(pipeline, requests, total_rows)
     for name, each in requests.items():
         alone = PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
-        assert made.tokens[name] == alone
-    assert made.most_open > total_rows // capacity
+        assert made.said[name] == alone
+    assert most_open > total_rows // capacity
     assert 0 < sum(made.pauses.values()) <= 4 * SESSIONS
 
 
@@ -137,10 +105,10 @@ def test_the_first_to_pause_is_the_latest_of_the_least_urgent() -> None:
     }
     total_rows = 4 * in_pages(UNKNOWN_TOKENS + PAGE_ROWS + 5, 1000) + PAGE_ROWS
     pipeline = pipeline_of(total_rows)
-    made = answers(pipeline, requests, total_rows)
+    made, most_open = answered(pipeline, requests, total_rows)
     paused = [timed.output.session for timed in pipeline.outputs if isinstance(timed.output, Failed)]
     assert paused[:2] == ["c", "a"]
-    assert made.most_open == 4 and not made.pauses["d"]
+    assert most_open == 4 and not made.pauses["d"]
 
 
 def test_retained_rows_are_forgotten_before_an_answer_pauses() -> None:

@@ -47,7 +47,7 @@ class AnswerStream:
     """Serves one request until its answer is complete.
 
     When its pipeline is lost, the answer goes on with the next one, behind the tokens that were put out. When
-    it gives way to a more urgent request, it goes on with the same one in the same manner.
+    it gives way to another request, it goes on with the same one in the same manner.
     A row depends on no neighbour and a draw on seed and position alone, so the rest of the answer is the one
     that it would have had.
     """
@@ -80,7 +80,7 @@ class AnswerStream:
         self._arrived = arrived
         self._clock = RequestClock(arrived)
         self._told_start = False
-        self._gave_way = False  # its room to a more urgent request
+        self._gave_way = False  # its room to another request
         self._moved = arrived  # when a token was put out the last time
 
     async def serve(self) -> None:

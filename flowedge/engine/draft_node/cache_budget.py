@@ -10,7 +10,8 @@ from flowedge.core.errors import ContextLengthError
 
 UNLIMITED_ROWS = 1 << 40
 UNKNOWN_TOKENS = 256  # that an answer is expected to have before some have ended
-RECENT, SHARE = 32, 0.9  # of so many ended answers, this share was not longer than is expected
+RECENT = 32  # ended sessions by which others are judged
+SHARE = 0.9  # of their answers, which were not longer than is expected
 
 
 @dataclass(frozen=True)

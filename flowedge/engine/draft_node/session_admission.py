@@ -10,6 +10,7 @@ from typing import NamedTuple
 from flowedge.core.errors import BadRequestError, CapacityError, DeviceError
 from flowedge.core.request import BATCH, PRIORITIES, Failed, Opened, Output, Priority, Waiting
 from flowedge.engine.draft_node.cache_budget import (
+    RECENT,
     AdmissionLimits,
     AnswerLengths,
     CacheBudget,
@@ -19,7 +20,6 @@ from flowedge.engine.draft_node.cache_budget import (
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.pages import PAGE_ROWS, in_pages
 
-RECENT = 32  # ended sessions that are averaged
 LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
 
 

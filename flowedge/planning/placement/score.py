@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from flowedge.core.pipeline_config import AUTO, LAST_STAGE
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.session_answer import TextStream
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.in_process import machine_pipeline
-from flowedge.planning.measuring.scripted_models import VOCAB, BlankStage, DiceDraft, SilentText
+from flowedge.planning.measuring.scripted_models import HITS, VOCAB, BlankStage, DiceDraft, SilentText
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
@@ -19,7 +22,7 @@ from flowedge.planning.placement.layouts import Layout
 from flowedge.planning.profile.model import NGramSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
-from flowedge.planning.virtual_pipeline import TimedOutput
+from flowedge.planning.virtual_pipeline import TimedOutput, VirtualPipeline
 
 PROMPT, ANSWER = 64, 96  # tokens
 FIRST = 24  # tokens, in which `auto` learns what segments cost; they do not count
@@ -49,15 +52,22 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
     return pipeline
 
 
-def tokens_per_s(
-    pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO, *, answer: int = ANSWER
-) -> float:
-    """Return the tokens a second of one answer, once `auto` has learnt what its segments cost.
+def scripted_pipeline(
+    pipeline: PipelineProfile,
+    hits: Sequence[float] = HITS,
+    *,
+    make_text: Callable[[], TextStream] = SilentText,
+    limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
+    max_positions: int = DraftNodeSpec.max_positions,
+    **room: Any,
+) -> VirtualPipeline:
+    """Return a pipeline without models, on the virtual clock with the costs of a profile.
 
-    answer: tokens; a short one tells layouts apart that differ much.
+    Args:
+        hits: as for DiceDraft; limits: of the draft node; room: of every stage, fields of StageSpec.
     """
     count, place = pipeline.num_stages, pipeline.verification
-    spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place)
+    spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place, max_positions=max_positions)
     stages = [
         StageSpec(
             is_first=number == 0,
@@ -65,16 +75,28 @@ def tokens_per_s(
             vocab_size=VOCAB,
             dtype="float32",
             draws=place == LAST_STAGE and number == count - 1,
+            **room,
         )
         for number in range(count)
     ]
-    machines = machine_pipeline(
+    return machine_pipeline(
         spec,
-        DiceDraft(hits=goal.hits),
-        [(stage, BlankStage(1, "float32", hits=goal.hits)) for stage in stages],
+        DiceDraft(hits=hits),
+        [(stage, BlankStage(1, "float32", hits=hits)) for stage in stages],
         ProfileCosts(pipeline),
-        make_text=SilentText,
+        make_text=make_text,
+        limits=limits,
     )
+
+
+def tokens_per_s(
+    pipeline: PipelineProfile, goal: Goal, strategy: str = AUTO, *, answer: int = ANSWER
+) -> float:
+    """Return the tokens a second of one answer, once `auto` has learnt what its segments cost.
+
+    answer: tokens; a short one tells layouts apart that differ much.
+    """
+    machines = scripted_pipeline(pipeline, goal.hits)
     machines.start(
         Request("plan", tuple(range(PROMPT)), SamplingParams(), answer, strategy=strategy, noise="plain"), 0.0
     )
