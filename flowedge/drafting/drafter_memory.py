@@ -30,6 +30,7 @@ from flowedge.models.files.weight_file import open_weights
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
+from flowedge.models.token_table import table_bytes
 from flowedge.text.json_object import read_json_object
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
@@ -54,18 +55,20 @@ def drafter_memory(
     device: torch.device | str = "cpu",
     *,
     cuda_graphs: bool = False,
+    table_quant: str | None = None,
 ) -> DrafterMemory:
     """The memory of all drafters of these names (see drafter_names), with weights and caches in `dtype`.
 
     Args:
         form: how drafters that are models are held; `device`: where.
         cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
+        table_quant: of the target's layers, as in TargetModel.
 
     Raises:
         BadRequestError: when there is no drafter of a name.
         CheckpointError: when files cannot be read.
     """
-    claim = _Claim(target, dtype, form, torch.device(device), RECALL in names, cuda_graphs)
+    claim = _Claim(target, dtype, form, torch.device(device), RECALL in names, cuda_graphs, table_quant)
     return sum((claim.memory(source) for source in names if source != RECALL), DrafterMemory())
 
 
@@ -77,6 +80,7 @@ class _Claim:
     device: torch.device
     recalls: bool
     cuda_graphs: bool
+    table_quant: str | None
 
     def memory(self, source: str) -> DrafterMemory:
         if source == NGRAM:
@@ -100,11 +104,11 @@ class _Claim:
 
     def _of_head(self, directory: Path, *, eagle3: bool) -> DrafterMemory:
         config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
-        given = self.target.config
+        target, given = self.target, self.target.config
         parameters, weights, has_embedding = _head_sizes(directory, self._quant, self.dtype)
         saved = parameters * self.dtype.itemsize - weights
-        if not has_embedding and self.target.head_name != self.target.embedding_name:
-            weights += int(given.vocab_size * given.hidden_size) * self.dtype.itemsize
+        if not has_embedding and target.head_name != target.embedding_name:
+            weights += table_bytes(target, target.embedding_name, self.dtype, self.device, self.table_quant)
         if not eagle3:
             weights += self._copy(int(given.vocab_size), int(given.hidden_size), self._quant, saved)
         row = HeadSizes.of(config, self.dtype, torch.device("cpu"), self.recalls and not eagle3).row_bytes

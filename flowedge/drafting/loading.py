@@ -60,6 +60,7 @@ class TargetModel:
         form: how drafters that are models are held.
         vocabulary: the tokens that drafters without a vocabulary of their own propose at first; None for all.
         learner: chooses another vocabulary from the tokens that are drawn.
+        table_quant: of the target's layers, which its embedding and LM head follow (see load_table).
         stated_name, stated_vocab, stated_device: where there is no checkpoint, the word for the target in
             errors, the number of its tokens, and the device of drafters.
     """
@@ -75,6 +76,7 @@ class TargetModel:
     stated_name: str = "the target"
     stated_vocab: int = 0
     stated_device: str = "cpu"
+    table_quant: str | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -184,7 +186,9 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     embedding = head.embed_tokens
     if embedding is None:
         check_width(head, config, directory, target.title)
-        embedding = load_embedding(checkpoint, dtype=target.dtype, device=target.device, shared_with=lm_head)
+        embedding = load_embedding(
+            checkpoint, dtype=target.dtype, device=target.device, quant=target.table_quant
+        )
     proposals = (
         None if kind == "eagle3" else _proposals(lm_head, target, target.quant, before - module_bytes(head))
     )

@@ -55,8 +55,7 @@ class LanguageModel:
         )
         head = None
         if block.is_last:
-            shared = block.embedding_weight if _shares_embedding(checkpoint, start) else None
-            head = LMHead.load(checkpoint, dtype=dtype, device=device, weight=shared)
+            head = LMHead.load(checkpoint, dtype=dtype, device=device)
         return cls(block, head, vocab_size, checkpoint.fingerprint, checkpoint)
 
     def parts(self, ranges: Sequence[tuple[int, int]]) -> list[LanguageModel]:

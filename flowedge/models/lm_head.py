@@ -39,7 +39,6 @@ class LMHead:
         checkpoint: Checkpoint,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        weight: TokenTable | None = None,
         *,
         exact: bool = False,
         quant: str | None = None,
@@ -48,7 +47,6 @@ class LMHead:
         """Read the head's tensor, which is the embedding's when the two are tied.
 
         Args:
-            weight: the tensor, where it is in memory already.
             exact: whether `logits` gives a row the same bits whatever the number of rows.
             quant: as in `load_table`.
         """
@@ -58,10 +56,8 @@ class LMHead:
                 f"{checkpoint.place}: tensor {LM_HEAD_BIAS} is a bias that "
                 f"transformers' {checkpoint.family.prefix} models do not have"
             )
-        if weight is None:
-            weight = load_table(checkpoint, name, dtype, device, quant, quant_cache)
         head = cls(
-            weight,
+            load_table(checkpoint, name, dtype, device, quant, quant_cache),
             name,
             divisor=checkpoint.architecture.logits_divisor,
             softcap=checkpoint.architecture.logits_softcap,
@@ -157,19 +153,15 @@ def load_embedding(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    shared_with: LMHead | None = None,
     quant: str | None = None,
     quant_cache: QuantCache | None = None,
 ) -> nn.Embedding:
-    """Load the frozen token embedding; it shares the weight of the head `shared_with` where they are tied.
+    """Load the frozen token embedding, which is the LM head's weight where they are tied.
 
     quant: as in `load_table`.
     """
-    config, name = checkpoint.config, checkpoint.embedding_name
-    if shared_with is not None and shared_with.tensor_name == name and shared_with.weight.dtype == dtype:
-        weight = shared_with.weight
-    else:
-        weight = load_table(checkpoint, name, dtype, device, quant, quant_cache)
+    config = checkpoint.config
+    weight = load_table(checkpoint, checkpoint.embedding_name, dtype, device, quant, quant_cache)
     if isinstance(weight, PackedTable):
         return TableEmbedding(weight).eval()
     # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.

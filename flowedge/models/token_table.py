@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -81,6 +83,21 @@ class TableEmbedding(nn.Embedding):
         return f"{self.num_embeddings}, {self.embedding_dim}, packed"
 
 
+class _TableKey(NamedTuple):
+    """What a table was read from, and as what."""
+
+    content: str
+    tensor: str
+    dtype: torch.dtype
+    device: torch.device
+    packing: str
+
+
+_held: WeakValueDictionary[_TableKey, TokenTable] = WeakValueDictionary()
+_reading: WeakValueDictionary[_TableKey, threading.Lock] = WeakValueDictionary()
+_registry = threading.Lock()
+
+
 def load_table(
     checkpoint: Checkpoint,
     name: str,
@@ -89,7 +106,10 @@ def load_table(
     quant: str | None = None,
     quant_cache: QuantCache | None = None,
 ) -> TokenTable:
-    """Read the tensor `name` [vocab, hidden] as a token table.
+    """Return the tensor `name` [vocab, hidden] as a token table, of which a process holds one.
+
+    Roles of a device share it, and so do a tied embedding and LM head: nobody may write to it. It is read
+    where nobody holds it.
 
     Args:
         dtype: of a table that is not packed, and of the rows that are read.
@@ -100,8 +120,30 @@ def load_table(
         CheckpointError: when it cannot be read.
     """
     device = torch.device(device)
+    packing = _packing(checkpoint, name, device, quant)
+    key = _TableKey(_content(checkpoint, name), name, dtype, device, packing)
+    with _registry:
+        reading = _reading.setdefault(key, threading.Lock())
+    with reading:  # who asks at the same time waits for the table, and takes it
+        table = _held.get(key)
+        if table is None:
+            _held[key] = table = _read_table(checkpoint, key, quant_cache)
+    return table
+
+
+def _content(checkpoint: Checkpoint, name: str) -> str:
+    """Return what tells a tensor from others: its digest, or its file as that is now."""
+    known = checkpoint.sha256(name)
+    if known is not None:
+        return known
+    path, _ = checkpoint.source(name)
+    file = path.stat()
+    return f"{path} {file.st_ino} {file.st_size} {file.st_mtime_ns}"
+
+
+def _read_table(checkpoint: Checkpoint, key: _TableKey, quant_cache: QuantCache | None) -> TokenTable:
     shape = (int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size))
-    form = _packing(checkpoint, name, device, quant)
+    name, dtype, device, form = key.tensor, key.dtype, key.device, key.packing
     if not form:
         return load_parameter(checkpoint, name, shape, dtype, device)
     checkpoint.check_shape(name, shape)

@@ -20,11 +20,13 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import to_tensor
 from flowedge.models.lm_head import LMHead
 from flowedge.models.taps import Taps
+from flowedge.models.token_table import PackedTable
 from flowedge.network.address import is_loopback
 from flowedge.training.target import PLAIN, Question, TokenIds, TrainingTarget
 from flowedge.v1 import agent_pb2 as pb
 from flowedge.version import PROTOCOL_VERSION
 
+ANSWERS_AT_ONCE = 32  # stages compute their rows together, which costs little more than those of one
 PROGRESS_S = 600.0  # long, because a text that waits behind others on slow devices makes no progress
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ class ClusterTarget(TrainingTarget):
         """
         models = node.models
         head = models.executor.head
-        if torch.device(device) != head.weight.device:
+        if torch.device(device) != head.weight.device or isinstance(head.weight, PackedTable):
             head = LMHead.load(checkpoint, dtype=head.weight.dtype, device=device)
         super().__init__(checkpoint, head, models.tokenizer, models.eos, taps)
         self._node = node
@@ -64,7 +66,7 @@ class ClusterTarget(TrainingTarget):
 
     def answers(self, questions: Iterable[Question]) -> Iterator[list[int]]:
         requests = (self.request(question, PLAIN) for question in questions)
-        return self._results(requests, _collect_tokens, self._in_flight)
+        return self._results(requests, _collect_tokens, max(ANSWERS_AT_ONCE, self._in_flight))
 
     def decode(self, drafter: str, questions: Iterable[Question], strategy: str) -> Iterator[DecodeCounters]:
         self._node.draft_with(self.load_drafter(drafter, self._node.models.executor.head))

@@ -54,9 +54,7 @@ class TrainingTarget(ABC):
         self.checkpoint = checkpoint
         self.lm_head = lm_head
         weight = lm_head.weight
-        self.embedding: nn.Embedding = load_embedding(
-            checkpoint, dtype=weight.dtype, device=weight.device, shared_with=lm_head
-        )
+        self.embedding: nn.Embedding = load_embedding(checkpoint, dtype=weight.dtype, device=weight.device)
         self.tokenizer = tokenizer
         self.eos = eos
         self.taps = taps

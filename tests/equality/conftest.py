@@ -64,7 +64,7 @@ class Pair:
     def of(cls, checkpoint: Checkpoint) -> Pair:
         """The bundled model in the form of a checkpoint, with its EAGLE head."""
         head = LMHead.load(checkpoint)
-        embedding = load_embedding(checkpoint, shared_with=head)
+        embedding = load_embedding(checkpoint)
         eagle = load_eagle_head(BUNDLED.parent / "eagle", torch.float32)
         tokenizer = load_tokenizer(checkpoint)
         grammars = GrammarCompiler(tokenizer, eos_token_ids(checkpoint, tokenizer), head.vocab_size)

@@ -86,7 +86,7 @@ class Models:
         torch.manual_seed(1)
         head = EagleHead(LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 1}), fc_bias=True).eval()
         quantize_block(head.requires_grad_(False), quant)
-        embedding: nn.Embedding = load_embedding(self.checkpoint, shared_with=self.head)
+        embedding: nn.Embedding = load_embedding(self.checkpoint)
         proposals = ProposalHead(self.head, part, quant)
         return HeadDrafter(head, self.head, embedding, recalls=recalls, proposals=proposals)
 

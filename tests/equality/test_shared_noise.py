@@ -71,7 +71,7 @@ def known_by_a_head(directory: Path) -> Known:
     model.save_pretrained(directory)
     checkpoint = Checkpoint(directory)
     head = LMHead.load(checkpoint)
-    return Known(checkpoint, head, HeadDrafter(eagle, head, load_embedding(checkpoint, shared_with=head)))
+    return Known(checkpoint, head, HeadDrafter(eagle, head, load_embedding(checkpoint)))
 
 
 KINDS = {"lm": known_by_itself, "eagle": known_by_a_head}

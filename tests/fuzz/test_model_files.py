@@ -78,7 +78,7 @@ def load_model(directory: Path) -> None:
     checkpoint = Checkpoint.open(str(directory), hub=False)
     sizes = inspect_checkpoint(checkpoint, "float32", [])
     LayerBlock.load(checkpoint, 0, sizes.num_layers)
-    load_embedding(checkpoint, shared_with=LMHead.load(checkpoint))
+    load_embedding(checkpoint)
     if checkpoint.gguf or (checkpoint.directory / "tokenizer_config.json").exists():
         tokenizer = load_tokenizer(checkpoint)
         eos_token_ids(checkpoint, tokenizer)

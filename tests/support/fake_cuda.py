@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from flowedge.drafting import ranking
 from flowedge.drafting.heads import eagle3_head
+from flowedge.models import token_table
 from flowedge.models.files.weight_file import WeightSlice
 from flowedge.models.host import copies
 from flowedge.models.quant import backend
@@ -71,6 +73,7 @@ def fake_cuda() -> Iterator[FakeCuda]:
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         _replace_copies(patch, seen)
+        patch.setattr(token_table, "_held", WeakValueDictionary())  # a fake tensor belongs to its mode
         ranking._noise.cache_clear()
         stack.callback(ranking._noise.cache_clear)
         stack.enter_context(FakeTensorMode())

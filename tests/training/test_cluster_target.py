@@ -25,6 +25,7 @@ from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress
 from flowedge.training.target import Question, TrainingTarget
 from tests.drafting.conftest import save_small_lm
+from tests.support.gguf_files import write_gguf
 from tests.support.processes import AgentProcess
 from tests.support.processes import agents as launched
 from tests.training.test_training import Recorder
@@ -109,6 +110,20 @@ def test_rows_and_answers_are_those_of_a_local_target(target: Path, agents: list
             torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
         rows.close()
         assert list(together.answers(questions)) == list(alone.answers(questions))
+
+
+def test_a_table_of_integers_is_trained_with_as_floats(
+    target: Path, agents: list[AgentProcess], tmp_path: Path
+) -> None:
+    """A draft node multiplies with the integers of a GGUF file, which pass on no gradients."""
+    file = write_gguf(tmp_path / "model.gguf", target, "Q8_0")
+    rows = torch.randn(3, 32, requires_grad=True)
+    alone = LocalTarget(str(file), "none", torch.float32)
+    with cluster_target(file, agents) as together:
+        logits = together.lm_head.differentiable_logits(rows)
+    assert torch.equal(logits, alone.lm_head.differentiable_logits(rows))
+    logits.sum().backward()
+    assert rows.grad is not None and bool(rows.grad.any())
 
 
 def test_a_training_over_two_agents_equals_a_local_one(

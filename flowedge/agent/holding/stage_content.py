@@ -224,11 +224,8 @@ class LayerSlice(StageContent):
         Raises:
             CheckpointError: when it cannot be read.
         """
-        shared = block.embedding_weight if checkpoint.head_name == checkpoint.embedding_name else None
         quant = self.held_quant(checkpoint)
-        head = LMHead.load(
-            checkpoint, block.dtype, block.device, shared, quant=quant, quant_cache=quant_cache
-        )
+        head = LMHead.load(checkpoint, block.dtype, block.device, quant=quant, quant_cache=quant_cache)
         if self.exact:
             with contextlib.suppress(BadRequestError):
                 head.find_row_counts()

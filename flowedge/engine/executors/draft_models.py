@@ -112,6 +112,7 @@ class DraftModels:
             form,
             None if learner is None else learner.vocabulary,
             learner,
+            table_quant=quant,
         )
         loaded = load_drafter(drafters, target)
         eos = eos_token_ids(checkpoint, tokenizer)
@@ -274,6 +275,8 @@ def required_memory(
         quant: of the target's layers, as in DraftModels.load.
     """
     dtype = torch_dtype(dtype_name)
-    size = drafter_memory(drafters, checkpoint, dtype, form, device, cuda_graphs=cuda_graphs)
+    size = drafter_memory(
+        drafters, checkpoint, dtype, form, device, cuda_graphs=cuda_graphs, table_quant=quant
+    )
     head = table_bytes(checkpoint, checkpoint.head_name, dtype, device, quant)
     return head + size.weights, size.row

@@ -30,9 +30,7 @@ class BlockSide:
         self._block = LayerBlock.load(
             checkpoint, 0, layers, quant=form.quant, dtype=dtype, quant_cache=quant_cache, exact=exact
         )
-        tied = checkpoint.head_name == checkpoint.embedding_name
-        shared = self._block.embedding_weight if tied else None
-        self._head = LMHead.load(checkpoint, dtype, weight=shared, quant=form.quant)
+        self._head = LMHead.load(checkpoint, dtype, quant=form.quant)
 
     def decode_s(self, tokens: int, threads: int) -> float:
         """Return the seconds of decoding `tokens` tokens, one after the other, from an empty cache."""

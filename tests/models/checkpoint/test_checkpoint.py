@@ -169,11 +169,11 @@ def test_a_tied_head_shares_the_embedding(make_checkpoint: Make, directory: Path
     tied = Checkpoint.open(str(make_checkpoint(tie_word_embeddings=True)))
     assert not tied.has("lm_head.weight")
     head = LMHead.load(tied)
-    embedding = load_embedding(tied, shared_with=head)
+    embedding = load_embedding(tied)
     assert embedding.weight.data_ptr() == head.weight.data_ptr()
     assert head.vocab_size == 97 and head.weight_bytes == 97 * 64 * 4
     untied = Checkpoint.open(str(directory))
-    apart = load_embedding(untied, shared_with=LMHead.load(untied))
+    apart = load_embedding(untied)
     assert torch.equal(apart.weight, untied.tensor("model.embed_tokens.weight"))
 
 
