@@ -5,7 +5,17 @@
 
 namespace flowedge {
 
-enum Format : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3, INT4 = 4, INT5 = 5, INT6 = 6 };
+enum Format : int32_t {
+    FLOAT32 = 0,
+    BFLOAT16 = 1,
+    FLOAT16 = 2,
+    INT8 = 3,
+    INT4 = 4,
+    INT5 = 5,
+    INT6 = 6,
+    IQ4 = 7,
+    MXFP4 = 8,
+};
 
 inline int64_t bytes_of(Format format) { return format == FLOAT32 ? 4 : format == INT8 ? 1 : 2; }
 

@@ -18,7 +18,8 @@ namespace flowedge {
 //         the next;
 //   INT5, INT6: [blocks, in / 32, 5 or 6, LANES, 4]: four words of nibbles as those of INT4, then the fifth and the
 //         sixth bits of the 32 inputs. Bit k (pair of bits k) of a byte of these belongs to step k of 4 inputs; the
-//         pairs of steps 4 to 7 are in the second word.
+//         pairs of steps 4 to 7 are in the second word;
+//   IQ4, MXFP4: as INT4; a nibble is a place in a table of levels of 8 bits.
 // A weight is (level - the middle of its levels) * scale, and `zeros` says whether a zero is added.
 //   scales: bfloat16, or float16 where `halves`: [blocks, in / group, LANES], followed in each group by the zeros
 //           [LANES].
@@ -158,11 +159,16 @@ struct FloatKernel {
 
 // Packed integers ---------------------------------------------------------------------------------------------
 
+// The levels of IQ4_NL and IQ4_XS, and twice the values of MXFP4, each with 128 added.
+constexpr uint8_t IQ4_LEVELS[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr uint8_t MXFP4_LEVELS[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+
 template <Format F>
 struct IntegerKernel {
+    static constexpr bool TABLE = F == IQ4 || F == MXFP4, WIDE = F == INT8 || TABLE;  // levels of 8 bits
     // Of the levels as they are multiplied.
-    static constexpr int MIDDLE = F == INT4 ? 8 : F == INT5 ? 16 : F == INT6 ? 32 : SIGNED_LEVELS ? 0 : 128;
-    static constexpr int WORDS = F == INT8 ? 8 : F == INT4 ? 4 : F == INT5 ? 5 : 6;  // of a lane's 32 inputs
+    static constexpr int MIDDLE = WIDE ? (SIGNED_LEVELS ? 0 : 128) : F == INT4 ? 8 : F == INT5 ? 16 : 32;
+    static constexpr int WORDS = F == INT8 ? 8 : F == INT5 ? 5 : F == INT6 ? 6 : 4;  // of a lane's 32 inputs
 
     // The levels of steps `s` and `s + 1` of 4 inputs, where `s` is even, of the 32 inputs whose words begin at `from`.
     static void levels(const int32_t* from, int s, Ints& first, Ints& second) {
@@ -178,6 +184,10 @@ struct IntegerKernel {
             if constexpr (F == INT6) {
                 const Words bits = (Words)load<Ints>(from + (4 + s / 4) * LANES) >> (s % 4 * 2);
                 low |= (bits << 4) & 0x30303030, high |= (bits << 2) & 0x30303030;
+            }
+            if constexpr (TABLE) {
+                const uint8_t* table = F == IQ4 ? IQ4_LEVELS : MXFP4_LEVELS;
+                low = looked_up(table, low), high = looked_up(table, high);
             }
             first = (Ints)low, second = (Ints)high;
         }
@@ -209,7 +219,7 @@ struct IntegerKernel {
                         levels(from + v / PARTS * words + v % PARTS * W, s, first, second);
                         for (int m = 0; m < M; m++) {
                             const int8_t* row = rows + m * in + k + 4 * s;
-                            if constexpr (F == INT8) {
+                            if constexpr (WIDE) {
                                 sum[m][v] = dot_wide(dot_wide(sum[m][v], first, step(row)), second, step(row + 4));
                             } else {
                                 sum[m][v] = dot(dot(sum[m][v], first, step(row)), second, step(row + 4));
@@ -299,7 +309,9 @@ inline void multiply(const Rows& rows, const Linear& linear, float* output, int6
             case INT8: compute(IntegerKernel<INT8>::block); break;
             case INT4: compute(IntegerKernel<INT4>::block); break;
             case INT5: compute(IntegerKernel<INT5>::block); break;
-            default: compute(IntegerKernel<INT6>::block); break;
+            case INT6: compute(IntegerKernel<INT6>::block); break;
+            case IQ4: compute(IntegerKernel<IQ4>::block); break;
+            default: compute(IntegerKernel<MXFP4>::block); break;
         }
     }
     if (!linear.bias) return;

@@ -224,6 +224,19 @@ inline Floats hyperbolic_tangent(Floats a) {
     return absolute(a) < all(0.04f) ? series : wide;
 }
 
+// The bytes of a table of 16 that stand at places 0 .. 15.
+inline Words looked_up(const uint8_t* table, Words places) {
+#if defined(__AVX512F__)
+    const __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table));
+    return (Words)_mm512_shuffle_epi8(values, (__m512i)places);
+#elif defined(__AVX2__)
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+    return (Words)_mm256_shuffle_epi8(values, (__m256i)places);
+#else
+    return (Words)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)places);
+#endif
+}
+
 // Dot products of integers: lane i adds the products of its four bytes to its sum ----------------------------
 
 #if defined(__AVX512VNNI__)

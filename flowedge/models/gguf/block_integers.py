@@ -1,6 +1,6 @@
 """The integers that a GGUF file stores in blocks, and their scales, as products with integers take them.
 
-A weight is (level - middle) * scale + zero, where the middle of `bits` bits is 2^(bits - 1). The integers
+A weight is a level's multiple (see models/kernels/packing.py) * scale + zero. The integers
 stay as they are. Scales and zeros that the file has as a product of two numbers are rounded to 16 bits.
 """
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, IQ4, MXFP4
+
 Unpacked = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 """Levels uint8 [n, columns], scales and zeros float32 [n, columns / group]; no zeros where all are 0."""
 
@@ -20,12 +22,12 @@ class LevelFormat:
     """How the weights of a type of blocks lie as integers.
 
     Attributes:
-        bits: of a level. group: weights of a row that share a scale.
+        kind: the kernels' format of the levels. group: weights of a row that share a scale.
         has_zeros: whether a zero is added. scale_dtype: that holds the scales, rounded as little as possible.
         unpack: takes blocks uint8 [n, blocks of a row, bytes of a block] apart.
     """
 
-    bits: int
+    kind: int
     group: int
     has_zeros: bool
     unpack: Callable[[torch.Tensor], Unpacked]
@@ -114,17 +116,8 @@ def _q6_k(blocks: torch.Tensor) -> Unpacked:
     return (low | high << 4).reshape(len(blocks), -1), scale.flatten(1), None
 
 
-# The values of four bits, which are no steps of equal width.
-_IQ4 = torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
-_MXFP4 = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])  # twice the values
-
-
-def _looked_up(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    return (values + 128).to(torch.uint8)[places.int()]
-
-
 def _iq4_nl(blocks: torch.Tensor) -> Unpacked:
-    return _looked_up(_IQ4, _nibbles(blocks[:, :, 2:], 16)), _half(blocks[:, :, :2])[:, :, 0], None
+    return _nibbles(blocks[:, :, 2:], 16), _half(blocks[:, :, :2])[:, :, 0], None
 
 
 def _iq4_xs(blocks: torch.Tensor) -> Unpacked:
@@ -133,25 +126,25 @@ def _iq4_xs(blocks: torch.Tensor) -> Unpacked:
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
     high = (blocks[:, :, 2:4, None] >> shifts & 3).flatten(2)
     scale = ((low | high << 4).float() - 32) * _half(blocks[:, :, :2])
-    return _looked_up(_IQ4, _nibbles(blocks[:, :, 8:], 16)), scale.flatten(1), None
+    return _nibbles(blocks[:, :, 8:], 16), scale.flatten(1), None
 
 
 def _mxfp4(blocks: torch.Tensor) -> Unpacked:
-    """A scale is a power of two, half of it because the values are doubled."""
+    """A scale is a power of two, half of it because the levels are doubled."""
     scale = torch.exp2(blocks[:, :, 0].double() - 128).float()
-    return _looked_up(_MXFP4, _nibbles(blocks[:, :, 1:], 16)), scale, None
+    return _nibbles(blocks[:, :, 1:], 16), scale, None
 
 
 _FORMATS = {
-    "Q4_0": LevelFormat(4, 32, False, _q4_0),
-    "Q4_1": LevelFormat(4, 32, True, _q4_1),
-    "Q5_0": LevelFormat(5, 32, False, _q5_0),
-    "Q5_1": LevelFormat(5, 32, True, _q5_1),
-    "Q8_0": LevelFormat(8, 32, False, _q8_0),
-    "Q4_K": LevelFormat(4, 32, True, _q4_k),
-    "Q5_K": LevelFormat(5, 32, True, _q5_k),
-    "Q6_K": LevelFormat(6, 16, False, _q6_k),
-    "IQ4_NL": LevelFormat(8, 32, False, _iq4_nl),
-    "IQ4_XS": LevelFormat(8, 32, False, _iq4_xs),
-    "MXFP4": LevelFormat(8, 32, False, _mxfp4, torch.bfloat16),
+    "Q4_0": LevelFormat(INT4, 32, False, _q4_0),
+    "Q4_1": LevelFormat(INT4, 32, True, _q4_1),
+    "Q5_0": LevelFormat(INT5, 32, False, _q5_0),
+    "Q5_1": LevelFormat(INT5, 32, True, _q5_1),
+    "Q8_0": LevelFormat(INT8, 32, False, _q8_0),
+    "Q4_K": LevelFormat(INT4, 32, True, _q4_k),
+    "Q5_K": LevelFormat(INT5, 32, True, _q5_k),
+    "Q6_K": LevelFormat(INT6, 16, False, _q6_k),
+    "IQ4_NL": LevelFormat(IQ4, 32, False, _iq4_nl),
+    "IQ4_XS": LevelFormat(IQ4, 32, False, _iq4_xs),
+    "MXFP4": LevelFormat(MXFP4, 32, False, _mxfp4, torch.bfloat16),
 }

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flowedge.device.kernel_library import library
-from flowedge.models.kernels.packing import LANES, middle, unpacked
+from flowedge.models.kernels.packing import LANES, unpacked
 from flowedge.models.kernels.structures import BFLOAT16, FLOAT32, FORMATS, LinearFields, pointer
 
 _WEIGHTS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}  # floats that the kernels multiply with
@@ -78,9 +78,9 @@ class KernelLinear(nn.Module):
         """Return rows float32 [n, in_features] of a packed weight, for the outputs int64 [n]."""
         assert self.scales is not None, "floats are not packed"
         block, lane = outputs // LANES, outputs % LANES
-        levels = unpacked(self.weight[block, :, :, lane], self._kind)
+        multiples = unpacked(self.weight[block, :, :, lane], self._kind)
         scales = self.scales[block, :, :, lane].float()  # [n, groups, scale and zero]
-        grouped = (levels - middle(self._kind)).view(*scales.shape[:2], self._group)
+        grouped = multiples.view(*scales.shape[:2], self._group)
         weights = grouped * scales[..., :1] + (scales[..., 1:] if scales.shape[2] == 2 else 0)
         return weights.flatten(1)[:, : self.in_features]
 

@@ -7,11 +7,23 @@ import ctypes
 import torch
 
 from flowedge.device.kernel_library import library
-from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, pointer
+from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, IQ4, MXFP4, pointer
 
 LANES = 16  # outputs of a block
 STEP = 32  # inputs whose levels lie together
-BITS = {INT8: 8, INT4: 4, INT5: 5, INT6: 6}  # of a level; as many words of four bytes hold STEP inputs
+BITS = {
+    INT8: 8,
+    INT4: 4,
+    INT5: 5,
+    INT6: 6,
+    IQ4: 4,
+    MXFP4: 4,
+}  # stored; as many words of four bytes hold STEP inputs
+# The levels of formats whose four bits are places in a table, around a middle of 0; MXFP4's are doubled.
+TABLES = {
+    IQ4: torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
+    MXFP4: torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]),
+}
 
 
 def padded_outputs(out_features: int) -> int:
@@ -22,25 +34,28 @@ def padded_outputs(out_features: int) -> int:
 def packed(levels: torch.Tensor, kind: int) -> torch.Tensor:
     """Pack uint8 [out, in] as uint8 [blocks, in / 32, words, LANES, 4]; `in` is a multiple of 32.
 
-    kind: INT8, INT4, INT5 or INT6, whose levels begin at 0.
+    kind: any format of integers; the levels begin at 0, and are places in the table of one that has a table.
     """
     out, width = levels.shape
     shape = (padded_outputs(out) // LANES, width // STEP, BITS[kind], LANES, 4)
     to = torch.empty(shape, dtype=torch.uint8)
     sizes = (ctypes.c_int64(out), ctypes.c_int64(width))
-    library().flowedge_pack(kind, pointer(levels.contiguous()), *sizes, pointer(to))
+    library().flowedge_pack(
+        INT4 if kind in TABLES else kind, pointer(levels.contiguous()), *sizes, pointer(to)
+    )
     return to
 
 
-def middle(kind: int) -> int:
-    """The level of a format that stands for 0."""
-    return 1 << BITS[kind] - 1
+def multiples(levels: torch.Tensor, kind: int) -> torch.Tensor:
+    """What scales are multiplied with, float32: the levels around their middle, or those of a table."""
+    table = TABLES.get(kind)
+    return levels.float() - (1 << BITS[kind] - 1) if table is None else table[levels.int()].float()
 
 
 def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:
-    """The levels float32 [n, in] of the words uint8 [n, in / 32, words, 4] of some outputs."""
+    """The multiples float32 [n, in] of the words uint8 [n, in / 32, words, 4] of some outputs."""
     if kind == INT8:
-        return words.flatten(1).float()
+        return multiples(words.flatten(1), kind)
     nibbles = words[:, :, :4]
     levels = torch.stack((nibbles & 15, nibbles >> 4), dim=3).flatten(2, 3)  # [n, in / 32, steps, 4]
     steps = torch.arange(STEP // 4, dtype=torch.uint8)[:, None]
@@ -49,7 +64,7 @@ def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:
     if kind == INT6:
         high = words[:, :, 4:].repeat_interleave(4, dim=2)
         levels |= (high >> steps % 4 * 2 & 3) << 4
-    return levels.flatten(1).float()
+    return multiples(levels.flatten(1), kind)
 
 
 def packed_int8(weight: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, INT5, INT6 = range(7)
+FLOAT32, BFLOAT16, FLOAT16, INT8, INT4, INT5, INT6, IQ4, MXFP4 = range(9)
 
 FORMATS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 

@@ -117,8 +117,8 @@ def stored_linear(checkpoint: BlockSource, name: str, like: Any) -> KernelLinear
     """The layer `like`, whose bias is loaded, over the integers of a tensor as the file has them."""
     form = _format_of(checkpoint, name)
     out, width = checkpoint.shape(name)
-    kind, blocks_of_lanes = _KINDS[form.bits], padded_outputs(out) // LANES
-    weight = torch.empty((blocks_of_lanes, width // STEP, form.bits, LANES, 4), dtype=torch.uint8)
+    kind, blocks_of_lanes = form.kind, padded_outputs(out) // LANES
+    weight = torch.empty((blocks_of_lanes, width // STEP, BITS[kind], LANES, 4), dtype=torch.uint8)
     parts = 2 if form.has_zeros else 1
     scales = torch.empty((blocks_of_lanes, width // form.group, parts, LANES), dtype=form.scale_dtype)
     for rows, blocks in block_chunks(checkpoint, name, LANES):
@@ -134,13 +134,10 @@ def stored_bytes(checkpoint: BlockSource, name: str) -> int:
     form = _format_of(checkpoint, name)
     out, width = checkpoint.shape(name)
     scales = width // form.group * (2 if form.has_zeros else 1) * form.scale_dtype.itemsize
-    return padded_outputs(out) * (width * form.bits // 8 + scales)
+    return padded_outputs(out) * (width * BITS[form.kind] // 8 + scales)
 
 
 def _format_of(checkpoint: BlockSource, name: str) -> LevelFormat:
     form = level_format(checkpoint.block_type(name))
     assert form is not None, "the caller has asked whether there is one"
     return form
-
-
-_KINDS = {bits: kind for kind, bits in BITS.items()}

@@ -19,6 +19,7 @@ from flowedge.device.kernel_builds import OPTIONS, Build, builds_of
 
 _SOURCES = Path(library.__file__).parents[1] / "kernels" / "src"
 _TIMEOUT_S = 300
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64-static"
 # Relative differences of float results: other orders of summation, and roundings of layers to 16 bits.
 _ALLOWED = {"float32": 1e-5, "bfloat16": 1e-3, "layer-float32": 1e-4, "layer-int8": 2e-2, "layer-int4": 2e-2}
 _ALLOWED_IN_16_BITS = 3e-2
@@ -26,27 +27,32 @@ _ALLOWED_IN_16_BITS = 3e-2
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--compiler", default="aarch64-linux-gnu-g++")
-    parser.add_argument("--emulator", default="qemu-aarch64-static")
+    parser.add_argument("--compiler", default=COMPILER)
+    parser.add_argument("--emulator", default=EMULATOR)
     options = parser.parse_args()
     missing = [tool for tool in (options.compiler, options.emulator, "g++") if shutil.which(tool) is None]
     if missing:
         print(f"not installed: {', '.join(missing)}", file=sys.stderr)
         return 2
+    found = differences(options.compiler, options.emulator)
+    print("\n".join(found) or "no differences beyond rounding")
+    return int(bool(found))
+
+
+def differences(compiler: str, emulator: str) -> list[str]:
+    """Return what the kernels for ARM64 compute otherwise than those of this machine, beyond rounding."""
     with tempfile.TemporaryDirectory() as folder:
         own = library.fitting_build(
             "x86_64", library.cpu_flags(), [each.file_name for each in builds_of("x86_64")]
         )
         right = _results(_compiled(own, "g++", Path(folder)), [])
-        differences = [
+        return [
             text
             for build in builds_of("aarch64")
             for text in _compared(
-                build, right, _results(_compiled(build, options.compiler, Path(folder)), [options.emulator])
+                build, right, _results(_compiled(build, compiler, Path(folder)), [emulator])
             )
         ]
-    print("\n".join(differences) or "no differences beyond rounding")
-    return int(bool(differences))
 
 
 def _compiled(build: Build, compiler: str, folder: Path) -> Path:

@@ -16,11 +16,11 @@ static std::vector<float> numbers(size_t count, float scale = 1.0f) {
     return made;
 }
 
-static std::vector<uint16_t> halves(size_t count, float scale, float middle) {
+static std::vector<uint16_t> halves(size_t count, float scale, float middle, Format format = BFLOAT16) {
     std::vector<float> values = numbers(count, scale);
     for (float& each : values) each += middle;
     std::vector<uint16_t> made(count);
-    write_floats(BFLOAT16, made.data(), 0, count, values.data());
+    write_floats(format, made.data(), 0, count, values.data());
     return made;
 }
 
@@ -37,10 +37,10 @@ struct Made {
     std::vector<uint8_t> levels;
     Linear linear;
 
-    Made(Format format, int64_t out, int64_t in, int32_t group) {
+    Made(Format format, int64_t out, int64_t in, int32_t group, bool zeros = false, bool half = false) {
         const int64_t outputs = (out + LANES - 1) / LANES * LANES;
         bias = numbers(out);
-        linear = {format, group, out, in, nullptr, nullptr, bias.data()};
+        linear = {format, group, half, zeros, out, in, nullptr, nullptr, bias.data()};
         if (format == FLOAT32) {
             floats = numbers(out * in, 0.1f);
             linear.weight = floats.data();
@@ -48,8 +48,9 @@ struct Made {
             bits = halves(out * in, 0.1f, 0.0f);
             linear.weight = bits.data();
         } else {
-            levels = bytes(outputs * in / (format == INT4 ? 2 : 1));
-            scales = halves(outputs * (in / group) * (format == INT4 ? 2 : 1), 0.001f, 0.002f);
+            const int64_t bits = format == INT8 ? 8 : format == INT5 ? 5 : format == INT6 ? 6 : 4;
+            levels = bytes(outputs * in / 8 * bits);
+            scales = halves(outputs * (in / group) * (zeros ? 2 : 1), 0.001f, 0.002f, half ? FLOAT16 : BFLOAT16);
             linear.weight = levels.data();
             linear.scales = scales.data();
         }
@@ -62,9 +63,9 @@ static void print(const char* name, const float* values, size_t count) {
     std::printf("\n");
 }
 
-static void products(const char* name, Format format, int32_t group) {
+static void products(const char* name, Format format, int32_t group, bool zeros = false, bool half = false) {
     const int64_t out = 37, in = 256, rows = 7;
-    Made made(format, out, in, group);
+    Made made(format, out, in, group, zeros, half);
     const std::vector<float> inputs = numbers(rows * in);
     std::vector<float> together(rows * out), alone(out);
     flowedge_linear(&made.linear, FLOAT32, inputs.data(), rows, together.data(), 2);
@@ -79,8 +80,9 @@ static void products(const char* name, Format format, int32_t group) {
 
 static void layer(const char* name, Format weights, Format rows_format, Format cached) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
-    Made qkv(weights, (heads + 2 * kv_heads) * size, hidden, 32), gate_up(weights, 192, hidden, 32);
-    Made down(weights, hidden, 96, 32), output(weights == INT8 || weights == INT4 ? BFLOAT16 : weights, hidden, heads * size, 32);
+    const bool zeros = weights == INT4;
+    Made qkv(weights, (heads + 2 * kv_heads) * size, hidden, 32, zeros), gate_up(weights, 192, hidden, 32, zeros);
+    Made down(weights, hidden, 96, 32, zeros), output(weights == INT8 || weights == INT4 ? BFLOAT16 : weights, hidden, heads * size, 32);
     const std::vector<float> norm = numbers(hidden), head_norm = numbers(size), cosines = numbers(capacity * size), sines = numbers(capacity * size);
     Layer own{};
     own.hidden = hidden, own.heads = heads, own.kv_heads = kv_heads, own.head_size = size, own.rotated = size;
@@ -120,7 +122,13 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
 
 int main() {
     products("integer-int8", INT8, 64);
-    products("integer-int4", INT4, 32);
+    products("integer-int4", INT4, 32, true);
+    products("integer-q4", INT4, 32, true, true);
+    products("integer-q5", INT5, 32, true, true);
+    products("integer-q6", INT6, 16, false, true);
+    products("integer-q8", INT8, 32, false, true);
+    products("integer-iq4", IQ4, 32, false, true);
+    products("integer-mxfp4", MXFP4, 32);
     products("float32", FLOAT32, 0);
     products("bfloat16", BFLOAT16, 0);
     layer("layer-float32", FLOAT32, FLOAT32, FLOAT32);

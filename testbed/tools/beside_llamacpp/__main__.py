@@ -27,7 +27,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.text.tokenizer import encode_chat
 from flowedge_testbed.prompts import OWN_FILE
-from testbed.tools.beside_llamacpp.comparisons import LAYERS, ONE, PAIR, TABLES, TWO, Comparison
+from testbed.tools.beside_llamacpp.comparisons import LAYERS, MEASURED, ONE, PAIR, TWO, Comparison
 from testbed.tools.beside_llamacpp.formats import DEFAULT_FORMATS, FORMATS, STORED, Format, format_of
 from testbed.tools.beside_llamacpp.installation import LlamaCpp
 from testbed.tools.beside_llamacpp.report import describe_machine, markdown, write_json
@@ -82,7 +82,9 @@ def parse_arguments() -> argparse.Namespace:
         help="a Llama in safetensors, or any GGUF file, as it is stored; a random one of 0.99 B if not given",
     )
     parser.add_argument("--work", type=Path, default=WORK, help=f"where models and builds stay: {WORK}")
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in TABLES], help="tables to measure")
+    parser.add_argument(
+        "--only", nargs="+", choices=[each.name for each in MEASURED], help="tables to measure"
+    )
     parser.add_argument(
         "--formats",
         nargs="+",
@@ -143,7 +145,7 @@ def main() -> None:
 
     if arguments.out is not None:
         comparison.save = lambda: write_json(arguments.out, comparison.figures, about())
-    measure(comparison, forms, arguments.only or [each.name for each in TABLES])
+    measure(comparison, forms, arguments.only or [each.name for each in MEASURED])
     print("\n" + markdown(comparison.figures) + "\n")
     print(json.dumps(about(), indent=1))
 

@@ -32,15 +32,19 @@ class BlockSide:
         )
         self._head = LMHead.load(checkpoint, dtype, quant=form.quant)
 
-    def decode_s(self, tokens: int, threads: int) -> float:
-        """Return the seconds of decoding `tokens` tokens, one after the other, from an empty cache."""
+    def decode_s(self, tokens: int, threads: int) -> tuple[float, float]:
+        """Return the seconds of the layers, and of the LM head, of `tokens` tokens from an empty cache."""
         torch.set_num_threads(threads)
         cache, token = self._block.new_cache(tokens), torch.tensor([1])
-        start = time.perf_counter()
+        layers_s = head_s = 0.0
         for position in range(tokens):
+            start = time.perf_counter()
             hidden = self._forward(token, cache, position)
+            between = time.perf_counter()
             token = self._head.logits(hidden).argmax(dim=-1)
-        return time.perf_counter() - start
+            layers_s += between - start
+            head_s += time.perf_counter() - between
+        return layers_s, head_s
 
     def prefill_s(self, tokens: int, threads: int) -> float:
         """Return the seconds of a prompt, in the chunks that a draft node sends, and of its last logits."""

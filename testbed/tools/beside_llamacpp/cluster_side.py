@@ -62,9 +62,9 @@ class ClusterSide:
             self._client.close()
         self.cluster.stop()
 
-    def decode_s(self, tokens: int) -> float:
-        """Return the seconds between the first token and the last of `tokens` more, without drafts."""
-        return self._generate([1], tokens + 1, PLAIN).decode_s
+    def decode(self, tokens: int) -> RequestStatistics:
+        """Return the statistics of an answer of `tokens` tokens behind a first one, without drafts."""
+        return self._generate([1], tokens + 1, PLAIN)
 
     def prefill_s(self, tokens: int) -> float:
         """Return the seconds from the arrival of a prompt of `tokens` tokens until its first token is out.

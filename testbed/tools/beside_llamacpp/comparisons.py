@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowedge.engine.statistics import RequestStatistics
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.quant_cache import QuantCache
 from testbed.tools.beside_llamacpp.block_side import BlockSide
@@ -47,7 +48,9 @@ ONE = Table("one-process", "Tokens/s in one process, two threads", "tokens/s", "
 TWO = Table("two-stages", "Tokens/s over two stages on loopback, one thread each", "tokens/s", "more", 1)
 LAYERS = Table("rows", f"All layers and the LM head by rows, {CACHED} cached rows", "ms", "less", 1)
 PAIR = Table("bundled", "The bundled model by stages, one thread each", "ms a token", "less", 2)
-TABLES = (ONE, TWO, LAYERS, PAIR)
+MEASURED = (ONE, TWO, LAYERS, PAIR)
+PARTS = Table("parts", "Where the time of a token goes", "ms", "less", 2)  # measured with ONE and TWO
+TABLES = (ONE, TWO, PARTS, LAYERS, PAIR)
 ALONE = "one process"
 ALONE_AS = "an agent that is draft node and stage"
 DECODE, PREFILL = "decode", f"prefill {PROMPT}"
@@ -187,15 +190,41 @@ class Comparison:
 
 def _our_tokens(form: Format, block: BlockSide, tokens: int) -> Measured:
     threads = THREADS[-1]
-    decoded = [tokens / block.decode_s(tokens, threads) for _ in range(REPETITIONS)]
+    times = [block.decode_s(tokens, threads) for _ in range(REPETITIONS)]
     filled = [PROMPT / block.prefill_s(PROMPT, threads) for _ in range(REPETITIONS)]
-    return _rates(ONE, form.ours, decoded, filled)
+    return [
+        *_rates(ONE, form.ours, [tokens / sum(each) for each in times], filled),
+        *(
+            part
+            for layers, head in times
+            for part in _parts(form.ours, {"layers": layers / tokens, "LM head": head / tokens})
+        ),
+    ]
 
 
 def _our_pipeline(table: Table, line: str, agents: ClusterSide, tokens: int) -> Measured:
-    decoded = [tokens / agents.decode_s(tokens) for _ in range(REPETITIONS)]
+    answers = [agents.decode(tokens) for _ in range(REPETITIONS)]
     filled = [PROMPT / agents.prefill_s(PROMPT) for _ in range(REPETITIONS)]
-    return _rates(table, line, decoded, filled)
+    title = line if table is ONE else f"{line}, two stages"
+    return [
+        *_rates(table, line, [each.tokens_per_s for each in answers], filled),
+        *(part for each in answers for part in _parts_of(title, each)),
+    ]
+
+
+def _parts_of(line: str, answer: RequestStatistics) -> Measured:
+    """The parts of an answer's token: what its devices computed, and the rest of the time between tokens."""
+    tokens = answer.new_tokens
+    parts = {
+        "stages": sum(stage.report.busy_s for stage in answer.stages) / tokens,
+        "draft node": answer.draft_node.report.busy_s / tokens,
+    }
+    return _parts(line, parts | {"between": answer.decode_s / (tokens - 1) - sum(parts.values())})
+
+
+def _parts(line: str, seconds: Mapping[str, float]) -> Measured:
+    parts = {**seconds, "a token": sum(seconds.values())}
+    return [(TableCell(PARTS.name, line, name), value * 1e3) for name, value in parts.items()]
 
 
 def _rates(table: Table, line: str, decoded: Sequence[float], filled: Sequence[float]) -> Measured:

@@ -10,6 +10,7 @@ from gguf.constants import GGMLQuantizationType
 
 from flowedge.models.gguf.block_integers import level_format
 from flowedge.models.gguf.block_types import BLOCK_TYPES
+from flowedge.models.kernels.packing import BITS, multiples
 
 # Bytes of a block that are numbers of 16 bits, which are to be finite.
 HALVES = {
@@ -43,9 +44,9 @@ def test_levels_and_scales_are_the_weights(kind: str) -> None:
     assert form is not None
     expected = torch.from_numpy(dequantize(blocks.reshape(7, -1), GGMLQuantizationType[kind]).copy())
     levels, scales, zeros = form.unpack(torch.from_numpy(blocks))
-    assert levels.dtype == torch.uint8 and int(levels.max()) < 1 << form.bits
+    assert levels.dtype == torch.uint8 and int(levels.max()) < 1 << BITS[form.kind]
     assert (zeros is not None) == form.has_zeros
-    grouped = (levels.float() - (1 << form.bits - 1)).unflatten(1, (-1, form.group)) * scales[..., None]
+    grouped = multiples(levels, form.kind).unflatten(1, (-1, form.group)) * scales[..., None]
     weights = (grouped if zeros is None else grouped + zeros[..., None]).flatten(1)
     assert torch.allclose(weights, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
     rounded = scales.to(form.scale_dtype).float()
