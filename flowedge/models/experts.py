@@ -22,19 +22,15 @@ class Router(nn.Module):
     def __init__(self, hidden: int, experts: Experts) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts.count, hidden))
-        self._experts = experts
+        self.experts = experts
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
-        return self.choose(functional.linear(rows, self.weight))
-
-    def choose(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights and the indices [n, chosen] of the experts for the products [n, count] of rows."""
-        likelihoods = torch.softmax(scores.float(), dim=-1)
-        weights, chosen = torch.topk(likelihoods, self._experts.chosen, dim=-1)
-        if self._experts.normalised:
+        likelihoods = torch.softmax(functional.linear(rows, self.weight).float(), dim=-1)
+        weights, chosen = torch.topk(likelihoods, self.experts.chosen, dim=-1)
+        if self.experts.normalised:
             weights /= weights.sum(dim=-1, keepdim=True)
-        return (weights.to(scores.dtype) if self._experts.rounded else weights), chosen
+        return (weights.to(rows.dtype) if self.experts.rounded else weights), chosen
 
 
 class ExpertLinears(nn.Module):

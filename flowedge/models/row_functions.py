@@ -80,11 +80,6 @@ def _normed(width: int, eps: tuple[float, torch.Tensor], rows: torch.Tensor) -> 
     return torch.mul(floats, torch.addcmul(eps[1], length, length, value=1 / width).rsqrt_())
 
 
-# torch's CPU loops compute whole vectors at a time, and single elements at the end of a thread's share by
-# another exponential function. So rows begin at vectors, and pieces are too small to be shared by threads.
-_VECTOR = 64  # elements of two vectors in 16 bits
-_PIECE = 32768 - _VECTOR  # from 32,768 elements on, torch divides a loop among threads
-
 _FUNCTIONS: dict[Activation, Activate] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
@@ -94,21 +89,3 @@ _FUNCTIONS: dict[Activation, Activate] = {
 
 def activation_of(name: Activation) -> Activate:
     return _FUNCTIONS[name]
-
-
-def whole_vectors(activation: Activate) -> Activate:
-    """Return an activation whose result for an element does not depend on the element's place, on CPUs."""
-    return partial(_whole_vectors, activation)
-
-
-def _whole_vectors(activation: Activate, inputs: torch.Tensor) -> torch.Tensor:
-    """Compute the activation of inputs [..., n] in pieces that are whole vectors."""
-    width = inputs.shape[-1]
-    padded = functional.pad(inputs, (0, -width % _VECTOR))
-    if padded.numel() <= _PIECE or not inputs.is_cpu or torch.get_num_threads() == 1:
-        return activation(padded)[..., :width]
-    flat = padded.reshape(-1)
-    output = torch.empty_like(flat)
-    for start in range(0, len(flat), _PIECE):
-        output[start : start + _PIECE] = activation(flat[start : start + _PIECE])
-    return output.view(padded.shape)[..., :width]

@@ -1,4 +1,6 @@
-"""Write a checkpoint of the shape of LLaMA2-7B with random weights and the bundled model's tokenizer.
+"""Write a checkpoint of the shape of LLaMA2-7B, or of Qwen 3 with experts, with random weights.
+
+The tokenizer is the bundled model's.
 
 A model of this size shows times and memory; its text means nothing. Run: python -m testbed.tools.random_model
 """
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PretrainedConfig, Qwen3MoeConfig
 
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 
@@ -21,10 +23,13 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "
 SCALE = 0.02  # standard deviation of the weights
 
 
-def shapes(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...], int]]:
+def shapes(config: PretrainedConfig) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Yield the name, the shape and the shard of each tensor: a shard a layer, and one for the rest."""
-    hidden, inner, rest = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    hidden, rest = config.hidden_size, config.num_hidden_layers
     key_values = int(config.num_key_value_heads or 0) * (hidden // config.num_attention_heads)
+    experts = getattr(config, "num_experts", 0)
+    mlps = [f"mlp.experts.{expert}." for expert in range(experts)] or ["mlp."]
+    inner = config.moe_intermediate_size if experts else config.intermediate_size
     yield "model.embed_tokens.weight", (config.vocab_size, hidden), rest
     yield "lm_head.weight", (config.vocab_size, hidden), rest
     yield "model.norm.weight", (hidden,), rest
@@ -34,12 +39,17 @@ def shapes(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...], int]]:
         yield f"{prefix}post_attention_layernorm.weight", (hidden,), layer
         for name, out in (("q", hidden), ("k", key_values), ("v", key_values), ("o", hidden)):
             yield f"{prefix}self_attn.{name}_proj.weight", (out, hidden), layer
-        yield f"{prefix}mlp.gate_proj.weight", (inner, hidden), layer
-        yield f"{prefix}mlp.up_proj.weight", (inner, hidden), layer
-        yield f"{prefix}mlp.down_proj.weight", (hidden, inner), layer
+        if experts:
+            yield f"{prefix}mlp.gate.weight", (experts, hidden), layer
+            for name in ("q_norm", "k_norm"):
+                yield f"{prefix}self_attn.{name}.weight", (hidden // config.num_attention_heads,), layer
+        for mlp in mlps:
+            yield f"{prefix}{mlp}gate_proj.weight", (inner, hidden), layer
+            yield f"{prefix}{mlp}up_proj.weight", (inner, hidden), layer
+            yield f"{prefix}{mlp}down_proj.weight", (hidden, inner), layer
 
 
-def write_model(directory: Path, config: LlamaConfig, dtype: torch.dtype = torch.bfloat16) -> None:
+def write_model(directory: Path, config: PretrainedConfig, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config, tokenizer and weights, of which one shard is in memory at a time."""
     directory.mkdir(parents=True, exist_ok=True)
     bundled = Checkpoint.open("bundled").directory
@@ -68,9 +78,20 @@ def main() -> None:
     parser.add_argument("--intermediate", type=int, default=11008)
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--kv-heads", type=int, default=32)
+    parser.add_argument(
+        "--experts", type=int, default=0, help="of a layer; --intermediate is the width of each"
+    )
+    parser.add_argument("--chosen", type=int, default=8, help="experts of a row")
     options = parser.parse_args()
     bundled = Checkpoint.open("bundled").config
-    config = LlamaConfig(
+    mixture = {
+        "num_experts": options.experts,
+        "num_experts_per_tok": options.chosen,
+        "moe_intermediate_size": options.intermediate,
+        "head_dim": options.hidden // options.heads,
+    }
+    kind, changes = (Qwen3MoeConfig, mixture) if options.experts else (LlamaConfig, {})
+    config = kind(
         vocab_size=bundled.vocab_size,
         hidden_size=options.hidden,
         intermediate_size=options.intermediate,
@@ -82,6 +103,7 @@ def main() -> None:
         eos_token_id=bundled.eos_token_id,
         pad_token_id=bundled.pad_token_id,
         tie_word_embeddings=False,
+        **changes,
     )
     write_model(options.out, config)
 

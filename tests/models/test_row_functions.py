@@ -10,7 +10,8 @@ from torch.nn import functional
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from flowedge.models.row_functions import Activate, RmsNorm, norm_call, whole_vectors
+from flowedge.models.row_functions import Activate, RmsNorm, norm_call
+from tests.support.kernels import whole_vectors
 
 
 @pytest.fixture(params=[1, 3])

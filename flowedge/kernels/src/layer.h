@@ -1,4 +1,4 @@
-// A decoder layer: norm, attention, norm, gated MLP.
+// A decoder layer: norm, attention, norm, and a gated MLP or a mixture of experts.
 //
 // The rows between layers, and between the halves of a layer, are rounded to the format of the block's rows. So
 // it makes no difference how many layers a call computes. Within a half all numbers are floats, but for the
@@ -6,7 +6,7 @@
 #pragma once
 
 #include "attention.h"
-#include "products.h"
+#include "mixture.h"
 
 namespace flowedge {
 
@@ -23,6 +23,7 @@ struct Layer {
     const float *query_norm, *key_norm;                                 // [head_size] or null
     Linear qkv[3], gate_up[2], output, down;  // fused linear layers leave the later places of a list empty
     int64_t intermediate;
+    const Mixture* mixture;  // null where the layer has an MLP
 };
 
 // Consecutive rows of a session.
@@ -104,24 +105,40 @@ class Room {
     float *hidden, *wide;  // [rows, hidden]; [rows, the widest product]
     float* normed;         // [members, hidden]
     float* attention;      // [members, ...]
+    float *routed, *by_expert;  // [rows, routed_stride] and [entries, entry_stride] of mixtures
     Operand operand;
-    int64_t wide_stride, attention_floats, attention_rows;
+    Routing routing;
+    int64_t wide_stride, attention_floats, attention_rows, routed_stride, entry_stride;
 
-    static Room& of(const Layer& layer, const Run& run, int members) {
+    // The memory for layers [first, stop), whose attention is alike.
+    static Room& of(const Layer* const* layers, int64_t first, int64_t stop, const Run& run, int members) {
         static thread_local Room room;
+        const Layer& layer = *layers[first];
         const int64_t rows = run.rows;
         const int64_t attended = layer.heads * layer.head_size;
         const int64_t qkv = attended + 2 * layer.kv_heads * layer.head_size;
-        room.wide_stride = std::max({qkv, 2 * layer.intermediate, layer.hidden});
+        room.wide_stride = std::max(qkv, layer.hidden);
+        room.routed_stride = room.entry_stride = 0;
+        int64_t operand = std::max(layer.hidden, attended), entries = 0;
+        for (int64_t i = first; i < stop; i++) {
+            const Mixture* mixture = layers[i]->mixture;
+            room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->count : 0});
+            operand = std::max(operand, layers[i]->intermediate);
+            if (!mixture) continue;
+            const int64_t from = mixture->experts[0].in, to = mixture->experts[2].in;
+            room.routed_stride = std::max(room.routed_stride, from);
+            room.entry_stride = std::max({room.entry_stride, 2 * mixture->inner, layer.hidden, to});
+            operand = std::max({operand, from, to});
+            entries = std::max(entries, rows * mixture->chosen);
+        }
         const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
         room.attention_rows = run.most_rows();
         room.attention_floats = AttentionRoom::floats(room.attention_rows, heads);
-        const int64_t operand = std::max({layer.hidden, attended, layer.intermediate});
-        const int64_t groups = operand / 16 + 1;
-        const int64_t values = Operand::floats(rows, operand);
-        const int64_t floats = rows * (layer.hidden + room.wide_stride + 2 * groups) + values +
-                               members * (layer.hidden + room.attention_floats);
-        const size_t bytes = floats * sizeof(float) + 8 * 64;
+        const int64_t groups = operand / 16 + 1, most = std::max(rows, entries);
+        const int64_t values = Operand::floats(most, operand);
+        const int64_t floats = rows * (layer.hidden + room.wide_stride + room.routed_stride) + most * 2 * groups + values +
+                               entries * room.entry_stride + members * (layer.hidden + room.attention_floats);
+        const size_t bytes = floats * sizeof(float) + 10 * 64;
         if (room.memory_.size() < bytes) room.memory_ = std::vector<char>(bytes);
         char* next = room.memory_.data();
         auto take = [&](int64_t count) {
@@ -134,9 +151,11 @@ class Room {
         room.wide = take(rows * room.wide_stride);
         room.normed = take(members * layer.hidden);
         room.attention = take(members * room.attention_floats);
+        room.routed = take(rows * room.routed_stride);
+        room.by_expert = take(entries * room.entry_stride);
         room.operand.values = (int8_t*)take(values);
-        room.operand.scales = take(rows * groups);
-        room.operand.sums = (int32_t*)take(rows * groups);
+        room.operand.scales = take(most * groups);
+        room.operand.sums = (int32_t*)take(most * groups);
         return room;
     }
 
@@ -152,7 +171,7 @@ class LayerForward {
 
     void compute() {
         if (run_.halves & ATTENTION) attention_half();
-        if (run_.halves & MLP) mlp_half();
+        if (run_.halves & MLP) layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
     }
 
   private:
@@ -182,6 +201,56 @@ class LayerForward {
         multiply(room_.operand.rows(run_.rows, layer_.down), layer_.down, room_.wide, room_.wide_stride, team_);
         team_.meet();
         add_to_hidden(layer_.output_norm);
+    }
+
+    void mixture_half(const Mixture& mixture) {
+        const Linear& first = mixture.experts[0];
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            float *hidden = room_.hidden + m * layer_.hidden, *routed = room_.routed + m * room_.routed_stride;
+            read_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
+            normalise(hidden, layer_.mlp_norm, layer_.hidden, layer_.epsilon, routed);
+            std::memset(routed + layer_.hidden, 0, (first.in - layer_.hidden) * sizeof(float));
+            write_operand(mixture.router, routed, m, room_.operand);
+        }
+        if (team_.member == 0) room_.routing.begin(mixture, run_.rows);
+        team_.meet();
+        multiply(room_.operand.rows(run_.rows, mixture.router), mixture.router, room_.wide, room_.wide_stride, team_);
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            round_to((Format)layer_.format, wide(m), mixture.count);
+            room_.routing.choose(mixture, m, wide(m), (Format)layer_.format);
+        }
+        team_.meet();
+        if (team_.member == 0) room_.routing.sort(mixture);
+        team_.meet();
+        compute_experts(mixture);
+        for (int64_t m = own_.start; m < own_.stop; m++)
+            room_.routing.add_up(m, room_.by_expert, room_.entry_stride, layer_.hidden, wide(m));
+        add_to_hidden(layer_.output_norm);
+    }
+
+    // The results of all entries in `by_expert`.
+    void compute_experts(const Mixture& mixture) {
+        const Routing& routing = room_.routing;
+        const Range own = team_.share((int64_t)routing.row_of.size());
+        auto linear = [&](int64_t entry, int number) -> const Linear& {
+            return mixture.experts[routing.expert_of[entry] * 3 + number];
+        };
+        for (int64_t e = own.start; e < own.stop; e++)
+            write_operand(linear(e, 0), room_.routed + routing.row_of[e] * room_.routed_stride, e, room_.operand);
+        team_.meet();
+        routing.multiply(mixture, 0, 2, room_.operand, room_.by_expert, room_.entry_stride, team_);
+        team_.meet();
+        for (int64_t e = own.start; e < own.stop; e++) {
+            float* values = room_.by_expert + e * room_.entry_stride;
+            const Linear& down = linear(e, 2);
+            gate(layer_.activation, values, values + mixture.inner, mixture.inner);
+            std::memset(values + mixture.inner, 0, (down.in - mixture.inner) * sizeof(float));
+            write_operand(down, values, e, room_.operand);
+        }
+        team_.meet();
+        routing.multiply(mixture, 2, 3, room_.operand, room_.by_expert, room_.entry_stride, team_);
+        team_.meet();
     }
 
     float* wide(int64_t row) const { return room_.wide + row * room_.wide_stride; }

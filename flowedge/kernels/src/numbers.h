@@ -1,6 +1,8 @@
 // Numbers as they lie in memory: formats of rows, of weights and of the KV cache.
 #pragma once
 
+#include <algorithm>
+
 #include "vectors.h"
 
 namespace flowedge {
@@ -53,6 +55,16 @@ inline void write_floats(Format format, void* to, int64_t start, int64_t count, 
         std::memcpy(rest, from + i, (count - i) * sizeof(float));
         store(halves, convert(load<Floats>(rest)));
         std::memcpy(bits + i, halves, (count - i) * 2);
+    }
+}
+
+// Rounds numbers to a float format, in place.
+inline void round_to(Format format, float* values, int64_t count) {
+    char bits[64 * sizeof(float)];
+    for (int64_t i = 0; i < count; i += 64) {
+        const int64_t part = std::min<int64_t>(64, count - i);
+        write_floats(format, bits, 0, part, values + i);
+        read_floats(format, bits, 0, part, values + i);
     }
 }
 

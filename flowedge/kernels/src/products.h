@@ -292,17 +292,24 @@ struct IntegerKernel {
     }
 };
 
-// The share of a linear layer's outputs that a thread computes: units of a kernel's outputs.
-inline void multiply(const Rows& rows, const Linear& linear, float* output, int64_t output_stride, const Team& team) {
+// How many units the outputs of a linear layer are computed in: blocks of integers, or eight outputs of floats.
+inline int64_t units_of(const Linear& linear) {
+    const int64_t width = linear.format > FLOAT16 ? LANES : 8;
+    return (linear.out + width - 1) / width;
+}
+
+// The products of rows [first, first + rows) of an operand with some units of a linear layer's outputs; `output` is that
+// of the first of these rows.
+inline void multiply(const Rows& operand, int64_t first, int64_t rows, const Linear& linear, Range units, float* output,
+                     int64_t output_stride) {
     const bool packed = linear.format > FLOAT16;
     const int64_t unit = packed ? 1 : 8, width = packed ? LANES : 1;
     const int64_t all = (linear.out + width - 1) / width;
-    const Range own = team.share((all + unit - 1) / unit);
-    const int64_t start = own.start * unit, stop = std::min(all, own.stop * unit);
-    for (int64_t row = 0; row < rows.count; row += ROW_BLOCK) {
-        const int64_t count = std::min(ROW_BLOCK, rows.count - row);
-        float* to = output + row * output_stride;
-        auto compute = [&](auto block) { block(rows, row, count, linear, start, stop, to, output_stride); };
+    const int64_t start = units.start * unit, stop = std::min(all, units.stop * unit);
+    for (int64_t done = 0; done < rows; done += ROW_BLOCK) {
+        const int64_t row = first + done, count = std::min(ROW_BLOCK, rows - done);
+        float* to = output + done * output_stride;
+        auto compute = [&](auto block) { block(operand, row, count, linear, start, stop, to, output_stride); };
         switch (linear.format) {
             case FLOAT32: compute(FloatKernel<FLOAT32>::block); break;
             case BFLOAT16: compute(FloatKernel<BFLOAT16>::block); break;
@@ -316,8 +323,13 @@ inline void multiply(const Rows& rows, const Linear& linear, float* output, int6
     }
     if (!linear.bias) return;
     const int64_t from = start * width, to = std::min(linear.out, stop * width);
-    for (int64_t m = 0; m < rows.count; m++)
+    for (int64_t m = 0; m < rows; m++)
         for (int64_t n = from; n < to; n++) output[m * output_stride + n] += linear.bias[n];
+}
+
+// The products of all rows with the share of a linear layer's outputs that a thread computes.
+inline void multiply(const Rows& rows, const Linear& linear, float* output, int64_t output_stride, const Team& team) {
+    multiply(rows, 0, rows.count, linear, team.share(units_of(linear)), output, output_stride);
 }
 
 // Whether rows are rounded alike for two linear layers of the same width.

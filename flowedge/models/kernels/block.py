@@ -1,4 +1,4 @@
-"""The layers of a block as the kernels compute them; torch routes rows to the experts of mixtures."""
+"""The layers of a block as the kernels compute them."""
 
 from __future__ import annotations
 
@@ -7,62 +7,20 @@ from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
 
 from flowedge.models.attention.kv_store import Int8Store, KeyValueStore
 from flowedge.models.decoder_layer import DecoderLayer
-from flowedge.models.experts import MixtureMlp
-from flowedge.models.kernels.layer import ATTENTION, MLP, KernelLayer, KernelNorm, NoKernelError
-from flowedge.models.kernels.linear import fits_kernels, float_linear
+from flowedge.models.kernels.layer import ATTENTION, FREE_ROWS, MLP, KernelLayer, KernelNorm
 from flowedge.models.kernels.rotation_table import Rotations, RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
 from flowedge.models.kernels.structures import FORMATS, INT8, CacheFields, LayerFields
-from flowedge.models.row_functions import RmsNorm, whole_vectors
-
-
-class KernelMixture:
-    """The second half of a layer whose MLP is a mixture, with rows that do not depend on each other."""
-
-    def __init__(self, layer: DecoderLayer) -> None:
-        """Prepare the layer, whose experts get products of the kernels.
-
-        Raises:
-            NoKernelError: when the kernels have no product for a weight, or no norm may follow.
-        """
-        mixture = layer.mlp
-        assert isinstance(mixture, MixtureMlp), "the layer has experts"
-        if layer.architecture.norms_after:
-            raise NoKernelError("a mixture of experts is followed by a norm")
-        self._gate, self._experts = mixture.gate, mixture.experts
-        self._norm = KernelNorm(layer.post_attention_layernorm)
-        self._multiplier = layer.architecture.residual_multiplier
-        for path, linear in list(mixture.named_modules()):
-            if type(linear) is nn.Linear:
-                if not fits_kernels(linear.weight):
-                    raise NoKernelError(f"there are no kernels for experts of {linear.weight.dtype}")
-                mixture.set_submodule(path, float_linear(linear))
-        mixture.experts.activation = whole_vectors(mixture.experts.activation)
-        weight = self._gate.weight
-        if not fits_kernels(weight):
-            raise NoKernelError(f"there are no kernels for a router of {weight.dtype}")
-        router = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        router.weight = weight
-        self._router = float_linear(router)
-
-    def add_to(self, hidden: torch.Tensor) -> None:
-        """Add the mixture's result to rows [n, hidden], in place."""
-        rows = hidden.clone()
-        self._norm(rows)
-        weights, chosen = self._gate.choose(self._router(rows))
-        hidden.add_(self._experts(rows, weights, chosen), alpha=self._multiplier)
-
+from flowedge.models.row_functions import RmsNorm
 
 MOST_ROWS = 128  # of a call; a larger forward is computed in parts
 # A call computes as many layers as read this many bytes of weights, at a few rows: some milliseconds, after
 # which a forward may be aborted.
 _CALL_BYTES = 64 << 20
-_FREE_ROWS = 4  # rows that take about as long as one
 
 
 class KernelBlock:
@@ -89,9 +47,6 @@ class KernelBlock:
             KernelLayer(layer, dtype, window, rotated)
             for layer, window, rotated in zip(layers, windows, self._rotations.rotated, strict=True)
         ]
-        self._mixtures = {
-            index: KernelMixture(layer) for index, layer in enumerate(layers) if layer.has_experts
-        }
         self._structures = (ctypes.POINTER(LayerFields) * len(layers))(
             *(ctypes.pointer(layer.structure) for layer in self._layers)
         )
@@ -121,22 +76,17 @@ class KernelBlock:
                 return None
             if start in taps:
                 tapped.append(hidden.clone())
-            if start in self._mixtures:
-                run.compute(start, stop, ATTENTION)
-                self._mixtures[start].add_to(hidden)
-            else:
-                run.compute(start, stop, ATTENTION | MLP)
+            run.compute(start, stop, ATTENTION | MLP)
         if self._norm is not None:
             self._norm(hidden)
         return torch.cat((hidden, *tapped), dim=1) if tapped else hidden
 
     def _pieces(self, rows: int, taps: Sequence[int]) -> list[tuple[int, int]]:
-        """Divide the layers into runs that are computed by a call; a tapped layer and a mixture begin one."""
-        most = _CALL_BYTES * _FREE_ROWS // max(_FREE_ROWS, rows)
+        """Divide the layers into runs that are computed by a call; a tapped layer begins one."""
+        most = _CALL_BYTES * FREE_ROWS // max(FREE_ROWS, rows)
         pieces, start, read = [], 0, 0
         for index, layer in enumerate(self._layers):
-            apart = index in taps or index in self._mixtures or index - 1 in self._mixtures
-            if index > start and (apart or read + layer.weight_bytes > most):
+            if index > start and (index in taps or read + layer.weight_bytes > most):
                 pieces.append((start, index))
                 start, read = index, 0
             read += layer.weight_bytes

@@ -11,11 +11,13 @@ from torch import nn
 
 from flowedge.device.kernel_library import library
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp
-from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear
-from flowedge.models.kernels.structures import FORMATS, LayerFields, LinearFields, pointer
+from flowedge.models.experts import MixtureMlp
+from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
+from flowedge.models.kernels.structures import FORMATS, LayerFields, LinearFields, MixtureFields, pointer
 from flowedge.models.row_functions import RmsNorm
 
 ATTENTION, MLP = 1, 2  # halves of a layer
+FREE_ROWS = 4  # rows that take about as long as one
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
 
@@ -80,16 +82,47 @@ class KernelLayer:
             _fill(fields.gate_up, [self._linear(part) for part in mlp.projections])
             fields.down = self._linear(mlp.down_proj)
             fields.intermediate = fields.down.width
+        else:
+            mixture = self._mixture(mlp)
+            fields.mixture = ctypes.addressof(mixture)
+            self._kept.append(mixture)
         return fields
 
-    def _linear(self, module: nn.Module) -> LinearFields:
+    def _mixture(self, mlp: MixtureMlp) -> MixtureFields:
+        sizes = mlp.gate.experts
+        router = nn.Linear(mlp.gate.weight.shape[1], sizes.count, bias=False, device="meta")
+        router.weight = mlp.gate.weight
+        experts = (LinearFields * (3 * sizes.count))()
+        fields = MixtureFields(
+            count=sizes.count,
+            chosen=sizes.chosen,
+            inner=sizes.intermediate,
+            normalised=sizes.normalised,
+            rounded=sizes.rounded,
+            router=self._linear(router),
+            experts=ctypes.addressof(experts),
+        )
+        before = self.weight_bytes
+        for index, expert in enumerate(mlp.experts.children()):
+            for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):
+                experts[place] = self._linear(expert.get_submodule(part), padded=True)
+        if len({rounding(experts[3 * index + part]) for index in range(sizes.count) for part in (0, 1)}) > 1:
+            raise NoKernelError("the experts of a layer round their rows in different groups")
+        # Rows of a few tokens read the experts that they choose.
+        read = min(sizes.count, FREE_ROWS * sizes.chosen)
+        self.weight_bytes = before + (self.weight_bytes - before) * read // sizes.count
+        self._kept.append(experts)
+        return fields
+
+    def _linear(self, module: nn.Module, *, padded: bool = False) -> LinearFields:
+        """The structure of a linear layer; if it may be `padded`, zeros follow its inputs."""
         linear: Any = module
         if type(module) is nn.Linear and fits_kernels(module.weight):
             linear = float_linear(module)
         if not isinstance(linear, KernelLinear):
             dtype = next(module.parameters()).dtype
             raise NoKernelError(f"there are no kernels for a {type(module).__name__} of {dtype}")
-        if linear.width != linear.in_features:
+        if linear.width != linear.in_features and not padded:
             raise NoKernelError(f"{linear.in_features} inputs are no multiple of a group")
         self._kept.append(linear)
         self.weight_bytes += sum(part.nbytes for part in linear.parameters())

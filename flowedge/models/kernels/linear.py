@@ -85,6 +85,11 @@ class KernelLinear(nn.Module):
         return weights.flatten(1)[:, : self.in_features]
 
 
+def rounding(linear: LinearFields) -> tuple[int, int]:
+    """Return what two linear layers have in common whose rows are rounded alike."""
+    return (linear.format, 0) if linear.format in FORMATS.values() else (-1, linear.group)
+
+
 def fits_kernels(weight: torch.Tensor) -> bool:
     """Whether the kernels multiply with a weight as it is."""
     return weight.is_cpu and weight.dtype in _WEIGHTS and weight.is_contiguous()

@@ -30,6 +30,18 @@ class LinearFields(ctypes.Structure):
     ]
 
 
+class MixtureFields(ctypes.Structure):
+    _fields_ = [
+        ("count", _Size),
+        ("chosen", _Size),
+        ("inner", _Size),
+        ("normalised", _Flag),
+        ("rounded", _Flag),
+        ("router", LinearFields),
+        ("experts", _Pointer),
+    ]
+
+
 class LayerFields(ctypes.Structure):
     _fields_ = [
         ("hidden", _Size),
@@ -55,6 +67,7 @@ class LayerFields(ctypes.Structure):
         ("output", LinearFields),
         ("down", LinearFields),
         ("intermediate", _Size),
+        ("mixture", _Pointer),
     ]
 
 

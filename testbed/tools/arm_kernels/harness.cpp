@@ -78,7 +78,7 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-static void layer(const char* name, Format weights, Format rows_format, Format cached) {
+static void layer(const char* name, Format weights, Format rows_format, Format cached, bool mixed = false) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
     const bool zeros = weights == INT4;
     Made qkv(weights, (heads + 2 * kv_heads) * size, hidden, 32, zeros), gate_up(weights, 192, hidden, 32, zeros);
@@ -92,6 +92,17 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     own.query_norm = own.key_norm = head_norm.data();
     own.qkv[0] = qkv.linear, own.gate_up[0] = gate_up.linear, own.output = output.linear, own.down = down.linear;
     own.intermediate = 96;
+    std::vector<Made> experts;
+    std::vector<Linear> linears;
+    const Made router(BFLOAT16, 6, hidden, 0);
+    for (int i = 0; mixed && i < 6; i++) {
+        experts.emplace_back(weights, 48, hidden, 32, zeros);
+        experts.emplace_back(weights, 48, hidden, 32, zeros);
+        experts.emplace_back(weights, hidden, 64, 32, zeros);
+    }
+    for (const Made& expert : experts) linears.push_back(expert.linear);
+    const Mixture mixture{6, 2, 48, 1, 1, router.linear, linears.data()};
+    if (mixed) own.mixture = &mixture;
     const int64_t vectors = kv_heads * capacity;
     const std::vector<float> cache = numbers(2 * vectors * size, 0.5f);
     std::vector<char> keys(vectors * size * 4), values(vectors * size * 4);
@@ -135,4 +146,5 @@ int main() {
     layer("layer-bfloat16", BFLOAT16, BFLOAT16, BFLOAT16);
     layer("layer-int8", INT8, FLOAT16, FLOAT16);
     layer("layer-int4", INT4, FLOAT32, INT8);
+    layer("layer-mixture", INT4, BFLOAT16, BFLOAT16, true);
 }

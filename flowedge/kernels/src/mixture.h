@@ -1,0 +1,122 @@
+// Mixtures of experts: which experts compute a row, and how threads share their products.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "products.h"
+
+namespace flowedge {
+
+// A mixture of experts in the place of a gated MLP.
+struct Mixture {
+    int64_t count, chosen;  // experts, and those of a row
+    int64_t inner;          // outputs of a gate
+    int32_t normalised;     // whether the weights of a row's experts add up to 1
+    int32_t rounded;        // whether they are rounded to the format of rows
+    Linear router;
+    const Linear* experts;  // [count, 3]: gate, up, down; all gates and ups round rows alike
+};
+
+// Rows by their experts. An entry is a row that an expert computes; entries lie by expert, then by row.
+class Routing {
+  public:
+    std::vector<int64_t> row_of;    // of each entry
+    std::vector<int64_t> expert_of; // of each entry
+    std::vector<int64_t> touched;   // experts that compute a row, ascending
+    std::vector<int64_t> starts;    // of each touched expert's entries, and the number of entries
+
+    // Makes room for the experts of `rows` rows.
+    void begin(const Mixture& mixture, int64_t rows) {
+        chosen_ = mixture.chosen;
+        experts_.resize(rows * chosen_);
+        weights_.resize(rows * chosen_);
+        places_.resize(rows * chosen_);
+    }
+
+    // Chooses the experts of a row by its scores [count], which are overwritten: the likeliest, the first of equals.
+    void choose(const Mixture& mixture, int64_t row, float* scores, Format format) {
+        int32_t* experts = experts_.data() + row * chosen_;
+        float* weights = weights_.data() + row * chosen_;
+        const float most = *std::max_element(scores, scores + mixture.count);
+        float total = 0.0f, own = 0.0f;
+        for (int64_t i = 0; i < mixture.count; i++) total += scores[i] = exponential(all(scores[i] - most))[0];
+        static thread_local std::vector<int32_t> order;
+        order.resize(mixture.count);
+        for (int64_t i = 0; i < mixture.count; i++) order[i] = (int32_t)i;
+        auto likelier = [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
+        std::partial_sort(order.begin(), order.begin() + chosen_, order.end(), likelier);
+        std::copy_n(order.begin(), chosen_, experts);
+        for (int64_t j = 0; j < chosen_; j++) own += scores[experts[j]] / total;
+        std::sort(experts, experts + chosen_);
+        for (int64_t j = 0; j < chosen_; j++) {
+            weights[j] = scores[experts[j]] / total;
+            if (mixture.normalised) weights[j] /= own;
+        }
+        if (mixture.rounded) round_to(format, weights, chosen_);
+    }
+
+    // Brings the rows whose experts are chosen into the order of entries.
+    void sort(const Mixture& mixture) {
+        const int64_t entries = (int64_t)experts_.size();
+        std::vector<int64_t> next(mixture.count + 1);
+        for (int32_t expert : experts_) next[expert + 1]++;
+        touched.clear(), starts.clear();
+        for (int64_t expert = 0; expert < mixture.count; expert++) {
+            if (next[expert + 1]) touched.push_back(expert), starts.push_back(next[expert]);
+            next[expert + 1] += next[expert];
+        }
+        starts.push_back(entries);
+        row_of.resize(entries), expert_of.resize(entries);
+        for (int64_t i = 0; i < entries; i++) {
+            const int64_t place = next[experts_[i]]++;
+            places_[i] = place, row_of[place] = i / chosen_, expert_of[place] = experts_[i];
+        }
+    }
+
+    // The weighted sum [size] of a row's experts, added up in their order; `computed` are the results of entries.
+    void add_up(int64_t row, const float* computed, int64_t stride, int64_t size, float* to) const {
+        std::memset(to, 0, size * sizeof(float));
+        for (int64_t i = row * chosen_; i < (row + 1) * chosen_; i++) {
+            const float* from = computed + places_[i] * stride;
+            for (int64_t k = 0; k < size; k++) to[k] += from[k] * weights_[i];
+        }
+    }
+
+    // A thread's part of products of each expert's entries with linear layers number [first, last) of the experts, whose
+    // outputs lie beside each other.
+    void multiply(const Mixture& mixture, int first, int last, const Operand& operand, float* output, int64_t stride,
+                  const Team& team) const {
+        int64_t total = 0, before = 0;
+        auto each_product = [&](auto work) {
+            for (size_t t = 0; t < touched.size(); t++) {
+                const Linear* own = mixture.experts + touched[t] * 3;
+                const int64_t rows = starts[t + 1] - starts[t];
+                float* to = output + starts[t] * stride;
+                for (int i = first; i < last; to += own[i++].out) work(own[i], starts[t], rows, to);
+            }
+        };
+        // A few rows take as long as one, because the weights are read for them.
+        auto cost = [](int64_t rows) { return std::max<int64_t>(rows, FREE_ROWS); };
+        each_product([&](const Linear& linear, int64_t, int64_t rows, float*) { total += units_of(linear) * cost(rows); });
+        const Range own = team.share(total);
+        each_product([&](const Linear& linear, int64_t start, int64_t rows, float* to) {
+            const int64_t units = units_of(linear), each = cost(rows);
+            auto unit_at = [&](int64_t cost) { return std::clamp<int64_t>((cost - before + each - 1) / each, 0, units); };
+            const Range part{unit_at(own.start), unit_at(own.stop)};
+            if (part.start < part.stop)
+                flowedge::multiply(operand.rows(row_of.size(), linear), start, rows, linear, part, to, stride);
+            before += units * each;
+        });
+    }
+
+  private:
+    static constexpr int64_t FREE_ROWS = 4;
+
+    int64_t chosen_ = 0;
+    std::vector<int32_t> experts_;  // [rows, chosen], those of a row ascending
+    std::vector<float> weights_;    // [rows, chosen]
+    std::vector<int64_t> places_;   // [rows, chosen]: the entry
+};
+
+}  // namespace flowedge
