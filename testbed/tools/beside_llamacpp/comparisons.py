@@ -12,6 +12,7 @@ from typing import Any
 
 from flowedge.engine.statistics import RequestStatistics
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.files.config_support import max_positions
 from flowedge.models.quant.quant_cache import QuantCache
 from testbed.tools.beside_llamacpp.block_side import BlockSide
 from testbed.tools.beside_llamacpp.cluster_side import ClusterSide
@@ -22,7 +23,7 @@ from testbed.tools.beside_llamacpp.llama_bench import LlamaBench, LlamaTest
 from testbed.tools.beside_llamacpp.llama_gguf import gguf_of
 from testbed.tools.beside_llamacpp.rpc_servers import RpcServers
 
-PROMPT, CACHED = 512, 128  # tokens of the prefill; rows before the rows of a draft tree
+PROMPTS, CACHED = (512, 4096), 128  # tokens of prompts; rows before the rows of a draft tree
 ROWS = (1, 4, 16, 64)
 THREADS = (1, 2)
 STAGES = (1, 2, 4)
@@ -53,7 +54,7 @@ PARTS = Table("parts", "Where the time of a token goes", "ms", "less", 2)  # mea
 TABLES = (ONE, TWO, PARTS, LAYERS, PAIR)
 ALONE = "one process"
 ALONE_AS = "an agent that is draft node and stage"
-DECODE, PREFILL = "decode", f"prefill {PROMPT}"
+DECODE = "decode"
 PAIR_TOKENS = 128  # decoded of each answer of the bundled model
 
 
@@ -90,14 +91,15 @@ class Comparison:
         self.report(f"{form.ours}: loading all layers in this process")
         block = BlockSide(checkpoint, form, QuantCache.configured())
         turns: list[Turn] = []
+        prompts = _prompts(checkpoint)
         with ExitStack() as stack:
             if decoding:
                 alone = ClusterSide(str(self.model), form, 1, int(checkpoint.config.vocab_size))
                 pipeline = partial(_our_pipeline, ONE, f"{form.ours}, {ALONE_AS}", stack.enter_context(alone))
                 turns += [
-                    partial(_our_tokens, form, block, self.tokens),
-                    partial(pipeline, self.tokens),
-                    partial(self._their_rates, ONE, form, bench, THREADS[-1]),
+                    partial(_our_tokens, form, block, self.tokens, prompts),
+                    partial(pipeline, self.tokens, prompts),
+                    partial(self._their_rates, ONE, form, bench, THREADS[-1], prompts),
                 ]
             if rows:
                 turns += [partial(_our_rows, form, block), partial(self._their_rows, form, bench)]
@@ -106,7 +108,7 @@ class Comparison:
     def over_two_stages(self, form: Format) -> None:
         """Measure TWO for one format."""
         checkpoint = Checkpoint.open(str(self.model))
-        vocabulary = int(checkpoint.config.vocab_size)
+        vocabulary, prompts = int(checkpoint.config.vocab_size), _prompts(checkpoint)
         with ExitStack() as stack:
             servers = stack.enter_context(RpcServers(self.llamacpp, 2))
             bench = self._bench(checkpoint, form.gguf, "random", servers.addresses)
@@ -115,8 +117,8 @@ class Comparison:
             self._take(
                 f"{form.ours} beside {form.theirs}, two stages",
                 [
-                    partial(_our_pipeline, TWO, form.ours, agents, self.tokens),
-                    partial(self._their_rates, TWO, form, bench, 1),
+                    partial(_our_pipeline, TWO, form.ours, agents, self.tokens, prompts),
+                    partial(self._their_rates, TWO, form, bench, 1, prompts),
                 ],
             )
 
@@ -152,12 +154,17 @@ class Comparison:
         self.save()
         self.report(f"{title}: {rounds} rounds in {time.monotonic() - start:.0f} s")
 
-    def _their_rates(self, table: Table, form: Format, bench: LlamaBench, threads: int) -> Measured:
+    def _their_rates(
+        self, table: Table, form: Format, bench: LlamaBench, threads: int, prompts: Sequence[int]
+    ) -> Measured:
         tests = self._run(
-            bench, prompts=[PROMPT], generated=[self.tokens], threads=[threads], repetitions=REPETITIONS
+            bench, prompts=prompts, generated=[self.tokens], threads=[threads], repetitions=REPETITIONS
         )
         return [
-            (TableCell(table.name, form.theirs, DECODE if test.generated else PREFILL), count / seconds)
+            (
+                TableCell(table.name, form.theirs, DECODE if test.generated else _prefill(test.prompt)),
+                count / seconds,
+            )
             for test in tests
             for count in [test.generated or test.prompt]
             for seconds in test.seconds
@@ -188,12 +195,21 @@ class Comparison:
         return tests
 
 
-def _our_tokens(form: Format, block: BlockSide, tokens: int) -> Measured:
+def _prompts(checkpoint: Checkpoint) -> list[int]:
+    """The numbers of tokens of PROMPTS that a model reads, and a token more."""
+    return [tokens for tokens in PROMPTS if tokens < max_positions(checkpoint.config)]
+
+
+def _prefill(tokens: int) -> str:
+    return f"prefill {tokens}"
+
+
+def _our_tokens(form: Format, block: BlockSide, tokens: int, prompts: Sequence[int]) -> Measured:
     threads = THREADS[-1]
     times = [block.decode_s(tokens, threads) for _ in range(REPETITIONS)]
-    filled = [PROMPT / block.prefill_s(PROMPT, threads) for _ in range(REPETITIONS)]
     return [
-        *_rates(ONE, form.ours, [tokens / sum(each) for each in times], filled),
+        *_rates(ONE, form.ours, [tokens / sum(each) for each in times]),
+        *_prefills(ONE, form.ours, prompts, lambda count: block.prefill_s(count, threads)),
         *(
             part
             for layers, head in times
@@ -202,12 +218,14 @@ def _our_tokens(form: Format, block: BlockSide, tokens: int) -> Measured:
     ]
 
 
-def _our_pipeline(table: Table, line: str, agents: ClusterSide, tokens: int) -> Measured:
+def _our_pipeline(
+    table: Table, line: str, agents: ClusterSide, tokens: int, prompts: Sequence[int]
+) -> Measured:
     answers = [agents.decode(tokens) for _ in range(REPETITIONS)]
-    filled = [PROMPT / agents.prefill_s(PROMPT) for _ in range(REPETITIONS)]
     title = line if table is ONE else f"{line}, two stages"
     return [
-        *_rates(table, line, [each.tokens_per_s for each in answers], filled),
+        *_rates(table, line, [each.tokens_per_s for each in answers]),
+        *_prefills(table, line, prompts, agents.prefill_s),
         *(part for each in answers for part in _parts_of(title, each)),
     ]
 
@@ -227,10 +245,15 @@ def _parts(line: str, seconds: Mapping[str, float]) -> Measured:
     return [(TableCell(PARTS.name, line, name), value * 1e3) for name, value in parts.items()]
 
 
-def _rates(table: Table, line: str, decoded: Sequence[float], filled: Sequence[float]) -> Measured:
+def _rates(table: Table, line: str, decoded: Sequence[float]) -> Measured:
+    return [(TableCell(table.name, line, DECODE), rate) for rate in decoded]
+
+
+def _prefills(table: Table, line: str, prompts: Sequence[int], seconds: Callable[[int], float]) -> Measured:
     return [
-        *((TableCell(table.name, line, DECODE), rate) for rate in decoded),
-        *((TableCell(table.name, line, PREFILL), rate) for rate in filled),
+        (TableCell(table.name, line, _prefill(count)), count / seconds(count))
+        for count in prompts
+        for _ in range(REPETITIONS)
     ]
 
 
