@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -244,7 +245,7 @@ class LayerBlock:
         """The embedding [vocab, hidden] of the first block; None in other blocks."""
         return None if self.embedding is None else cast("TokenTable", self.embedding.weight)
 
-    @property
+    @cached_property  # an agent says it twice a second
     def weight_bytes(self) -> int:
         modules = [*self.layers, *filter(None, (self.embedding, self.norm))]
         return sum(module_bytes(module) for module in modules)
