@@ -53,4 +53,4 @@ class Rebalancing:
         if tuple(work) != division.stages or role.stage_layers != division.split:
             return None  # it was divided in another way
         side = await self._agent.compute_side()
-        return side.move_for(division, work)
+        return side.move_for(division, work, role.verification)

@@ -75,6 +75,7 @@ class DraftNodeRole(PipelineRole):
         left_out: addresses of agents that were offered as stages and would slow answers down.
         plan: how the layers were divided, in words; "" if they were not by what was measured.
         proposal: how they had better be divided now, in words; "" if that is not known.
+        verification: where tokens are drawn, which is known when the stages are ready.
         standby_problem: why the device named as its standby does not stand by; "" if it does.
     """
 
@@ -103,7 +104,7 @@ class DraftNodeRole(PipelineRole):
         self._met: dict[str, tuple[str, str]] = {}
         self._stages_ready: list[StageReady] = []
         self._exact = False
-        self._verification: VerificationPlace = DRAFT_NODE
+        self.verification: VerificationPlace = DRAFT_NODE
 
     async def take_up(self, report: ReportProgress) -> None:
         """Take the role up, and have the other devices take theirs.
@@ -278,7 +279,7 @@ class DraftNodeRole(PipelineRole):
             draft_quant=self._models.draft_quant or "none",
             dtype=target.dtype,
             exact=ON if self._exact else OFF,
-            verification=self._verification,
+            verification=self.verification,
             split=self.stage_layers,
         )
 
@@ -392,8 +393,8 @@ class DraftNodeRole(PipelineRole):
         assert self._live is not None, "the models are loaded"
         ready = self._stages_ready[: len(target.stages)]
         exact = [stage.exact for stage in ready]
-        self._verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
-        fields = about(event="verification", pipeline=self.label, verification=self._verification)
+        self.verification = LAST_STAGE if ready[-1].draws else DRAFT_NODE
+        fields = about(event="verification", pipeline=self.label, verification=self.verification)
         _log.info("the place that draws tokens is known", extra=fields)
         kept: tuple[tuple[int, int], ...] = ()
         if self._taps:
@@ -403,13 +404,13 @@ class DraftNodeRole(PipelineRole):
                 np.dtype(models.dtype).itemsize,
                 agent.config.link,
                 self._members.by_address,
-                draws=self._verification == LAST_STAGE,
+                draws=self.verification == LAST_STAGE,
             )
             when = "when rows are accepted" if kept else "with every row"
             await report(agent.name, f"what the drafter reads of inner layers comes {when}")
-        spec = replace(self._live.spec, verification=self._verification, kept_taps=kept)
+        spec = replace(self._live.spec, verification=self.verification, kept_taps=kept)
         self._live.configure(spec, self.limits(models))
-        self._exact = all(exact) and (models.exact or self._verification == LAST_STAGE)
+        self._exact = all(exact) and (models.exact or self.verification == LAST_STAGE)
         if config.exact == ON and not self._exact:
             inexact = [stage.name for stage, each in zip(target.stages, exact, strict=True) if not each]
             raise BadRequestError(

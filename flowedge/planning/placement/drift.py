@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flowedge.core.pipeline_config import LAST_STAGE, VerificationPlace
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.layouts import BOTH, Layout, divisions_of, layouts_in_order
 from flowedge.planning.placement.live_division import Division
@@ -50,22 +51,25 @@ class Move:
         )
 
 
-def move_for(division: Division, work: Mapping[str, Work]) -> Move | None:
+def move_for(division: Division, work: Mapping[str, Work], verification: VerificationPlace) -> Move | None:
     """Return another division if it is clearly faster; None if it is not, or too little is known.
 
-    work: of each stage, by address.
+    work: of each stage, by address. verification: where tokens are drawn.
     """
-    factors = slower_by(division, work)
+    factors = slower_by(division, work, verification)
     return None if factors is None else better_division(division, factors)
 
 
-def slower_by(division: Division, work: Mapping[str, Work]) -> dict[str, float] | None:
+def slower_by(
+    division: Division, work: Mapping[str, Work], verification: VerificationPlace
+) -> dict[str, float] | None:
     """Return how many times as long as expected each stage takes, beside the one that keeps up best.
 
     What all stages have in common is the length of the text, which the plan does not know.
 
     Args:
         work: of each stage, by address.
+        verification: where tokens are drawn; the last stage's time includes the LM head if that is there.
 
     Returns:
         None where a stage has not computed enough, or has not measured the model.
@@ -76,8 +80,10 @@ def slower_by(division: Division, work: Mapping[str, Work]) -> dict[str, float] 
         done = work.get(stage, ())
         if len(done) < LEAST_WORK or stage not in devices:
             return None
+        draws = verification == LAST_STAGE and stage == division.stages[-1]
+        head_s = goal.head_time_s(devices[stage], 1) if draws else 0.0
         factor = statistics.median(
-            seconds / (layers * goal.layer_time_s(devices[stage], rows)) for rows, seconds in done
+            seconds / (layers * goal.layer_time_s(devices[stage], rows) + head_s) for rows, seconds in done
         )
         if stage == division.draft_node:  # as far as it may come from drafting, it says nothing
             factor /= min(max(factor, 1.0), BOTH)

@@ -19,7 +19,7 @@ from flowedge.agent.keeping import rebalancing
 from flowedge.agent.keeping.rebalancing import Rebalancing
 from flowedge.client import Client
 from flowedge.client.assembly import PipelineSpec, assemble
-from flowedge.core.pipeline_config import PipelineConfig
+from flowedge.core.pipeline_config import DRAFT_NODE, PipelineConfig
 from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.live_division import divide
 from tests.planning.placement.test_drift import FLEET, STAGES, work
@@ -53,6 +53,7 @@ def test_a_better_division_must_be_better_for_a_while(
         load=lambda: load,
         config=PipelineConfig(rebalance=of_pipeline),
         label="p",
+        verification=DRAFT_NODE,
         plan="layers by what the devices measured",
         proposal="",
     )
