@@ -16,7 +16,6 @@ from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.kernels.block import MOST_ROWS
-from flowedge.models.kernels.layer import ATTENTION, MLP
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, product
 from flowedge.models.kernels.rotation_table import RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
@@ -96,7 +95,7 @@ class KernelEagle:
     def _compute(self, hidden: torch.Tensor, sessions: Sequence[KernelRows]) -> None:
         """Compute the layer for rows [n, hidden], in place."""
         run = KernelRun(self._layers, self._rotations, hidden, sessions)
-        run.compute(0, 1, ATTENTION | MLP)
+        run.compute(0, 1)
 
     def _caches(self, store: HeadStore) -> ctypes.Array[CacheFields]:
         keys, values = store.kv[0]

@@ -11,9 +11,7 @@
 namespace flowedge {
 
 enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2 };
-enum Half : int32_t { ATTENTION = 1, MLP = 2 };
 
-// A layer without q, o and the other linear layers of a half computes the other half only.
 struct Layer {
     int64_t hidden, heads, kv_heads, head_size, rotated;  // rotated: leading dimensions of a head that rotate
     int64_t window;                                       // 0 for all positions
@@ -40,7 +38,6 @@ struct Run {
     const SessionRows* sessions;                // [count]
     int64_t count;                              // of sessions
     const float *const *cosines, *const *sines; // of each layer, [positions, rotated]
-    int32_t halves;                             // Half bits
 
     int64_t most_rows() const {  // of a session
         int64_t most = 0;
@@ -170,8 +167,8 @@ class LayerForward {
         : layer_(layer), index_(index), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
 
     void compute() {
-        if (run_.halves & ATTENTION) attention_half();
-        if (run_.halves & MLP) layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
+        attention_half();
+        layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
     }
 
   private:

@@ -10,7 +10,7 @@ import torch
 
 from flowedge.models.attention.kv_store import Int8Store, KeyValueStore
 from flowedge.models.decoder_layer import DecoderLayer
-from flowedge.models.kernels.layer import ATTENTION, FREE_ROWS, MLP, KernelLayer, KernelNorm
+from flowedge.models.kernels.layer import FREE_ROWS, KernelLayer, KernelNorm
 from flowedge.models.kernels.rotation_table import Rotations, RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
@@ -76,7 +76,7 @@ class KernelBlock:
                 return None
             if start in taps:
                 tapped.append(hidden.clone())
-            run.compute(start, stop, ATTENTION | MLP)
+            run.compute(start, stop)
         if self._norm is not None:
             self._norm(hidden)
         return torch.cat((hidden, *tapped), dim=1) if tapped else hidden

@@ -16,7 +16,6 @@ from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_lin
 from flowedge.models.kernels.structures import FORMATS, LayerFields, LinearFields, MixtureFields, pointer
 from flowedge.models.row_functions import RmsNorm
 
-ATTENTION, MLP = 1, 2  # halves of a layer
 FREE_ROWS = 4  # rows that take about as long as one
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 

@@ -60,9 +60,8 @@ class KernelRun:
         )
         self._threads = torch.get_num_threads()
 
-    def compute(self, first: int, stop: int, halves: int) -> None:
-        """Compute the layers [first, stop), or one half of each."""
-        self._run.halves = halves
+    def compute(self, first: int, stop: int) -> None:
+        """Compute the layers [first, stop)."""
         library().flowedge_layers(
             self._layers,
             ctypes.c_int64(first),

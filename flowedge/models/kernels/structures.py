@@ -102,7 +102,6 @@ class RunFields(ctypes.Structure):
         ("count", _Size),
         ("cosines", _Pointer),
         ("sines", _Pointer),
-        ("halves", _Flag),
     ]
 
 

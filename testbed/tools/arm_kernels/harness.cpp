@@ -124,7 +124,7 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     const Layer* layers[] = {&own};
     const float *cos[] = {cosines.data()}, *sin[] = {sines.data()};
     const SessionRows session{rows, first, {positions.data(), linear.data(), offsets.data(), slots.data()}, &caches};
-    const Run run{rows, rows_memory.data(), &session, 1, cos, sin, ATTENTION | MLP};
+    const Run run{rows, rows_memory.data(), &session, 1, cos, sin};
     flowedge_layers(layers, 0, 1, &run, 2);
     std::vector<float> found(rows * hidden);
     read_floats(rows_format, rows_memory.data(), 0, rows * hidden, found.data());
