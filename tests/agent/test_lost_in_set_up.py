@@ -75,6 +75,8 @@ def test_a_set_up_ends_with_the_name_of_the_stage_that_is_lost(
         come_back(lost)
     assert signalled
     assert found in (lost.name, lost.address) or (found is None and step in READY)
+    if found is None:  # the pipeline was whole, and d0 sets it up again until it is released
+        release([devices[0].address], "")
     await_that(lambda: all(not device.describe().role for device in devices), "a device keeps its role")
     assemble(spec_of(devices), lambda *_: None, timeout_s=NEWS_S)
     for device in devices:
