@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
+from flowedge.device.disk_cache.file_range import FileState
 from flowedge.device.kernel_library import missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels.linear import KernelLinear
@@ -84,9 +86,12 @@ class TableEmbedding(nn.Embedding):
 
 
 class _TableKey(NamedTuple):
-    """What a table was read from, and as what."""
+    """What a table was read from, and as what.
 
-    content: str
+    content: the tensor's digest where that is known; otherwise its file, as the file is now.
+    """
+
+    content: str | tuple[Path, FileState | None]
     tensor: str
     dtype: torch.dtype
     device: torch.device
@@ -121,7 +126,9 @@ def load_table(
     """
     device = torch.device(device)
     packing = _packing(checkpoint, name, device, quant)
-    key = _TableKey(_content(checkpoint, name), name, dtype, device, packing)
+    path, _ = checkpoint.source(name)
+    content = checkpoint.sha256(name) or (path, FileState.found(path))
+    key = _TableKey(content, name, dtype, device, packing)
     with _registry:
         reading = _reading.setdefault(key, threading.Lock())
     with reading:  # who asks at the same time waits for the table, and takes it
@@ -129,16 +136,6 @@ def load_table(
         if table is None:
             _held[key] = table = _read_table(checkpoint, key, quant_cache)
     return table
-
-
-def _content(checkpoint: Checkpoint, name: str) -> str:
-    """Return what tells a tensor from others: its digest, or its file as that is now."""
-    known = checkpoint.sha256(name)
-    if known is not None:
-        return known
-    path, _ = checkpoint.source(name)
-    file = path.stat()
-    return f"{path} {file.st_ino} {file.st_size} {file.st_mtime_ns}"
 
 
 def _read_table(checkpoint: Checkpoint, key: _TableKey, quant_cache: QuantCache | None) -> TokenTable:

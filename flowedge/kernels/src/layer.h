@@ -229,18 +229,19 @@ class LayerForward {
     // The results of all entries in `by_expert`.
     void compute_experts(const Mixture& mixture) {
         const Routing& routing = room_.routing;
-        const Range own = team_.share((int64_t)routing.row_of.size());
-        auto linear = [&](int64_t entry, int number) -> const Linear& {
-            return mixture.experts[routing.expert_of[entry] * 3 + number];
-        };
-        for (int64_t e = own.start; e < own.stop; e++)
-            write_operand(linear(e, 0), room_.routed + routing.row_of[e] * room_.routed_stride, e, room_.operand);
+        const Linear& first = mixture.experts[0];
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            const int64_t* places = routing.places(m);
+            write_operand(first, room_.routed + m * room_.routed_stride, places[0], room_.operand);
+            for (int64_t j = 1; j < mixture.chosen; j++) copy_operand(first, places[0], places[j], room_.operand);
+        }
         team_.meet();
         routing.multiply(mixture, 0, 2, room_.operand, room_.by_expert, room_.entry_stride, team_);
         team_.meet();
+        const Range own = team_.share(routing.entries());
         for (int64_t e = own.start; e < own.stop; e++) {
             float* values = room_.by_expert + e * room_.entry_stride;
-            const Linear& down = linear(e, 2);
+            const Linear& down = mixture.experts[routing.expert_of[e] * 3 + 2];
             gate(layer_.activation, values, values + mixture.inner, mixture.inner);
             std::memset(values + mixture.inner, 0, (down.in - mixture.inner) * sizeof(float));
             write_operand(down, values, e, room_.operand);

@@ -15,16 +15,20 @@ struct Mixture {
     int32_t normalised;     // whether the weights of a row's experts add up to 1
     int32_t rounded;        // whether they are rounded to the format of rows
     Linear router;
-    const Linear* experts;  // [count, 3]: gate, up, down; all gates and ups round rows alike
+    const Linear* experts;  // [count, 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide
 };
 
 // Rows by their experts. An entry is a row that an expert computes; entries lie by expert, then by row.
 class Routing {
   public:
-    std::vector<int64_t> row_of;    // of each entry
     std::vector<int64_t> expert_of; // of each entry
     std::vector<int64_t> touched;   // experts that compute a row, ascending
     std::vector<int64_t> starts;    // of each touched expert's entries, and the number of entries
+
+    int64_t entries() const { return starts.back(); }
+
+    // The entries [chosen] of a row.
+    const int64_t* places(int64_t row) const { return places_.data() + row * chosen_; }
 
     // Makes room for the experts of `rows` rows.
     void begin(const Mixture& mixture, int64_t rows) {
@@ -67,10 +71,10 @@ class Routing {
             next[expert + 1] += next[expert];
         }
         starts.push_back(entries);
-        row_of.resize(entries), expert_of.resize(entries);
+        expert_of.resize(entries);
         for (int64_t i = 0; i < entries; i++) {
             const int64_t place = next[experts_[i]]++;
-            places_[i] = place, row_of[place] = i / chosen_, expert_of[place] = experts_[i];
+            places_[i] = place, expert_of[place] = experts_[i];
         }
     }
 
@@ -105,7 +109,7 @@ class Routing {
             auto unit_at = [&](int64_t cost) { return std::clamp<int64_t>((cost - before + each - 1) / each, 0, units); };
             const Range part{unit_at(own.start), unit_at(own.stop)};
             if (part.start < part.stop)
-                flowedge::multiply(operand.rows(row_of.size(), linear), start, rows, linear, part, to, stride);
+                flowedge::multiply(operand.rows(entries(), linear), start, rows, linear, part, to, stride);
             before += units * each;
         });
     }

@@ -356,6 +356,17 @@ struct Operand {
     }
 };
 
+// Copies row `from` of an operand to row `to`.
+inline void copy_operand(const Linear& linear, int64_t from, int64_t to, const Operand& operand) {
+    const bool packed = linear.format > FLOAT16;
+    const int64_t bytes = Operand::stride(linear) * (packed ? 1 : bytes_of((Format)linear.format));
+    std::memcpy(operand.values + to * bytes, operand.values + from * bytes, bytes);
+    if (!packed) return;
+    const int64_t groups = linear.in / linear.group;
+    std::copy_n(operand.scales + from * groups, groups, operand.scales + to * groups);
+    std::copy_n(operand.sums + from * groups, groups, operand.sums + to * groups);
+}
+
 // Writes a row of floats as operand number `row`, rounded as products with `linear` take it.
 inline void write_operand(const Linear& linear, const float* from, int64_t row, const Operand& to) {
     const int64_t in = linear.in;

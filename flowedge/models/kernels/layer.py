@@ -105,7 +105,8 @@ class KernelLayer:
         for index, expert in enumerate(mlp.experts.children()):
             for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):
                 experts[place] = self._linear(expert.get_submodule(part), padded=True)
-        if len({rounding(experts[3 * index + part]) for index in range(sizes.count) for part in (0, 1)}) > 1:
+        inputs = {(rounding(each), each.width) for part in (0, 1) for each in experts[part::3]}
+        if len(inputs) > 1 or len({each.width for each in experts[2::3]}) > 1:
             raise NoKernelError("the experts of a layer round their rows in different groups")
         # Rows of a few tokens read the experts that they choose.
         read = min(sizes.count, FREE_ROWS * sizes.chosen)
