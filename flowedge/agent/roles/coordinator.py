@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
@@ -144,11 +145,13 @@ class StageSetups:
     Attributes:
         tasks: have the stages load, those of the target first.
         names: of the stages, by address.
+        silent: returns the name of the first stage that does not answer; "" when all do.
     """
 
     tasks: Sequence[asyncio.Task[StageReady]]
     watches: Sequence[asyncio.Task[None]]
     names: Mapping[str, str]
+    silent: Callable[[], Awaitable[str]]
 
     async def ready(self) -> list[StageReady]:
         """Return what the stages say of themselves when all of them have loaded. Errors as `beside`."""
@@ -167,6 +170,9 @@ class StageSetups:
                     watch.result()
             return await step
         except DeviceError as error:
+            # A stage that has lost a neighbour gives up its role, and refuses what comes next.
+            if all(map(_has_result, self.tasks)) and (silent := await self.silent()):
+                raise _lost(silent) from error
             if error.device not in self.names:
                 raise
             raise type(error)(self.names[error.device], error.reason) from error
@@ -177,6 +183,14 @@ class StageSetups:
 
 async def _result(task: asyncio.Task[T]) -> T:
     return await task
+
+
+def _has_result(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _lost(stage: str) -> DeviceLostError:
+    return DeviceLostError(stage, "it was lost while the pipeline was set up")
 
 
 @dataclass(frozen=True)
@@ -211,13 +225,15 @@ class PipelineSetup:
         """
         # In a thread, since the address for a device may have to be looked up.
         roles = await asyncio.to_thread(lambda: [role for route in routes for role in self._roles(route)])
+        stages = [stage for stage, _ in roles]
         tasks = [asyncio.create_task(self._set_up(stage, role)) for stage, role in roles]
+        silent = partial(self._silent, stages)
         watches = [
-            asyncio.create_task(self._watch(stage, task, [each for each, _ in roles]))
-            for (stage, _), task in zip(roles, tasks, strict=True)
+            asyncio.create_task(self._watch(stage, task, silent))
+            for stage, task in zip(stages, tasks, strict=True)
         ]
         try:
-            yield StageSetups(tasks, watches, {stage.address: stage.name for stage, _ in roles})
+            yield StageSetups(tasks, watches, {stage.address: stage.name for stage in stages}, silent)
         finally:
             for task in (*tasks, *watches):
                 task.cancel()
@@ -261,7 +277,7 @@ class PipelineSetup:
         return ready
 
     async def _watch(
-        self, stage: PlannedStage, loading: asyncio.Task[StageReady], stages: Sequence[PlannedStage]
+        self, stage: PlannedStage, loading: asyncio.Task[StageReady], silent: Callable[[], Awaitable[str]]
     ) -> None:
         """Ask a stage again and again whether it is there, until cancelled.
 
@@ -284,12 +300,15 @@ class PipelineSetup:
                 continue
             missed = 0
             if ready and device.pipeline != pipeline_label(self.pipeline):
-                answers = await asyncio.gather(*map(self._answers, stages))
-                silent = [each for each, answered in zip(stages, answers, strict=True) if not answered]
-                if silent:
-                    raise DeviceLostError(silent[0].name, "it was lost while the pipeline was set up")
+                if name := await silent():
+                    raise _lost(name)
                 raise DeviceLostError(stage.name, "it lost its role while the pipeline was set up")
         raise DeviceLostError(stage.name, f"it does not answer while the pipeline is set up: {reason}")
+
+    async def _silent(self, stages: Sequence[PlannedStage]) -> str:
+        """Return the name of the first stage that does not answer; "" when all do."""
+        answers = await asyncio.gather(*map(self._answers, stages))
+        return next((each.name for each, there in zip(stages, answers, strict=True) if not there), "")
 
     async def _answers(self, stage: PlannedStage) -> bool:
         try:
