@@ -23,6 +23,7 @@ LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
 
 SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
+RECURRENT = "linear_attention"  # a layer type: rows read a state that their ancestors have updated
 # By the name in config.json.
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -60,6 +61,41 @@ class Experts:
     normalised: bool
     rounded: bool
     layers: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """The gated delta net of layers whose rows update a state (Yang et al., arXiv 2412.06464).
+
+    Attributes:
+        key_heads: heads of queries and keys, each `key_size` wide.
+        value_heads: heads of values, each `value_size` wide; as many of them as another share a key head.
+        inputs: rows of a path that the convolution before it reads, the row's own included.
+        layers: whether each layer of the model is one of these.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    inputs: int
+    layers: tuple[bool, ...]
+
+    @property
+    def convolved(self) -> int:
+        """The values of a row that are convolved: queries, keys and values."""
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+
+
+def _delta_net(config: Any) -> DeltaNet:
+    return DeltaNet(
+        int(config.linear_num_key_heads),
+        int(config.linear_num_value_heads),
+        int(config.linear_key_head_dim),
+        int(config.linear_value_head_dim),
+        int(config.linear_conv_kernel_dim),
+        tuple(kind == RECURRENT for kind in config.layer_types),
+    )
 
 
 def _mixtral_experts(config: Any) -> Experts:
@@ -112,6 +148,8 @@ class Family:
         scaling: (config) -> the factor on products of queries and keys.
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
         experts: (config) -> the experts of a mixture; None for a family without experts.
+        delta_net: (config) -> its layers with a state; None for a family without such layers.
+        output_gate: as of Architecture.
         embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
         residual_multiplier, logits_divisor: (config) -> as of Architecture.
         logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
@@ -135,6 +173,8 @@ class Family:
     scaling: Callable[[Any], float] = lambda config: head_size(config) ** -0.5
     attention_softcap: bool = False
     experts: Callable[[Any], Experts] | None = None
+    delta_net: Callable[[Any], DeltaNet] | None = None
+    output_gate: bool = False
     embedding: Literal["1", "root of width", "config"] = "1"
     residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
     logits_divisor: Callable[[Any], float] = lambda _config: 1.0
@@ -211,6 +251,18 @@ _OF_LANGUAGE_MODEL = (
     (r"^language_model\.lm_head\.", "lm_head."),
 )
 
+_QWEN3_5 = Family(
+    "qwen3_5",
+    "Qwen3_5",
+    text_prefix="Qwen3_5Text",
+    biases=frozenset({"attention"}),
+    norm_plus_one=True,
+    query_key_norms=True,
+    partial_rotary=True,
+    delta_net=_delta_net,
+    output_gate=True,
+)
+
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
@@ -246,6 +298,8 @@ FAMILIES: dict[str, Family] = {
         "qwen2", "Qwen2", own_config=True, windows="by layer type", biases=frozenset({"always qkv"})
     ),
     "qwen3": _QWEN3,
+    "qwen3_5": replace(_QWEN3_5, multimodal=True, renames=_OF_LANGUAGE_MODEL),
+    "qwen3_5_text": _QWEN3_5,
     "qwen3_moe": replace(
         _QWEN3,
         module="qwen3_moe",
@@ -290,6 +344,8 @@ class Architecture:
         fused: whether checkpoints store the projections that read the same rows as one.
         activation: the activation of the MLP's gate.
         experts: the experts of layers whose MLP is a mixture; None where no layer's is.
+        delta_net: the layers that have a state in place of attention; None where no layer has.
+        output_gate: whether queries come with gates, which the attention's output is multiplied by.
         residual_multiplier: the factor on the results of attention and MLP before they are added.
         embedding_multiplier: the factor on embedded tokens, rounded to their dtype if `embedding_rounded`.
         logits_divisor: the divisor of the LM head's product.
@@ -316,6 +372,8 @@ class Architecture:
     fused: bool
     activation: Activation
     experts: Experts | None
+    delta_net: DeltaNet | None
+    output_gate: bool
     residual_multiplier: float
     embedding_multiplier: float
     embedding_rounded: bool
@@ -358,12 +416,18 @@ class Architecture:
             fused=family.fused,
             activation=_activation(getattr(config, family.activation_field)),
             experts=None if family.experts is None else family.experts(config),
+            delta_net=None if family.delta_net is None else family.delta_net(config),
+            output_gate=family.output_gate,
             residual_multiplier=family.residual_multiplier(config),
             embedding_multiplier=float(multiplier),
             embedding_rounded=family.embedding == "root of width",
             logits_divisor=family.logits_divisor(config),
             logits_softcap=_optional(family.logits_softcap(config)),
         )
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a layer has a state in place of attention."""
+        return self.delta_net is not None and self.delta_net.layers[layer]
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of a layer is a mixture of experts."""

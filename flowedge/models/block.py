@@ -29,6 +29,8 @@ from flowedge.models.lm_head import embed, embedding_multiplier, load_embedding
 from flowedge.models.loading import LayerLoader, checkpoint_quant, layer_bytes, load_norm
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
+from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.row_states import RowStates, session_bytes
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.row_functions import RmsNorm
@@ -53,7 +55,8 @@ class LayerBlock:
     """Layers [start, stop) of a model. The first block has the embedding, the last block the final norm.
 
     Attributes:
-        windows: the number of positions that a row of each layer sees; None for all positions.
+        windows: the number of positions that a row of each layer sees; None for all positions, and for a
+            recurrent layer.
         embedding: the token embedding, whose result is multiplied by `embedding_multiplier`.
         dtype: the dtype of hidden rows.
         kv: the format of the sessions' KV caches.
@@ -252,16 +255,18 @@ class LayerBlock:
 
     def new_cache(self, capacity_rows: int) -> KVCache:
         """A cache of one session, with `capacity_rows` rows in each of the block's layers."""
+        nets = self._nets
         cache = KVCache(
             self.config,
-            self.num_layers,
+            self.num_layers - len(nets),
             capacity_rows,
             self.dtype,
             self.device,
-            windows=self.windows,
+            windows=self._windows_of_caches,
             ordered=None if self.exactness is None else self.exactness.attention,
             kv=self.kv,
             store=None if self.decoding is None else self.decoding.store_for(capacity_rows),
+            states=RowStates(nets[0].net, len(nets), self.device) if nets else None,
         )
         if self.decoding is not None:
             self.decoding.reclaim(cache)
@@ -277,7 +282,23 @@ class LayerBlock:
         """Most bytes that a row of a session's capacity takes."""
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
-        return KVCache.bytes_per_row(self.config, self.num_layers, self.dtype, self.kv)
+        attending = self.num_layers - len(self._nets)
+        return max(1, KVCache.bytes_per_row(self.config, attending, self.dtype, self.kv))
+
+    @property
+    def session_bytes(self) -> int:
+        """Bytes that a session takes beside its rows, for the states of recurrent layers."""
+        return sum(session_bytes(net.net) for net in self._nets)
+
+    @cached_property
+    def _nets(self) -> list[GatedDeltaNet]:
+        """The recurrent layers' own parts, in order."""
+        return [layer.linear_attn for layer in self.layers if layer.is_recurrent]
+
+    @cached_property
+    def _windows_of_caches(self) -> list[int | None]:
+        layers = zip(self.layers, self.windows, strict=True)
+        return [window for layer, window in layers if not layer.is_recurrent]
 
     @property
     def decoding_bytes(self) -> int:
@@ -390,7 +411,10 @@ class LayerBlock:
         """Compute rows that fit in a product, with padding up to an allowed number of rows."""
         inputs = joined_inputs(parts, self.device)
         if self.kernels is not None:
-            sessions = [self.kernels.cached_rows(part.paths, part.cached, part.cache.store) for part in parts]
+            sessions = [
+                self.kernels.cached_rows(part.paths, part.cached, part.cache.store, part.updated)
+                for part in parts
+            ]
             hidden = inputs.clone() if self.embedding is None and len(parts) == 1 else self._embed(inputs)
             return self.kernels.forward(hidden, sessions, should_abort, [tap - self.start for tap in taps])
         rows = len(inputs)
@@ -400,6 +424,8 @@ class LayerBlock:
         positions = np.pad(np.concatenate([part.positions for part in parts]), (0, padded - rows), "edge")
         (on_device,) = to_device(self.device, positions)
         rotations = self.rotary(on_device, positions, self.dtype)
+        if self._nets:
+            attention.take_in(self._nets)
         tapped: list[torch.Tensor] = []
         for index, layer, rotation in zip(range(self.start, self.stop), self.layers, rotations, strict=True):
             if should_abort():

@@ -13,6 +13,7 @@ from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import Attention
 from flowedge.models.experts import MixtureMlp
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
+from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.rotary import Rotation
 from flowedge.models.row_functions import Activate, Call, RmsNorm, activation_of, head_norm_call, norm_call
 
@@ -53,10 +54,12 @@ class GroupedAttention(_Prepared):
         self._architecture, self.rotates = architecture, architecture.rotated[layer]
         heads, kv_heads, size = architecture.heads, architecture.kv_heads, architecture.head_size
         new = partial(nn.Linear, architecture.hidden, bias=architecture.qkv_bias)
+        self._gated = architecture.output_gate
         if architecture.fused:
             self.qkv_proj = new((heads + 2 * kv_heads) * size)
         else:
-            self.q_proj, self.k_proj, self.v_proj = (new(n * size) for n in (heads, kv_heads, kv_heads))
+            of_query = 2 * heads if self._gated else heads  # a gate follows the query of each head
+            self.q_proj, self.k_proj, self.v_proj = (new(n * size) for n in (of_query, kv_heads, kv_heads))
         self.o_proj = nn.Linear(heads * size, architecture.hidden, bias=architecture.output_bias)
         if architecture.query_key_norms:
             self.q_norm, self.k_norm = _norm(architecture, size), _norm(architecture, size)
@@ -82,6 +85,10 @@ class GroupedAttention(_Prepared):
         size, kv_heads, rotated, width = self._sizes
         count, index = rows.shape[0], self.cache_index
         heads = _beside(projections, rows).view(count, -1, size)
+        gates = None
+        if self._gated:
+            queries, others = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads :]
+            gates, heads = queries[:, 1::2], torch.cat((queries[:, ::2], others), 1)
         turned = heads.narrow(1, 0, rotated)  # queries and keys
         normed = turned if norm is None else norm(turned)
         if self.rotates:
@@ -96,7 +103,8 @@ class GroupedAttention(_Prepared):
         attention.store_rows(index, keys_values.view(2, kv_heads, count, size))
         scaling, softcap = self._architecture.scaling, self._architecture.softcap
         attended = attention.attend(index, query.unsqueeze(0), kv_heads, scaling, softcap)
-        return project_output(attended.transpose(1, 2).reshape(-1, width))
+        output = attended.transpose(1, 2).reshape(-1, width)
+        return project_output(output if gates is None else output * gates.reshape(-1, width).sigmoid())
 
 
 class GatedMlp(_Prepared):
@@ -148,17 +156,22 @@ class DecoderLayer(_Prepared):
     Attributes:
         architecture: what the layer computes around its weights.
         has_experts: whether the MLP is a mixture of experts.
+        is_recurrent: whether rows update a state, by `linear_attn`, in place of attention, `self_attn`.
     """
 
     def __init__(self, architecture: Architecture, layer: int, cache_index: int) -> None:
         """Make the model's layer `layer`, whose weights are not loaded.
 
         Args:
-            cache_index: the index of the layer in the caches of a block.
+            cache_index: the index of the layer in the caches of a block, among the layers of its kind.
         """
         super().__init__()
         self.architecture, self.has_experts = architecture, architecture.has_experts(layer)
-        self.self_attn = GroupedAttention(architecture, layer, cache_index)
+        self.is_recurrent = architecture.is_recurrent(layer)
+        if architecture.delta_net is not None and self.is_recurrent:
+            self.linear_attn = GatedDeltaNet(architecture, architecture.delta_net, cache_index)
+        else:
+            self.self_attn = GroupedAttention(architecture, layer, cache_index)
         experts = architecture.experts if self.has_experts else None
         self.mlp = GatedMlp(architecture) if experts is None else MixtureMlp(architecture, experts)
         self.input_layernorm = _norm(architecture, architecture.hidden)
@@ -169,7 +182,8 @@ class DecoderLayer(_Prepared):
 
     def fuse(self) -> None:
         """Join loaded linear layers that read the same rows, where that can be; it saves calls of torch."""
-        _fuse(self.self_attn, QUERY_KEY_VALUE, "qkv_proj")
+        if not self.is_recurrent:
+            _fuse(self.self_attn, QUERY_KEY_VALUE, "qkv_proj")
         if isinstance(self.mlp, GatedMlp):
             _fuse(self.mlp, GATE_UP, "gate_up_proj")
 
@@ -177,7 +191,8 @@ class DecoderLayer(_Prepared):
     def calls(self) -> tuple[Call, Call | None, Call, Call, Call | None, Any]:
         """Norm before and after the attention, norm before the MLP, MLP, norm after it, the attention."""
         first, second = norm_call(self.input_layernorm), norm_call(self.post_attention_layernorm)
-        mlp, attend = self.mlp.forward, self.self_attn.forward
+        mlp = self.mlp.forward
+        attend = self.linear_attn.forward if self.is_recurrent else self.self_attn.forward
         if not self.architecture.norms_after:
             return first, None, second, mlp, None, attend
         third, fourth = norm_call(self.pre_feedforward_layernorm), norm_call(self.post_feedforward_layernorm)

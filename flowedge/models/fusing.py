@@ -30,7 +30,7 @@ def adjacent_memory(layer: nn.Module, dtype: torch.dtype, device: torch.device) 
     """
     memory: dict[str, torch.Tensor] = {}
     for owner, names in (("self_attn", QUERY_KEY_VALUE), ("mlp", GATE_UP)):
-        modules = layer.get_submodule(owner)._modules
+        modules = getattr(layer, owner)._modules if hasattr(layer, owner) else {}
         parts = [part for name in names if type(part := modules.get(name)) is nn.Linear]
         if len(parts) == len(names):
             sizes = [part.out_features for part in parts]

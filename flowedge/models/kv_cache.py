@@ -16,6 +16,7 @@ from flowedge.models.attention.kv_store import KeyValueStore, KvFormat, kv_row_b
 from flowedge.models.attention.masked import MaskedAttention
 from flowedge.models.attention.ordered import AttentionSizes, OrderedAttention
 from flowedge.models.host.copies import to_device
+from flowedge.models.recurrent.row_states import RowStates
 
 
 class KVCache:
@@ -29,6 +30,7 @@ class KVCache:
     Attributes:
         capacity: rows that the session may use.
         store: the keys and values, of `capacity` rows or more.
+        states: what the rows own in recurrent layers; None in a block without such layers.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class KVCache:
         ordered: AttentionSizes | None = None,
         kv: KvFormat = "native",
         store: KeyValueStore | None = None,
+        states: RowStates | None = None,
     ) -> None:
         """Allocate `capacity_rows` rows, or use an allocated store of as many rows or more.
 
@@ -55,7 +58,7 @@ class KVCache:
             raise CapacityError(f"a cache of {capacity_rows} rows cannot hold a session; it needs 1 or more")
         if kv != "native" and ordered is None:
             raise ValueError("a KV cache in 8 bits is read by ordered attention alone")
-        self.capacity = capacity_rows
+        self.capacity, self.states = capacity_rows, states
         self.store = store or new_store(store_shape(config, num_layers, capacity_rows), dtype, device, kv)
         windows = list(windows) or [None] * num_layers
         self._attention: SessionAttention = (
@@ -77,7 +80,8 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """The bytes allocated now, mask buffers included."""
-        return self.store.nbytes + self._attention.nbytes
+        of_states = 0 if self.states is None else self.states.nbytes
+        return self.store.nbytes + self._attention.nbytes + of_states
 
     def check_capacity(self, cached: int, rows: int) -> None:
         """Raise CapacityError when the slots [cached, cached + rows) do not fit."""
@@ -113,12 +117,15 @@ class KVCache:
         Raises:
             CapacityError: when the rows do not fit.
             ProtocolError: when a slot is not one of the source.
+            PrefixLostError: when the state of recurrent layers is behind more rows.
         """
         rows = slots.size
         if rows > self.capacity:
             raise CapacityError(f"{rows} rows do not fit the session's cache of {self.capacity} rows")
         if rows and not (slots.min() >= 0 and slots.max() < source.capacity):
             raise ProtocolError(f"copied slots must lie within [0, {source.capacity})")
+        if self.states is not None and source.states is not None:
+            self.states.copy(source.states, slots)
         moved = slots != np.arange(rows)
         in_place = int(moved.argmax()) if moved.any() else rows
         self.store.copy(source.store, 0, slice(0, in_place))
@@ -135,14 +142,14 @@ class KVCache:
         wanted = np.asarray(slots, dtype=np.int64)
         if wanted.ndim != 1 or base < 0:
             raise ProtocolError(f"slots gathered to slot {base} are no flat list of slots from 0 up")
-        if not wanted.size:
-            return
-        if wanted[0] < base or wanted[-1] >= self.capacity or (np.diff(wanted) <= 0).any():
+        if wanted.size and (wanted[0] < base or wanted[-1] >= self.capacity or (np.diff(wanted) <= 0).any()):
             raise ProtocolError(f"gathered slots must ascend within [{base}, {self.capacity})")
+        if self.states is not None:
+            self.states.gather(base, wanted)
         moved = wanted != np.arange(base, base + wanted.size)
-        first = int(moved.argmax()) if moved.any() else wanted.size
-        if first == wanted.size:
+        if not moved.any():
             return
+        first = int(moved.argmax())
         (index,) = to_device(self.kv.device, wanted[first:])
         self.store.move(base + first, index)
 

@@ -55,14 +55,19 @@ class LayerLoader:
     quant_cache: QuantCache | None = None
 
     def load_all(self, start: int, stop: int) -> list[DecoderLayer]:
-        """Load decoder layers [start, stop); layer `start` writes to layer 0 of a session's cache.
+        """Load decoder layers [start, stop); the first of each kind writes to layer 0 of a cache.
 
         On the CPU, as many tensors are read and quantised at a time as torch has threads to compute with.
 
         Raises:
             CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
         """
-        layers = [self._empty(index, index - start) for index in range(start, stop)]
+        recurs = self.checkpoint.architecture.is_recurrent
+        counts = {False: 0, True: 0}  # of layers, by whether they are recurrent
+        layers = []
+        for index in range(start, stop):
+            layers.append(self._empty(index, counts[recurs(index)]))
+            counts[recurs(index)] += 1
         self._fill(layers, start)
         if self._computed_by_torch:
             for layer in layers:  # one by one: a joined weight may be a copy

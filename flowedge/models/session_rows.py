@@ -12,11 +12,14 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
+from flowedge.core.messages import CONTEXT
 from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
+from flowedge.models.kernels.states import UpdatedStates
 from flowedge.models.kv_cache import KVCache
+from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.row_counts import RowCounts
 
 
@@ -81,6 +84,7 @@ class SessionRows:
         tail_parents: int64 [cached + n - context], the parent slot of each tail row; -1 for the last row of
             the context. A tail row sees the context, its ancestors and itself. Consecutive committed rows
             form a chain.
+        committed: whether the rows are a chain after the context that will never be taken back.
     """
 
     inputs: torch.Tensor
@@ -89,6 +93,7 @@ class SessionRows:
     cached: int
     context: int
     tail_parents: IntArray
+    committed: bool = False
 
     @property
     def count(self) -> int:
@@ -98,6 +103,14 @@ class SessionRows:
     def paths(self) -> RowPaths:
         """The slots that the rows read, for the kernels. Raises ProtocolError as `row_paths`."""
         return row_paths(self.context, self.tail_parents, self.positions)
+
+    @property
+    def updated(self) -> UpdatedStates | None:
+        """What the rows update in recurrent layers; None in a block without such layers."""
+        states = self.cache.states
+        if states is None:
+            return None
+        return UpdatedStates(states, self.cached, self.context, self.tail_parents)
 
     def check(self, vocab_size: int | None, width: int, dtype: torch.dtype) -> None:
         """Check the rows before a block computes them.
@@ -129,20 +142,25 @@ class SessionRows:
         """Return the rows [start, stop)."""
         if stop - start == self.count:
             return self
+        first, context, parents = self.cached + start, self.context, self.tail_parents
+        if self.committed:  # the rows before these are context, so that states need not be computed again
+            context = first
+            parents = np.append(np.full(1, CONTEXT), np.arange(first, first + stop - start - 1))
         return SessionRows(
             self.inputs[start:stop],
             self.positions[start:stop],
             self.cache,
-            self.cached + start,
-            self.context,
-            self.tail_parents[: self.cached + stop - self.context],
+            first,
+            context,
+            parents[: first + stop - start - context],
+            self.committed,
         )
 
 
 class SessionsAttention:
-    """The Attention of rows of one session or of several, of which each has its own cache.
+    """The Attention, and the Updates, of rows of one session or of several, of which each has its own cache.
 
-    Rows of padding belong to the last session.
+    Rows of padding belong to the last session; they update no state.
     """
 
     def __init__(self, parts: Sequence[SessionRows], padded_rows: int) -> None:
@@ -158,6 +176,30 @@ class SessionsAttention:
             part.cache.seen_keys(part.cached, part.context, part.tail_parents, part.positions, count)
             for part, count in zip(parts, self._counts, strict=True)
         ]
+
+        self._parts = parts
+        self._updated = [each for part in parts if (each := part.updated) is not None]
+
+    def take_in(self, nets: Sequence[GatedDeltaNet]) -> None:
+        """Take committed rows into the states of all recurrent layers of the block.
+
+        Raises ProtocolError as RowStates.take.
+        """
+        for updated in self._updated:
+            steps = updated.states.steps_to(updated.context)
+            for net in nets:
+                net.run(updated.states, steps, 0)
+            updated.states.take(updated.context)
+        counts = [part.count for part in self._parts]
+        self._steps = [each.steps(count) for each, count in zip(self._updated, counts, strict=True)]
+
+    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = []
+        divided = inputs.split_with_sizes(self._counts)
+        for part, each, steps, rows in zip(self._parts, self._updated, self._steps, divided, strict=True):
+            each.states.recent[index].narrow(0, each.place, part.count).copy_(rows[: part.count])
+            outputs.append(net.run(each.states, steps, len(rows)))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:
         if len(self._sessions) == 1:

@@ -147,6 +147,7 @@ def machine_pipeline(
             session_rows=stage.max_capacity,
             sessions=stage.max_sessions,
             on_demand=stage.on_demand,
+            state_rows=stage.state_rows,
         )
     node = DraftNode(
         "d0",

@@ -20,6 +20,7 @@ from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.quant.quantize import quantize_block, quantize_linear
+from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.rotary import Rotary
 from flowedge.models.session_rows import SessionRows, SessionsAttention
 from tests.models.tiny_families import SHARED, TINY, randomise
@@ -58,6 +59,16 @@ class LayerPair:
         assert sizes is not None
         return sizes
 
+    @property
+    def attending(self) -> list[int]:
+        """The indices of the layers that have attention."""
+        return [index for index, layer in enumerate(self.ours) if not layer.is_recurrent]
+
+    def states(self, layers: slice = slice(None)) -> RowStates | None:
+        """States of a new session in the recurrent layers among some; None where there are none."""
+        net, recurrent = self.architecture.delta_net, [layer.is_recurrent for layer in self.ours[layers]]
+        return None if net is None else RowStates(net, sum(recurrent), CPU)
+
     def rows(self) -> torch.Tensor:
         """The hidden rows [CONTEXT + TAIL, hidden] that go through the layers."""
         generator = torch.Generator().manual_seed(7)
@@ -65,8 +76,15 @@ class LayerPair:
         return rows.to(self.dtype)
 
     def _ours(self, sizes: AttentionSizes | None) -> torch.Tensor:
-        windows = self.architecture.windows
-        cache = KVCache(self.config, len(self.ours), 128, self.dtype, windows=windows, ordered=sizes)
+        cache = KVCache(
+            self.config,
+            len(self.attending),
+            128,
+            self.dtype,
+            windows=[self.architecture.windows[index] for index in self.attending],
+            ordered=sizes,
+            states=self.states(),
+        )
         partial = self.architecture.partial_rotary
         rotary = Rotary(self.config, range(len(self.ours)), CPU, partial_rotary=partial)
         rows, chain = self.rows(), np.arange(CONTEXT)
@@ -77,12 +95,36 @@ class LayerPair:
         ):
             attention, hidden = SessionsAttention([part], part.count), part.inputs
             rotations = rotary(torch.from_numpy(part.positions), part.positions, self.dtype)
+            if nets := [layer.linear_attn for layer in self.ours if layer.is_recurrent]:
+                attention.take_in(nets)
             for layer, rotation in zip(self.ours, rotations, strict=True):
                 hidden = layer(hidden, attention, rotation)
             outputs.append(hidden)
         return torch.cat(outputs)
 
     def _theirs(self) -> torch.Tensor:
+        return self._theirs_of_tree() if self.architecture.delta_net is None else self._theirs_of_paths()
+
+    def _theirs_of_paths(self) -> torch.Tensor:
+        """Each row of the tree by its path alone: transformers computes no trees with a state."""
+        path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
+        rotary = getattr(importlib.import_module(path), f"{self.family.prefix}TextRotaryEmbedding")(
+            self.config
+        )
+        rows, outputs = self.rows(), []
+        for ancestors in ((), *ANCESTORS):
+            hidden = torch.cat((rows[:CONTEXT], rows[[CONTEXT + row for row in ancestors]]))[None]
+            ids = torch.arange(hidden.shape[1])[None]
+            mask = torch.full((1, 1, hidden.shape[1], hidden.shape[1]), torch.finfo(self.dtype).min).triu(1)
+            for layer in self.theirs:
+                recurrent = layer.block_type == "linear_attention"
+                own = None if recurrent else mask.to(self.dtype)
+                angles = rotary(hidden, ids[None])
+                hidden = layer(hidden, attention_mask=own, position_ids=ids, position_embeddings=angles)
+            outputs.append(hidden[0, -1:] if ancestors else hidden[0])
+        return torch.cat(outputs)
+
+    def _theirs_of_tree(self) -> torch.Tensor:
         path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
         rotary = getattr(importlib.import_module(path), f"{self.family.prefix}RotaryEmbedding")(self.config)
         by_kind = hasattr(rotary, "layer_types")
@@ -127,7 +169,7 @@ def layer_pair(
     architecture = Architecture.of(family, config)
     torch.manual_seed(11)
     theirs: list[Any] = []
-    ours = []
+    ours: list[DecoderLayer] = []
     for index in range(config.num_hidden_layers):
         layer = tiny_layer(config, index)
         for parameter in layer.parameters():  # a layer alone leaves the weights of experts empty
@@ -135,7 +177,8 @@ def layer_pair(
                 nn.init.normal_(parameter, std=config.initializer_range)
         randomise(layer)
         split_experts(layer)
-        own = DecoderLayer(architecture, index, index)
+        recurs = architecture.is_recurrent(index)
+        own = DecoderLayer(architecture, index, sum(layer.is_recurrent == recurs for layer in ours))
         own.load_state_dict(layer.state_dict())
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()

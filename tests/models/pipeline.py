@@ -25,8 +25,13 @@ class Pipeline:
         layers = checkpoint.config.num_hidden_layers
         cuts = [layers * i // blocks for i in range(blocks + 1)]
         self.blocks = [LayerBlock.load(checkpoint, a, b, **load) for a, b in itertools.pairwise(cuts)]
-        self.caches = [block.new_cache(capacity) for block in self.blocks]
         self.head = LMHead.load(checkpoint, quant=load.get("quant", "none"))
+        self._capacity = capacity
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins with empty caches."""
+        self.caches = [block.new_cache(self._capacity) for block in self.blocks]
         self.context = 0
         self.parents: list[int] = []  # of the draft tail, slots
         self.depths: list[int] = []

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import FAMILIES, Architecture, Experts, family_of
+from flowedge.models.architecture import FAMILIES, Architecture, DeltaNet, Experts, family_of
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import empty_layer
 from tests.models.layer_pairs import tiny_config, tiny_layer
@@ -38,6 +38,8 @@ LLAMA: dict[str, Any] = {
     "fused": False,
     "activation": "silu",
     "experts": None,
+    "delta_net": None,
+    "output_gate": False,
     "residual_multiplier": 1.0,
     "embedding_multiplier": 1.0,
     "embedding_rounded": False,
@@ -91,6 +93,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "query_key_norms": True,
         "experts": Experts(6, 2, 24, normalised=True, rounded=True, layers=(True, False, True, True)),
     },
+    "qwen3_5": {
+        "head_size": 16,
+        "scaling": 16**-0.5,
+        "norm_plus_one": True,
+        "query_key_norms": True,
+        "partial_rotary": True,
+        "delta_net": DeltaNet(16, 32, 8, 8, 4, layers=(True, False, True, True)),
+        "output_gate": True,
+    },
 }
 
 
@@ -106,7 +117,7 @@ def test_every_family_has_its_architecture(name: str) -> None:
 
 
 def test_all_families_are_tested() -> None:
-    multimodal = {"gemma3", "mistral3"}  # of gemma3_text and ministral3
+    multimodal = {"gemma3", "mistral3", "qwen3_5"}  # of gemma3_text, ministral3 and qwen3_5_text
     assert {TINY[name][0] for name in ARCHITECTURES} | multimodal == {*FAMILIES}
 
 

@@ -109,6 +109,18 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "qwen3_5": (
+        "qwen3_5_text",
+        {
+            **rope("default", partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True),
+            "head_dim": 16,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,  # torch computes the rest of a vector of numbers by other operations
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+    ),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}),
     "mixtral": ("mixtral", {**EXPERTS, "sliding_window": WINDOW}),
     "qwen3_moe": (

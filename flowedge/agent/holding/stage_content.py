@@ -110,7 +110,9 @@ class StageContent(ABC):
         Args:
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
-        size = self.num_layers * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv)
+        recurs = sum(map(checkpoint.architecture.is_recurrent, range(self.start, self.stop)))
+        attending = self.num_layers - recurs
+        size = max(1, attending * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv))
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size
 

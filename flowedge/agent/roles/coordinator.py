@@ -135,6 +135,7 @@ class StageReady:
             session_rows=room.session_rows,
             sessions=room.sessions,
             on_demand=room.on_demand,
+            state_rows=room.state_rows,
         )
 
 

@@ -108,6 +108,7 @@ class StageRole(PipelineRole):
             session_rows=spec.max_capacity,
             sessions=spec.max_sessions,
             on_demand=spec.on_demand,
+            state_rows=spec.state_rows,
         )
         self._live = LiveStage(
             Stage(self._name, spec),

@@ -28,6 +28,8 @@ class AdmissionLimits:
         overtakes: how many later requests may be opened before a request that does not fit yet.
         on_demand: whether all caches take memory as rows are written, so that a session need not hold all
             rows that it may come to.
+        state_rows: cache rows that a session's states in recurrent layers count as, beside its rows; the most
+            of all stages.
     """
 
     total_rows: int = UNLIMITED_ROWS
@@ -38,6 +40,7 @@ class AdmissionLimits:
     queue_s: float = 120.0
     overtakes: int = 4
     on_demand: bool = False
+    state_rows: int = 0
 
     @property
     def promote_s(self) -> float:
@@ -45,7 +48,7 @@ class AdmissionLimits:
         return self.queue_s / 4
 
     def within(
-        self, *, total_rows: int, session_rows: int, sessions: int, on_demand: bool
+        self, *, total_rows: int, session_rows: int, sessions: int, on_demand: bool, state_rows: int = 0
     ) -> AdmissionLimits:
         """Return the limits with another stage; 0 stands for a limit that the stage has not given."""
         return replace(
@@ -54,6 +57,7 @@ class AdmissionLimits:
             session_rows=min(self.session_rows, session_rows or self.session_rows),
             sessions=min(self.sessions, sessions or self.sessions),
             on_demand=self.on_demand and on_demand,
+            state_rows=max(self.state_rows, state_rows),
         )
 
 
@@ -133,7 +137,8 @@ class CacheBudget:
 
         retained_rows: of sessions that have ended, whose rows count on stages and in the drafter alike.
         """
-        over_stages = self.rows + retained_rows - limits.total_rows
+        states = len(self._held) * limits.state_rows
+        over_stages = self.rows + states + retained_rows - limits.total_rows
         over_drafter = self.drafter_rows + retained_rows - limits.drafter_rows
         return max(over_stages, over_drafter, 0)
 
@@ -141,6 +146,7 @@ class CacheBudget:
         """Return whether there is capacity for another session now; `without`: open ones that would end."""
         ending = [self._held[session] for session in without]
         rows = self.rows - sum(each.rows for each in ending) + claim.rows
+        rows += (len(self._held) - len(ending) + 1) * limits.state_rows
         drafter_rows = self.drafter_rows - sum(each.drafter_rows for each in ending) + claim.drafter_rows
         return (
             len(self._held) - len(ending) < limits.sessions
@@ -167,7 +173,7 @@ def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) ->
         ContextLengthError: when it does not; the error says by how much.
     """
     for rows, capacity, where in (
-        (claim.rows, rows_alone(limits, drafts=False), "the caches of the stages"),
+        (claim.rows + limits.state_rows, rows_alone(limits, drafts=False), "the caches of the stages"),
         (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
     ):
         if rows > capacity:

@@ -33,6 +33,8 @@ class DraftNodeSpec:
         keeps_drafter: whether the drafter copies true rows from session to session (see DraftPrefix).
         kept_rows: most cache rows of ended sessions that stages keep for later prompts; 0 keeps none, and no
             session begins with rows of another.
+        whole_prefixes: whether a session can begin with all rows of an ended one alone, since the states of
+            recurrent layers are behind its last row.
         least_prefix: a prompt that shares fewer rows with another session is computed from its start.
     """
 
@@ -51,6 +53,7 @@ class DraftNodeSpec:
     drafter_name: str = "in use"
     keeps_drafter: bool = False
     kept_rows: int = 0
+    whole_prefixes: bool = False
     least_prefix: int = 16
 
     def sequence_rows(self, request: Request) -> int:

@@ -232,7 +232,7 @@ class SessionAdmission:
     def rows_after(self, session: DraftSession) -> int:
         """Return the rows by which the memory of a session that has ended is counted."""
         rows = session.most_rows if self.limits.on_demand else session.capacity
-        return in_pages(rows, session.capacity)
+        return in_pages(rows, session.capacity) + self.limits.state_rows
 
     def displaced(self) -> str | None:
         """Return the open session that is to pause, since they all hold more than there is; None if none is.

@@ -206,13 +206,16 @@ class TargetSessions:
         """
         prompt = np.array(session.request.given, dtype=np.int64)
         best, best_draft_rows, coming = None, 0, 0
-        for known in [*self._retained, *self._open_rows(session, sessions)]:
+        whole = self._spec.whole_prefixes
+        for known in [*self._retained, *(() if whole else self._open_rows(session, sessions))]:
             common = common_tokens(prompt, known.tokens)
             rows, draft_rows = usable_rows(session, common, known.draft_rows)
+            if whole and rows < len(known.tokens) - 1:
+                continue
             if rows > (0 if best is None else best.rows):
                 best, best_draft_rows = Prefix(known.session, rows), draft_rows
         for other in sessions:
-            if not other.prefilled and self._may_copy(other, session):
+            if not (whole or other.prefilled) and self._may_copy(other, session):
                 shared = common_tokens(prompt, np.array(other.request.given, dtype=np.int64))
                 of_drafter = shared if other.keeps_drafter else 0
                 coming = max(coming, usable_rows(session, shared, of_drafter)[0])

@@ -101,6 +101,7 @@ class BlockExecutor:
             returns_tokens=self.model is not None and self.model.head is not None,
             layers=self._layers,
             on_demand=self.block.caches_on_demand,
+            state_rows=-(-self.block.session_bytes // self.block.cache_row_bytes),
             **limits,
         )
 
@@ -241,7 +242,9 @@ class BlockExecutor:
         by_block = self.block.is_first or (self.block.decoding is not None and not carries)
         inputs = to_tensor(payload, "cpu" if by_block else self.block.device)
         own = inputs[:, :width].contiguous() if carries else inputs
-        rows = SessionRows(own, job.positions, cache, job.cached, job.context, job.tail_parents)
+        rows = SessionRows(
+            own, job.positions, cache, job.cached, job.context, job.tail_parents, job.committed
+        )
         return _PreparedForward(job, rows, inputs[:, width:] if carries else None)
 
     def _compute(self, prepared: _PreparedForward) -> ForwardOutcome:

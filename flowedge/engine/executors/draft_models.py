@@ -24,6 +24,7 @@ from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.head_executor import HeadExecutor
+from flowedge.models.architecture import RECURRENT
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, generation_sampling, load_tokenizer
 from flowedge.models.files.config_support import max_positions
@@ -251,6 +252,7 @@ def draft_node_spec(
         kept_taps=kept_taps,
         drafter_name=drafter_name,
         keeps_drafter=drafter is not None,
+        whole_prefixes=RECURRENT in (getattr(config, "layer_types", None) or ()),
         **limits,
     )
 

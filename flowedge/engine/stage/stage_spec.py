@@ -26,6 +26,7 @@ class StageSpec:
         max_total_capacity: most cache rows of all sessions together.
         on_demand: whether caches take memory as rows are written; then the rows that a session has written
             count, in whole pages, not its capacity.
+        state_rows: cache rows that the states of recurrent layers count as, for each session.
         max_sessions: most sessions open at once, and most caches retained of ended sessions.
         max_queue: most segments that wait to be computed.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
@@ -41,6 +42,7 @@ class StageSpec:
     max_capacity: int = 1 << 20
     max_total_capacity: int = 1 << 40
     on_demand: bool = False
+    state_rows: int = 0
     max_sessions: int = 64
     max_queue: int = 4096
     added_width: int = 0
@@ -75,4 +77,4 @@ class StageSpec:
 
     def held_rows(self, written: int, capacity: int) -> int:
         """Return by how many cache rows a session counts that has written so many."""
-        return in_pages(written, capacity) if self.on_demand else capacity
+        return self.state_rows + (in_pages(written, capacity) if self.on_demand else capacity)

@@ -9,13 +9,23 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 6; }
+EXPORTED int flowedge_version() { return 7; }
 
 // Computes the consecutive layers [first, stop) for the rows of `run`.
 EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {
     Room& room = Room::of(layers, first, stop, *run, threads);
     Pool::shared().run(threads, [&](const Team& team) {
         for (int64_t i = first; i < stop; i++) LayerForward(*layers[i], i, *run, room, team).compute();
+    });
+}
+
+// Takes the steps of all sessions in the recurrent layers among [first, stop), and computes no rows.
+EXPORTED void flowedge_states(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {
+    Room& room = Room::of(layers, first, stop, *run, threads);
+    Pool::shared().run(threads, [&](const Team& team) {
+        for (int64_t i = first; i < stop; i++)
+            if (layers[i]->delta_net)
+                LayerForward(*layers[i], i, *run, room, team).update_states(*layers[i]->delta_net);
     });
 }
 

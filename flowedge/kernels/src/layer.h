@@ -1,4 +1,4 @@
-// A decoder layer: norm, attention, norm, and a gated MLP or a mixture of experts.
+// A decoder layer: norm, attention or a gated delta net, norm, and a gated MLP or a mixture of experts.
 //
 // The rows between layers, and between the halves of a layer, are rounded to the format of the block's rows. So
 // it makes no difference how many layers a call computes. Within a half all numbers are floats, but for the
@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention.h"
+#include "delta.h"
 #include "mixture.h"
 
 namespace flowedge {
@@ -21,7 +22,14 @@ struct Layer {
     const float *query_norm, *key_norm;                                 // [head_size] or null
     Linear qkv[3], gate_up[2], output, down;  // fused linear layers leave the later places of a list empty
     int64_t intermediate;
-    const Mixture* mixture;  // null where the layer has an MLP
+    const Mixture* mixture;    // null where the layer has an MLP
+    const DeltaNet* delta_net;  // null where the layer has attention, which the fields of heads describe
+    int64_t gates;  // numbers of the output's gates, which follow the queries of each head; 0 for none
+
+    int64_t mixed() const {  // numbers of a row's products before the attention
+        if (delta_net) return delta_net->projected();
+        return gates + (heads + 2 * kv_heads) * head_size;
+    }
 };
 
 // Consecutive rows of a session.
@@ -30,6 +38,8 @@ struct SessionRows {
     int64_t slot;         // the first row's
     Paths paths;          // of these rows
     const Cache* caches;  // the session's, of each layer
+    const States* states;  // of each layer; null in a block without recurrent layers
+    Steps steps;           // of these rows in recurrent layers
 };
 
 struct Run {
@@ -42,6 +52,12 @@ struct Run {
     int64_t most_rows() const {  // of a session
         int64_t most = 0;
         for (int64_t i = 0; i < count; i++) most = std::max(most, sessions[i].rows);
+        return most;
+    }
+
+    int64_t most_places() const {  // of states, of a session
+        int64_t most = 0;
+        for (int64_t i = 0; i < count; i++) most = std::max(most, sessions[i].steps.places);
         return most;
     }
 };
@@ -107,18 +123,21 @@ class Room {
     Routing routing;
     int64_t wide_stride, attention_floats, attention_rows, routed_stride, entry_stride;
 
-    // The memory for layers [first, stop), whose attention is alike.
+    // The memory for layers [first, stop). Those with attention are alike, and so are those without.
     static Room& of(const Layer* const* layers, int64_t first, int64_t stop, const Run& run, int members) {
         static thread_local Room room;
         const Layer& layer = *layers[first];
         const int64_t rows = run.rows;
-        const int64_t attended = layer.heads * layer.head_size;
-        const int64_t qkv = attended + 2 * layer.kv_heads * layer.head_size;
-        room.wide_stride = std::max(qkv, layer.hidden);
-        room.routed_stride = room.entry_stride = 0;
-        int64_t operand = std::max(layer.hidden, attended), entries = 0;
+        room.wide_stride = layer.hidden;
+        room.routed_stride = room.entry_stride = room.attention_floats = 0;
+        room.attention_rows = run.most_rows();
+        int64_t operand = layer.hidden, entries = 0;
         for (int64_t i = first; i < stop; i++) {
             const Mixture* mixture = layers[i]->mixture;
+            const int64_t mixed = layers[i]->mixed();
+            operand = std::max(operand, layers[i]->output.in);
+            room.wide_stride = std::max(room.wide_stride, mixed);
+            room.attention_floats = std::max(room.attention_floats, mixing_floats(*layers[i], run));
             room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->count : 0});
             operand = std::max(operand, layers[i]->intermediate);
             if (!mixture) continue;
@@ -128,9 +147,6 @@ class Room {
             operand = std::max({operand, from, to});
             entries = std::max(entries, rows * mixture->chosen);
         }
-        const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
-        room.attention_rows = run.most_rows();
-        room.attention_floats = AttentionRoom::floats(room.attention_rows, heads);
         const int64_t groups = operand / 16 + 1, most = std::max(rows, entries);
         const int64_t values = Operand::floats(most, operand);
         const int64_t floats = rows * (layer.hidden + room.wide_stride + room.routed_stride) + most * 2 * groups + values +
@@ -157,6 +173,13 @@ class Room {
     }
 
   private:
+    // The floats of a member for the attention of a layer, or for its gated delta net.
+    static int64_t mixing_floats(const Layer& layer, const Run& run) {
+        if (layer.delta_net) return DeltaHead::floats(*layer.delta_net, run.most_places());
+        const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
+        return std::max(AttentionRoom::floats(run.most_rows(), heads), 2 * layer.gates);
+    }
+
     std::vector<char> memory_;
 };
 
@@ -167,7 +190,7 @@ class LayerForward {
         : layer_(layer), index_(index), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
 
     void compute() {
-        attention_half();
+        layer_.delta_net ? delta_half(*layer_.delta_net) : attention_half();
         layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
     }
 
@@ -175,16 +198,93 @@ class LayerForward {
     void attention_half() {
         products(layer_.input_norm, layer_.qkv, 3);
         team_.meet();
+        if (layer_.gates) {
+            for (int64_t m = own_.start; m < own_.stop; m++) divide_gates(wide(m));
+            team_.meet();
+        }
         rotate_and_cache();
         team_.meet();
         attend_heads();
         team_.meet();
-        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m), m, room_.operand);
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            float* attended = queries(m);
+            for (int64_t i = 0; i < layer_.gates; i += W) close_gates(wide(m) + i, attended + i, layer_.gates - i);
+            write_operand(layer_.output, attended, m, room_.operand);
+        }
+        add_output();
+    }
+
+    // The product of the output, which the operand has, is added to the hidden rows.
+    void add_output() {
         team_.meet();
         multiply(room_.operand.rows(run_.rows, layer_.output), layer_.output, room_.wide, room_.wide_stride, team_);
         team_.meet();
         add_to_hidden(layer_.attention_norm);
     }
+
+    // The gates that follow the queries of each head go before all queries.
+    void divide_gates(float* projected) const {
+        const int64_t size = layer_.head_size;
+        float* both = room_.attention + team_.member * room_.attention_floats;
+        std::memcpy(both, projected, 2 * layer_.gates * sizeof(float));
+        for (int64_t head = 0; head < layer_.heads; head++) {
+            std::memcpy(projected + head * size, both + (2 * head + 1) * size, size * sizeof(float));
+            std::memcpy(projected + layer_.gates + head * size, both + 2 * head * size, size * sizeof(float));
+        }
+    }
+
+    // Multiplies up to W numbers by their gates.
+    static void close_gates(const float* gates, float* values, int64_t count) {
+        float first[W] = {}, second[W] = {};
+        const int64_t own = std::min<int64_t>(W, count);
+        std::memcpy(first, gates, own * sizeof(float));
+        std::memcpy(second, values, own * sizeof(float));
+        store(second, load<Floats>(second) / (exponential(-load<Floats>(first)) + 1.0f));
+        std::memcpy(values, second, own * sizeof(float));
+    }
+
+    void delta_half(const DeltaNet& net) {
+        products(layer_.input_norm, net.in, 4);
+        team_.meet();
+        int64_t first = 0;  // row of the session
+        for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
+            const SessionRows& session = run_.sessions[i];
+            float* recent = session.states[index_].recent + session.steps.first * net.stored();
+            const int64_t stop = std::min(own_.stop, first + session.rows);
+            for (int64_t m = std::max(own_.start, first); m < stop; m++)
+                write_recent(net, wide(m), recent + (m - first) * net.stored());
+        }
+        team_.meet();
+        update_states(net);
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m), m, room_.operand);
+        add_output();
+    }
+
+  public:
+    // What the rows read of their states takes the place of what is convolved, in `wide`.
+    void update_states(const DeltaNet& net) {
+        int64_t total = 0;
+        for (int64_t i = 0; i < run_.count; i++) total += net.value_heads * run_.sessions[i].steps.count;
+        const Range own = team_.share(total);  // a member computes the heads whose steps begin in its share
+        float* memory = room_.attention + team_.member * room_.attention_floats;
+        int64_t first = 0, before = 0;
+        for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
+            const SessionRows& session = run_.sessions[i];
+            for (int64_t head = 0; head < net.value_heads; head++, before += session.steps.count) {
+                if (before < own.start || before >= own.stop) continue;
+                DeltaHead(net, session.states[index_], session.steps, head, memory).run([&](int64_t row, float* values) {
+                    float* projected = wide(first + row);
+                    float* gates = projected + net.convolved() + head * net.value_size;
+                    normalise(values, net.norm, net.value_size, layer_.epsilon, values);
+                    gate(SILU, gates, values, net.value_size);
+                    std::memcpy(projected + head * net.value_size, gates, net.value_size * sizeof(float));
+                });
+            }
+        }
+    }
+
+  private:
 
     void mlp_half() {
         const int64_t size = layer_.intermediate;
@@ -253,6 +353,8 @@ class LayerForward {
 
     float* wide(int64_t row) const { return room_.wide + row * room_.wide_stride; }
 
+    float* queries(int64_t row) const { return wide(row) + layer_.gates; }
+
     void read_and_normalise(const float* weight, const Linear& linear) {
         float* normed = room_.normed + team_.member * layer_.hidden;
         for (int64_t m = own_.start; m < own_.stop; m++) {
@@ -284,7 +386,7 @@ class LayerForward {
             const SessionRows& session = run_.sessions[i];
             const int64_t stop = std::min(own.stop, (first + session.rows) * all);
             for (int64_t unit = std::max(own.start, first * all); unit < stop; unit++)
-                rotate_and_cache(session, unit / all - first, unit % all, wide(unit / all));
+                rotate_and_cache(session, unit / all - first, unit % all, queries(unit / all));
         }
     }
 
@@ -325,7 +427,7 @@ class LayerForward {
                 const int64_t part = unit % divisions;
                 const int64_t start = session.rows * part / divisions, stop = session.rows * (part + 1) / divisions;
                 if (start < stop)
-                    attend(wide(first), room_.wide_stride, wide(first), room_.wide_stride, unit / divisions, start,
+                    attend(queries(first), room_.wide_stride, queries(first), room_.wide_stride, unit / divisions, start,
                            stop - start, session.caches[index_], session.paths, heads, room);
             }
         }

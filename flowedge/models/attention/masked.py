@@ -137,6 +137,8 @@ class MaskRows:
 
 def write_masks(masks: Sequence[AttentionMask], rows: Sequence[MaskRows]) -> list[torch.Tensor]:
     """Write the rows of each mask, after one copy to the device of all masks; see `AttentionMask.write`."""
+    if not masks:  # a block of recurrent layers alone
+        return []
     arrays = [each.hidden() for each in rows]
     copied = iter(to_device(masks[0].device, *(array for own in arrays for array in own)))
     return [

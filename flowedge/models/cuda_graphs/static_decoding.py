@@ -45,8 +45,9 @@ from flowedge.models.session_rows import Computed, SessionRows
 
 def is_recordable(checkpoint: Checkpoint, start: int, stop: int) -> bool:
     """Return whether layers [start, stop) compute small forwards without waiting for the host."""
-    has_experts = any(map(checkpoint.architecture.has_experts, range(start, stop)))
-    return fixed_rope_length(checkpoint.config) is None and not has_experts
+    layers, architecture = range(start, stop), checkpoint.architecture
+    chosen_on_host = any(map(architecture.has_experts, layers)) or any(map(architecture.is_recurrent, layers))
+    return fixed_rope_length(checkpoint.config) is None and not chosen_on_host
 
 
 LAYERS_PER_PIECE = 4
@@ -361,6 +362,8 @@ def unsuited(block: LayerBlock) -> str:
     """Why the forwards of a block cannot be recorded; empty when they can."""
     if not block.rotary.is_static:
         return "its rotary angles are computed on the host"
+    if any(layer.is_recurrent for layer in block.layers):
+        return "the steps of recurrent layers are chosen on the host"
     if any(isinstance(module, ExpertLinears) for layer in block.layers for module in layer.modules()):
         return "the host has to know the experts that rows choose"
     return ""

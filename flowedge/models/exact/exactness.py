@@ -15,6 +15,7 @@ from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.exact.self_test_products import product_counts
 from flowedge.models.experts import ExpertLinears
 from flowedge.models.host.copies import to_host
+from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 
@@ -85,7 +86,7 @@ def _signature(layer: DecoderLayer) -> list[tuple[str, type, tuple[int, ...]]]:
 
 
 class _RowsAlone:
-    """The Attention of rows of which each sees itself alone, so that its output is its own value."""
+    """The Attention and Updates of rows of which each sees itself alone, so that it reads its own value."""
 
     def __init__(self) -> None:
         self._values = torch.zeros(0)
@@ -102,6 +103,12 @@ class _RowsAlone:
         softcap: float | None,  # noqa: ARG002
     ) -> torch.Tensor:
         return self._values.repeat_interleave(query.shape[1] // kv_heads, dim=1)
+
+    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        # Steps are of one row each, whatever other rows there are: what they are given matters alone.
+        values, (rates, decays) = net.out_proj.in_features, inputs[:, net.net.convolved :].chunk(2, 1)
+        own = inputs[:, net.net.convolved - values : net.net.convolved]
+        return own + (rates + decays).repeat_interleave(net.net.value_size, 1)
 
 
 def _rows_are_equal(

@@ -35,6 +35,12 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "decoder_sparse_step": (1, MAX_LAYERS),
     "no_rope_layer_interval": (1, MAX_LAYERS),
     "sliding_window_pattern": (1, MAX_LAYERS),
+    "linear_num_key_heads": (1, 4096),
+    "linear_num_value_heads": (1, 4096),
+    "linear_key_head_dim": (1, 1 << 14),
+    "linear_value_head_dim": (1, 1 << 14),
+    "linear_conv_kernel_dim": (1, 64),
+    "full_attention_interval": (1, MAX_LAYERS),
     "draft_vocab_size": (1, 1 << 24),
     "target_hidden_size": (1, 1 << 17),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import SLIDING, Family
+from flowedge.models.architecture import RECURRENT, SLIDING, Family
 
 FULL = "full_attention"
 # RoPE types whose angles are a function of a row's own position.
@@ -54,6 +54,8 @@ def check_config(family: Family, config: Any) -> None:
     """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
     _check_experts(config)
+    if family.delta_net is not None:
+        _check_recurrent_layers(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
         if kind not in _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE:
@@ -85,6 +87,16 @@ def _check_experts(config: Any) -> None:
         raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {experts} experts")
 
 
+def _check_recurrent_layers(config: Any) -> None:
+    if len(config.layer_types) != config.num_hidden_layers:
+        raise CheckpointError(
+            f"layer_types has {len(config.layer_types)} entries for {config.num_hidden_layers} layers"
+        )
+    key_heads, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+    if value_heads % key_heads:
+        raise CheckpointError(f"{value_heads} heads of values cannot share {key_heads} heads of keys evenly")
+
+
 def _check_windows(family: Family, config: Any) -> None:
     window = getattr(config, "sliding_window", None)
     if window is not None and window < 1:
@@ -95,7 +107,8 @@ def _check_windows(family: Family, config: Any) -> None:
             raise CheckpointError(
                 f"sliding_window is set, which transformers' {family.prefix} layers do not apply"
             )
-        if unlike := set(kinds) - {SLIDING if window else FULL}:
+        known = {SLIDING if window else FULL} | ({RECURRENT} if family.delta_net else set())
+        if unlike := set(kinds) - known:
             raise CheckpointError(
                 f"layer types {', '.join(sorted(unlike))} are set, which transformers' {family.prefix} "
                 "layers ignore"

@@ -14,6 +14,7 @@ from flowedge.models.kernels.layer import FREE_ROWS, KernelLayer, KernelNorm
 from flowedge.models.kernels.rotation_table import Rotations, RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
+from flowedge.models.kernels.states import UpdatedStates
 from flowedge.models.kernels.structures import FORMATS, INT8, CacheFields, LayerFields
 from flowedge.models.row_functions import RmsNorm
 
@@ -50,6 +51,7 @@ class KernelBlock:
         self._structures = (ctypes.POINTER(LayerFields) * len(layers))(
             *(ctypes.pointer(layer.structure) for layer in self._layers)
         )
+        self._recurrent = [index for index, layer in enumerate(layers) if layer.is_recurrent]
         self._norm = None if norm is None else KernelNorm(norm)
         self._known: WeakKeyDictionary[KeyValueStore, ctypes.Array[CacheFields]] = WeakKeyDictionary()
 
@@ -69,7 +71,7 @@ class KernelBlock:
         Returns:
             [rows, hidden * (1 + taps)], or None after an abort.
         """
-        run = KernelRun(self._structures, self._rotations, hidden, sessions)
+        run = KernelRun(self._structures, self._rotations, hidden, sessions, self._recurrent)
         tapped = []
         for start, stop in self._pieces(len(hidden), taps):
             if should_abort():
@@ -92,15 +94,20 @@ class KernelBlock:
             read += layer.weight_bytes
         return [*pieces, (start, len(self._layers))]
 
-    def cached_rows(self, paths: RowPaths, slot: int, store: KeyValueStore) -> KernelRows:
-        """A session's rows, which are stored from `slot` on; the caller keeps the store."""
+    def cached_rows(
+        self, paths: RowPaths, slot: int, store: KeyValueStore, updated: UpdatedStates | None = None
+    ) -> KernelRows:
+        """A session's rows, which are stored from `slot` on; the caller keeps the store.
+
+        updated: what the rows update in recurrent layers; None where there are none.
+        """
         if store not in self._known:
-            self._known[store] = _caches(store, len(self._layers))
-        return KernelRows(paths, slot, self._known[store])
+            self._known[store] = _caches(store, len(self._layers), self._recurrent)
+        return KernelRows(paths, slot, self._known[store], updated)
 
 
-def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[CacheFields]:
-    """The keys and values of each layer."""
+def _caches(store: KeyValueStore, layers: int, recurrent: Sequence[int]) -> ctypes.Array[CacheFields]:
+    """The keys and values of each layer that is not recurrent."""
     keys_values = store.kv
     base, (by_layer, by_part) = keys_values.data_ptr(), keys_values.stride()[:2]
     size, capacity = keys_values.itemsize, keys_values.shape[3]
@@ -109,9 +116,10 @@ def _caches(store: KeyValueStore, layers: int) -> ctypes.Array[CacheFields]:
     scales = store.scale.data_ptr() if isinstance(store, Int8Store) else 0
     own = (CacheFields * layers)()
     per_part = keys_values.shape[2] * capacity * 4  # bytes of scales
-    for layer in range(layers):
-        keys = base + layer * by_layer * size
-        at = scales + 2 * layer * per_part if is_int8 else None
+    attending = (index for index in range(layers) if index not in recurrent)
+    for stored, layer in enumerate(attending):
+        keys = base + stored * by_layer * size
+        at = scales + 2 * stored * per_part if is_int8 else None
         own[layer] = CacheFields(
             kind, keys, keys + by_part * size, at, at + per_part if at else None, capacity
         )

@@ -10,10 +10,19 @@ import torch
 from torch import nn
 
 from flowedge.device.kernel_library import library
-from flowedge.models.decoder_layer import DecoderLayer, GatedMlp
+from flowedge.models.architecture import Architecture
+from flowedge.models.decoder_layer import DecoderLayer, GatedMlp, GroupedAttention
 from flowedge.models.experts import MixtureMlp
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
-from flowedge.models.kernels.structures import FORMATS, LayerFields, LinearFields, MixtureFields, pointer
+from flowedge.models.kernels.structures import (
+    FORMATS,
+    DeltaNetFields,
+    LayerFields,
+    LinearFields,
+    MixtureFields,
+    pointer,
+)
+from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.row_functions import RmsNorm
 
 FREE_ROWS = 4  # rows that take about as long as one
@@ -50,24 +59,24 @@ class KernelLayer:
     def _structure(
         self, layer: DecoderLayer, dtype: torch.dtype, window: int | None, rotated: int
     ) -> LayerFields:
-        architecture, attention, mlp = layer.architecture, layer.self_attn, layer.mlp
+        architecture, mlp = layer.architecture, layer.mlp
         fields = LayerFields(
             hidden=architecture.hidden,
-            heads=architecture.heads,
-            kv_heads=architecture.kv_heads,
-            head_size=architecture.head_size,
-            rotated=rotated if attention.rotates else 0,
-            window=window or 0,
-            scaling=architecture.scaling,
-            softcap=architecture.softcap or 0.0,
             epsilon=architecture.norm_eps,
             residual=architecture.residual_multiplier,
             activation=_ACTIVATIONS[architecture.activation],
             format=FORMATS[dtype],
-            output=self._linear(attention.o_proj),
             input_norm=self._norm(layer.input_layernorm),
         )
-        _fill(fields.qkv, [self._linear(part) for part in attention.projections])
+        if layer.is_recurrent:
+            delta_net = self._delta_net(layer.linear_attn)
+            fields.delta_net, fields.output = (
+                ctypes.addressof(delta_net),
+                self._linear(layer.linear_attn.out_proj),
+            )
+            self._kept.append(delta_net)
+        else:
+            self._attention(fields, layer.self_attn, architecture, window, rotated)
         second = self._norm(layer.post_attention_layernorm)
         if architecture.norms_after:
             fields.attention_norm = second
@@ -75,8 +84,6 @@ class KernelLayer:
             fields.output_norm = self._norm(layer.post_feedforward_layernorm)
         else:
             fields.mlp_norm = second
-        if architecture.query_key_norms:
-            fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
         if isinstance(mlp, GatedMlp):
             _fill(fields.gate_up, [self._linear(part) for part in mlp.projections])
             fields.down = self._linear(mlp.down_proj)
@@ -85,6 +92,40 @@ class KernelLayer:
             mixture = self._mixture(mlp)
             fields.mixture = ctypes.addressof(mixture)
             self._kept.append(mixture)
+        return fields
+
+    def _attention(
+        self,
+        fields: LayerFields,
+        attention: GroupedAttention,
+        architecture: Architecture,
+        window: int | None,
+        rotated: int,
+    ) -> None:
+        fields.heads, fields.kv_heads = architecture.heads, architecture.kv_heads
+        fields.head_size, fields.window = architecture.head_size, window or 0
+        fields.rotated = rotated if attention.rotates else 0
+        fields.scaling, fields.softcap = architecture.scaling, architecture.softcap or 0.0
+        fields.gates = architecture.heads * architecture.head_size if architecture.output_gate else 0
+        fields.output = self._linear(attention.o_proj)
+        _fill(fields.qkv, [self._linear(part) for part in attention.projections])
+        if architecture.query_key_norms:
+            fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
+
+    def _delta_net(self, part: GatedDeltaNet) -> DeltaNetFields:
+        net = part.net
+        fields = DeltaNetFields(
+            key_heads=net.key_heads,
+            value_heads=net.value_heads,
+            key_size=net.key_size,
+            value_size=net.value_size,
+            inputs=net.inputs,
+            convolution=self._floats(part.conv1d.weight.squeeze(1).t()),
+            decay=self._floats(-part.A_log.float().exp()),
+            decay_bias=self._floats(part.dt_bias),
+            norm=self._norm(part.norm),
+        )
+        _fill(fields.projections, [self._linear(each) for each in part.projections])
         return fields
 
     def _mixture(self, mlp: MixtureMlp) -> MixtureFields:
@@ -129,9 +170,13 @@ class KernelLayer:
         return linear.structure
 
     def _norm(self, norm: RmsNorm) -> Any:
-        factor = _norm_factor(norm)
-        self._kept.append(factor)
-        return pointer(factor)
+        return self._floats(_norm_factor(norm))
+
+    def _floats(self, values: torch.Tensor) -> Any:
+        """The address of values as contiguous floats."""
+        floats = values.detach().float().contiguous()
+        self._kept.append(floats)
+        return pointer(floats)
 
 
 class KernelNorm:

@@ -12,6 +12,7 @@ import torch
 from flowedge.device.kernel_library import library
 from flowedge.models.kernels.rotation_table import RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
+from flowedge.models.kernels.states import UpdatedStates, states_fields, steps_fields
 from flowedge.models.kernels.structures import CacheFields, RunFields, SessionRowsFields
 
 
@@ -22,11 +23,13 @@ class KernelRows:
     Attributes:
         slot: where the keys and values of the first row are stored.
         caches: the session's keys and values in each layer.
+        updated: what the rows update in recurrent layers; None in a block without such layers.
     """
 
     paths: RowPaths
     slot: int
     caches: ctypes.Array[CacheFields]
+    updated: UpdatedStates | None = None
 
     @property
     def count(self) -> int:
@@ -37,16 +40,30 @@ class KernelRun:
     """Computes layers: products over the rows of all sessions, attention over the cache of each."""
 
     def __init__(
-        self, layers: Any, rotations: RotationTable, hidden: torch.Tensor, sessions: Sequence[KernelRows]
+        self,
+        layers: Any,
+        rotations: RotationTable,
+        hidden: torch.Tensor,
+        sessions: Sequence[KernelRows],
+        recurrent: Sequence[int] = (),
     ) -> None:
-        """Prepare the calls of a forward.
+        """Prepare the calls of a forward; committed rows are taken into the states of recurrent layers.
 
         Args:
             layers: an array of pointers to LayerFields.
             hidden: [rows, hidden], the rows of the sessions in their order, which are overwritten.
+            recurrent: indices of the layers with states.
+
+        Raises:
+            ProtocolError: as RowStates.take.
         """
-        self._layers = layers
+        self._layers, self._threads = layers, torch.get_num_threads()
         self._fields = (SessionRowsFields * len(sessions))(*map(_fields, sessions))
+        self._memory: list[object] = []  # that the structures refer to, beside `_kept`
+        if recurrent:
+            self._take_in(sessions, recurrent)
+            for fields, rows in zip(self._fields, sessions, strict=True):
+                self._update(fields, rows, recurrent)
         last = max([int(rows.paths.positions.max()) for rows in sessions])
         cosines, sines, angles = rotations.addresses(last)
         self._kept = (hidden, sessions, cosines, sines, angles)  # memory that the structure refers to
@@ -58,7 +75,35 @@ class KernelRun:
             ctypes.addressof(cosines),
             ctypes.addressof(sines),
         )
-        self._threads = torch.get_num_threads()
+
+    def _update(self, fields: SessionRowsFields, rows: KernelRows, recurrent: Sequence[int]) -> None:
+        """Put the states that rows update, and their steps, into the structure of the rows."""
+        updated = _updated(rows)
+        steps = updated.steps(rows.count)
+        states = states_fields(updated.states, recurrent, len(self._layers))
+        fields.states, fields.steps = ctypes.addressof(states), steps_fields(steps, updated.place)
+        self._memory += [steps, states]
+
+    def _take_in(self, sessions: Sequence[KernelRows], recurrent: Sequence[int]) -> None:
+        """Take the committed rows of sessions into their states."""
+        behind = [each for each in map(_updated, sessions) if each.context > each.states.taken]
+        fields, memory = (SessionRowsFields * len(behind))(), list[object]()
+        for own, each in zip(fields, behind, strict=True):
+            steps = each.states.steps_to(each.context)
+            states = states_fields(each.states, recurrent, len(self._layers))
+            own.states, own.steps = ctypes.addressof(states), steps_fields(steps, 0)
+            memory += [steps, states]
+        if behind:
+            run = RunFields(sessions=ctypes.addressof(fields), count=len(behind))
+            library().flowedge_states(
+                self._layers,
+                ctypes.c_int64(0),
+                ctypes.c_int64(len(self._layers)),
+                ctypes.byref(run),
+                self._threads,
+            )
+        for each in map(_updated, sessions):
+            each.states.take(each.context)
 
     def compute(self, first: int, stop: int) -> None:
         """Compute the layers [first, stop)."""
@@ -69,6 +114,11 @@ class KernelRun:
             ctypes.byref(self._run),
             self._threads,
         )
+
+
+def _updated(rows: KernelRows) -> UpdatedStates:
+    assert rows.updated is not None, "the block has recurrent layers"
+    return rows.updated
 
 
 def _fields(rows: KernelRows) -> SessionRowsFields:

@@ -42,6 +42,21 @@ class MixtureFields(ctypes.Structure):
     ]
 
 
+class DeltaNetFields(ctypes.Structure):
+    _fields_ = [
+        ("key_heads", _Size),
+        ("value_heads", _Size),
+        ("key_size", _Size),
+        ("value_size", _Size),
+        ("inputs", _Size),
+        ("projections", LinearFields * 4),
+        ("convolution", _Pointer),
+        ("decay", _Pointer),
+        ("decay_bias", _Pointer),
+        ("norm", _Pointer),
+    ]
+
+
 class LayerFields(ctypes.Structure):
     _fields_ = [
         ("hidden", _Size),
@@ -68,6 +83,8 @@ class LayerFields(ctypes.Structure):
         ("down", LinearFields),
         ("intermediate", _Size),
         ("mixture", _Pointer),
+        ("delta_net", _Pointer),
+        ("gates", _Size),
     ]
 
 
@@ -82,6 +99,22 @@ class CacheFields(ctypes.Structure):
     ]
 
 
+class StatesFields(ctypes.Structure):
+    _fields_ = [("state", _Pointer), ("recent", _Pointer)]
+
+
+class StepsFields(ctypes.Structure):
+    _fields_ = [
+        ("count", _Size),
+        ("rows", _Pointer),
+        ("sources", _Pointer),
+        ("targets", _Pointer),
+        ("outputs", _Pointer),
+        ("places", _Size),
+        ("first", _Size),
+    ]
+
+
 class SessionRowsFields(ctypes.Structure):
     _fields_ = [
         ("rows", _Size),
@@ -91,6 +124,8 @@ class SessionRowsFields(ctypes.Structure):
         ("offsets", _Pointer),
         ("slots", _Pointer),
         ("caches", _Pointer),
+        ("states", _Pointer),
+        ("steps", StepsFields),
     ]
 
 

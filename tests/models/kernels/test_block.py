@@ -15,6 +15,7 @@ from flowedge.models.kernels.block import KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kernels.row_paths import RowPaths, row_paths
 from flowedge.models.kernels.run import KernelRows
+from flowedge.models.kernels.states import UpdatedStates
 from flowedge.models.rotary import Rotary
 from tests.models.conftest import threads_of_torch
 from tests.models.layer_pairs import CONTEXT, CPU, DEPTHS, PARENTS, TAIL, LayerPair, layer_pair
@@ -23,8 +24,8 @@ from tests.support.breadth import dealt
 from tests.support.kernels import RUNNING, kernels_of
 
 ROWS = 128
-# What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts.
-DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral")
+# What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts, states.
+DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5")
 
 
 def families(tested: Collection[str]) -> Any:
@@ -54,17 +55,20 @@ class Computed:
         partial = pair.architecture.partial_rotary
         rotary = Rotary(pair.config, range(first, stop), CPU, partial_rotary=partial)
         self.block = KernelBlock(pair.ours[first:stop], windows, rotary, pair.dtype, None)
-        shape = store_shape(pair.config, stop - first, ROWS)
+        shape = store_shape(pair.config, sum(first <= index < stop for index in pair.attending), ROWS)
         self.store = new_store(shape, pair.dtype, CPU, "native")
+        self.states = pair.states(slice(first, stop))
 
-    def cached(self, paths: RowPaths, slot: int = 0) -> KernelRows:
-        return self.block.cached_rows(paths, slot, self.store)
+    def cached(self, paths: RowPaths, slot: int = 0, updated: UpdatedStates | None = None) -> KernelRows:
+        return self.block.cached_rows(paths, slot, self.store, updated)
 
     def compute(
         self, hidden: torch.Tensor, slot: int, context: int, parents: object, positions: object
     ) -> torch.Tensor:
-        paths = row_paths(context, np.asarray(parents), np.asarray(positions))
-        found = self.block.forward(hidden.clone(), [self.cached(paths, slot)], lambda: False)
+        above = np.asarray(parents)
+        paths = row_paths(context, above, np.asarray(positions))
+        updated = None if self.states is None else UpdatedStates(self.states, slot, context, above)
+        found = self.block.forward(hidden.clone(), [self.cached(paths, slot, updated)], lambda: False)
         assert found is not None
         return found
 
@@ -124,17 +128,17 @@ def test_linear_layers_that_read_the_same_rows_may_have_different_formats(family
 def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None:
     pair = layer_pair(name, torch.bfloat16)
     together, rows = outputs(pair), pair.rows()
-    alone = Computed(pair)
-    for row in range(CONTEXT):
-        found = alone.compute(rows[row : row + 1], row, row, [-1], [row])
-        assert torch.equal(found[0].float(), together[row]), row
     for leaf, path in ((4, [0, 1, 4]), (2, [0, 2]), (3, [3])):
+        alone = Computed(pair)  # anew, since a state cannot be taken back
+        for row in range(CONTEXT):
+            found = alone.compute(rows[row : row + 1], row, row, [-1], [row])
+            assert torch.equal(found[0].float(), together[row]), row
         for place, row in enumerate(path, start=CONTEXT):
             found = alone.compute(rows[CONTEXT + row][None], place, place, [-1], [place])
         assert torch.equal(found[0].float(), together[CONTEXT + leaf]), leaf
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_5"])
 @torch.inference_mode()
 def test_the_bits_depend_neither_on_the_division_of_the_model_nor_on_threads(
     family: str, monkeypatch: pytest.MonkeyPatch

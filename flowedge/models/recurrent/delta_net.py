@@ -1,0 +1,95 @@
+"""A gated delta net in the place of attention, computed by torch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flowedge.models.architecture import Architecture, DeltaNet
+from flowedge.models.host.copies import to_device
+from flowedge.models.recurrent.delta_rule import convolved, read, unit_length, updated
+from flowedge.models.recurrent.row_states import RowStates
+from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.row_functions import RmsNorm
+
+
+class Updates(Protocol):
+    """The states that the rows of one forward update; see SessionsAttention."""
+
+    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what rows read of the states of a layer after their updates: [rows, values].
+
+        Args:
+            inputs: float32 [rows, convolved + 2 * value_heads], by which the rows update (see RowStates).
+        """
+
+
+class GatedDeltaNet(nn.Module):
+    """Rows update a state along their path, and read it. Modules are named as transformers' modules.
+
+    Attributes:
+        index: the layer's index among the recurrent layers of its block.
+    """
+
+    def __init__(self, architecture: Architecture, net: DeltaNet, index: int) -> None:
+        """Make the layer part, whose weights are not loaded."""
+        super().__init__()
+        self.index, self.net = index, net
+        hidden, values = architecture.hidden, net.value_heads * net.value_size
+        self.in_proj_qkv = nn.Linear(hidden, net.convolved, bias=False)
+        self.in_proj_z = nn.Linear(hidden, values, bias=False)
+        self.in_proj_b = nn.Linear(hidden, net.value_heads, bias=False)
+        self.in_proj_a = nn.Linear(hidden, net.value_heads, bias=False)
+        self.out_proj = nn.Linear(values, hidden, bias=False)
+        self.conv1d = nn.Conv1d(net.convolved, net.convolved, net.inputs, groups=net.convolved, bias=False)
+        self.dt_bias = nn.Parameter(torch.empty(net.value_heads))
+        self.A_log = nn.Parameter(torch.empty(net.value_heads))
+        self.norm = RmsNorm(net.value_size, architecture.norm_eps)
+
+    @property
+    def projections(self) -> list[nn.Module]:
+        """The linear layers to what is convolved, the output's gates, rates of update, and decays."""
+        return [self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a]
+
+    def forward(self, rows: torch.Tensor, updates: Updates, _rotation: Any) -> torch.Tensor:
+        """Return [rows, hidden] for the normed `rows` of this shape."""
+        mixed, gates, rates, decays = (project(rows) for project in self.projections)
+        steps = functional.softplus(decays.float() + self.dt_bias)
+        fading = (-self.A_log.float().exp() * steps).exp()
+        inputs = torch.cat((mixed.float(), rates.sigmoid().float(), fading), 1)
+        values = updates.update(self.index, self, inputs).to(rows.dtype)
+        heads = (len(rows), self.net.value_heads, self.net.value_size)
+        gated = self.norm(values.view(heads)) * functional.silu(gates.view(heads).float())
+        output: torch.Tensor = self.out_proj(gated.to(rows.dtype).flatten(1))
+        return output
+
+    def run(self, states: RowStates, steps: Steps, rows: int) -> torch.Tensor:
+        """Take the steps of a session's forward of `rows` rows; return what they read, [rows, values]."""
+        net, recent = self.net, states.recent[self.index]
+        held = states.states[self.index]
+        own, size = held[..., : net.value_size], net.key_heads * net.key_size
+        places = [own, *(torch.empty_like(own) for _ in range(steps.places))]
+        outputs = recent.new_zeros((rows, net.value_heads, net.value_size))
+        weight = self.conv1d.weight.squeeze(1)
+        (read_rows,) = to_device(recent.device, steps.rows)
+        taken = zip(steps.sources.tolist(), steps.targets.tolist(), steps.outputs.tolist(), strict=True)
+        for step, (source, target, output) in enumerate(taken):
+            path = recent[read_rows[step]]
+            mixed = convolved(path[:, : net.convolved].to(weight.dtype), weight).float()
+            query, key = (self._by_value_head(mixed[at : at + size]) for at in (0, size))
+            value = mixed[2 * size :].view(net.value_heads, net.value_size)
+            rate, decay = path[-1, net.convolved :].chunk(2)
+            places[target].copy_(updated(places[source], unit_length(key), value, rate, decay))
+            if output >= 0:
+                outputs[output] = read(places[target], unit_length(query) / net.key_size**0.5)
+        return outputs.flatten(1)
+
+    def _by_value_head(self, heads: torch.Tensor) -> torch.Tensor:
+        """Queries or keys [key_heads * key_size] for each head of values."""
+        net = self.net
+        return heads.view(net.key_heads, net.key_size).repeat_interleave(
+            net.value_heads // net.key_heads, dim=0
+        )

@@ -1,0 +1,124 @@
+"""The states of a session in the recurrent layers of a block, and what its recent rows update them by."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from flowedge.core.arrays import IntArray
+from flowedge.core.errors import PrefixLostError, ProtocolError
+from flowedge.models.architecture import DeltaNet
+from flowedge.models.host.copies import to_device
+from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_tail
+
+_LEAST_ROOM = 16  # recent rows that there is memory for at once
+_ALIGNED = 16  # values; the kernels compute a state in vectors of at most so many
+
+
+class RowStates:
+    """What a session's rows own in the recurrent layers of a block.
+
+    The state of a draft row is its parent's, one update further. A state is large beside what it is updated
+    by, so that one state is held: that behind the first `taken` rows, which are committed. Each row after
+    them is held as what it updates by, and a forward computes the states on its rows' paths from the held
+    one. A row's bits follow from its path alone, whatever else is drafted and however rows are divided.
+
+    Attributes:
+        taken: rows that the held state has taken in.
+        states: float32 [layers, value_heads, key_size, value width].
+        recent: float32 [layers, inputs - 1 + room, convolved + 2 * value_heads], for the last rows before
+            `taken` and all rows since: the values that are convolved, then the rates of update and the decays
+            of all heads.
+    """
+
+    def __init__(self, net: DeltaNet, layers: int, device: torch.device | str) -> None:
+        """Begin with no rows in `layers` recurrent layers."""
+        self._net, self._before = net, net.inputs - 1
+        self.taken = self._rows = 0
+        shape = (layers, net.value_heads, net.key_size, value_width(net))
+        self.states = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.recent = torch.zeros(
+            (layers, self._before + _LEAST_ROOM, net.convolved + 2 * net.value_heads), device=device
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.nbytes + self.recent.nbytes
+
+    def place(self, slot: int) -> int:
+        """The place in `recent` of the row in a slot of the KV cache."""
+        return self._before + slot - self.taken
+
+    def steps_to(self, context: int) -> Steps:
+        """The steps that take the committed rows below `context` into the state."""
+        return steps_of_context(context - self.taken, self._net.inputs)
+
+    def take(self, context: int) -> None:
+        """Note that the state has taken in the rows below `context`, in all layers.
+
+        Raises:
+            ProtocolError: when it has taken in more: rows cannot be taken back.
+        """
+        if context < self.taken:
+            raise ProtocolError(f"a context of {context} rows, and the state is behind row {self.taken}")
+        rows = context - self.taken
+        if rows:
+            self._move(self._before + self._rows - rows, np.arange(self._before + self._rows - rows) + rows)
+            self.taken, self._rows = context, self._rows - rows
+
+    def steps(self, cached: int, rows: int, tail_parents: IntArray) -> Steps:
+        """The steps of a forward of `rows` rows, and room for what they update by.
+
+        Args:
+            cached, tail_parents: as of SessionRows, whose context the state has taken in.
+        """
+        self._rows = cached + rows - self.taken
+        missing = self._before + self._rows - self.recent.shape[1]
+        if missing > 0:
+            room = max(missing, self.recent.shape[1])
+            self.recent = torch.nn.functional.pad(self.recent, (0, 0, 0, room))
+        return steps_of_tail(tail_parents - self.taken, rows, self._net.inputs)
+
+    def gather(self, base: int, slots: IntArray) -> None:
+        """Have the rows in `slots` of the KV cache, which ascend, follow row `base`; no other is held."""
+        places = np.arange(self._before + base - self.taken)
+        self._move(len(places) + slots.size, np.append(places, self.place(0) + slots))
+        self._rows = base + slots.size - self.taken
+
+    @torch.inference_mode()
+    def copy(self, source: RowStates, slots: IntArray) -> None:
+        """Begin with the rows in `slots` of another session's cache.
+
+        Raises:
+            PrefixLostError: when its state has taken in more than these.
+        """
+        if slots.size < source.taken:
+            raise PrefixLostError(
+                f"{slots.size} rows are asked for, and the state of the recurrent layers is behind row "
+                f"{source.taken}"
+            )
+        self.taken, self._rows = source.taken, slots.size - source.taken
+        self.states.copy_(source.states)
+        places = np.append(np.arange(self._before), source.place(0) + slots[source.taken :])
+        (index,) = to_device(self.recent.device, places)
+        self.recent = source.recent.index_select(1, index)
+
+    @torch.inference_mode()
+    def _move(self, count: int, places: IntArray) -> None:
+        moved = places != np.arange(count)
+        if moved.any():
+            start = int(moved.argmax())
+            (index,) = to_device(self.recent.device, places[start:])
+            self.recent[:, start:count] = self.recent.index_select(1, index)
+
+
+def value_width(net: DeltaNet) -> int:
+    """The width of a row of a state, with the zeros behind its values."""
+    return -(-net.value_size // _ALIGNED) * _ALIGNED
+
+
+def session_bytes(net: DeltaNet) -> int:
+    """The bytes of a session in one recurrent layer, with few recent rows."""
+    state = net.value_heads * net.key_size * value_width(net)
+    recent = (net.inputs - 1 + _LEAST_ROOM) * (net.convolved + 2 * net.value_heads)
+    return (state + recent) * torch.float32.itemsize
