@@ -282,8 +282,8 @@ class LayerBlock:
         """Most bytes that a row of a session's capacity takes."""
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
-        attending = self.num_layers - len(self._nets)
-        return max(1, KVCache.bytes_per_row(self.config, attending, self.dtype, self.kv))
+        attending = max(1, self.num_layers - len(self._nets))  # memory is counted in rows of keys and values
+        return KVCache.bytes_per_row(self.config, attending, self.dtype, self.kv)
 
     @property
     def session_bytes(self) -> int:

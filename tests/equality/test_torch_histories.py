@@ -20,6 +20,7 @@ from flowedge.models.lm_head import LMHead
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from tests.engine.histories import NoText, RandomCosts, express_fault, random_strategy
 from tests.equality.conftest import outputs_of, random_config, token_ids
+from tests.models.tiny_families import make_tiny
 from tests.support.blocks import fifths
 
 VOCAB = 5
@@ -79,12 +80,16 @@ class RandomDrafter:
         return [self.layer(request) for request in requests]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+@pytest.fixture(scope="module", params=["llama", "qwen3_5"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A model with attention alone, and one of layers with a state beside it."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
     directory: Path = tmp_path_factory.mktemp("tiny")
-    LlamaForCausalLM(random_config(LAYERS, 0.4, VOCAB)).save_pretrained(directory)
+    if request.param == "llama":
+        LlamaForCausalLM(random_config(LAYERS, 0.4, VOCAB)).save_pretrained(directory)
+    else:
+        make_tiny(directory, request.param, VOCAB)
     return Checkpoint.open(str(directory))
 
 

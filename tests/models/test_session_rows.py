@@ -28,7 +28,16 @@ CONTEXTS = (3, 70, 131, 64)  # of the sessions
 TREE, CHAIN = (-1, 0, 0, 1, 3, -1, 2), (-1, 0, 1)
 TAILS = (TREE, CHAIN, (-1,))  # what the sessions draft: parents within the tail
 KERNELS = pytest.mark.skipif(not RUNNING, reason="there are no kernels for this CPU")
-EXACT_FAMILIES = ("llama", "mistral", "gemma3", "mixtral", "qwen3_moe", "phi3-longrope", "llama-dynamic")
+EXACT_FAMILIES = (
+    "llama",
+    "mistral",
+    "gemma3",
+    "mixtral",
+    "qwen3_moe",
+    "phi3-longrope",
+    "llama-dynamic",
+    "qwen3_5",
+)
 DTYPES = (torch.float32, torch.bfloat16)
 FORMATS: dict[str, dict[str, Any]] = {
     "int8-bf16": {"quant": "int8", "dtype": torch.bfloat16},

@@ -111,8 +111,8 @@ class StageContent(ABC):
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
         recurs = sum(map(checkpoint.architecture.is_recurrent, range(self.start, self.stop)))
-        attending = self.num_layers - recurs
-        size = max(1, attending * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv))
+        attending = max(1, self.num_layers - recurs)  # as LayerBlock.cache_row_bytes
+        size = attending * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv)
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size
 
