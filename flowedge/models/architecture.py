@@ -53,6 +53,8 @@ class Experts:
         normalised: whether the weights of a row's experts are divided by their sum.
         rounded: whether the weights are rounded to the dtype of the rows.
         layers: whether each layer of the model has experts.
+        shared: the width of the hidden values of one more expert, which computes every row and is weighed by
+            a gate of its own; 0 for none.
     """
 
     count: int
@@ -61,6 +63,7 @@ class Experts:
     normalised: bool
     rounded: bool
     layers: tuple[bool, ...]
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,21 @@ def _qwen3_experts(config: Any) -> Experts:
     )
 
 
+def _shared_experts(config: Any) -> Experts:
+    """Of Qwen 3.5: in all layers, and normalised; Qwen 3 Next says both in its config."""
+    everywhere = not hasattr(config, "decoder_sparse_step")
+    experts = None if everywhere else _qwen3_experts(config)
+    return Experts(
+        int(config.num_experts),
+        int(config.num_experts_per_tok),
+        int(config.moe_intermediate_size),
+        normalised=experts is None or experts.normalised,
+        rounded=True,
+        layers=(True,) * int(config.num_hidden_layers) if experts is None else experts.layers,
+        shared=int(config.shared_expert_intermediate_size),
+    )
+
+
 def _query_scale(config: Any) -> float:
     return float(config.query_pre_attn_scalar**-0.5)
 
@@ -149,6 +167,8 @@ class Family:
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
         experts: (config) -> the experts of a mixture; None for a family without experts.
         delta_net: (config) -> its layers with a state; None for a family without such layers.
+        delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
+            are those of one key head after the other.
         output_gate: as of Architecture.
         embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
         residual_multiplier, logits_divisor: (config) -> as of Architecture.
@@ -174,6 +194,7 @@ class Family:
     attention_softcap: bool = False
     experts: Callable[[Any], Experts] | None = None
     delta_net: Callable[[Any], DeltaNet] | None = None
+    delta_by_key_head: bool = False
     output_gate: bool = False
     embedding: Literal["1", "root of width", "config"] = "1"
     residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
@@ -263,6 +284,14 @@ _QWEN3_5 = Family(
     output_gate=True,
 )
 
+_QWEN3_5_MOE = replace(
+    _QWEN3_5,
+    module="qwen3_5_moe",
+    prefix="Qwen3_5Moe",
+    text_prefix="Qwen3_5MoeText",
+    experts=_shared_experts,
+)
+
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
@@ -299,6 +328,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3": _QWEN3,
     "qwen3_5": replace(_QWEN3_5, multimodal=True, renames=_OF_LANGUAGE_MODEL),
+    "qwen3_5_moe": replace(_QWEN3_5_MOE, multimodal=True, renames=_OF_LANGUAGE_MODEL),
+    "qwen3_5_moe_text": _QWEN3_5_MOE,
     "qwen3_5_text": _QWEN3_5,
     "qwen3_moe": replace(
         _QWEN3,
@@ -307,6 +338,13 @@ FAMILIES: dict[str, Family] = {
         own_config=False,
         windows="every layer",
         experts=_qwen3_experts,
+    ),
+    "qwen3_next": replace(
+        _QWEN3_5_MOE,
+        module="qwen3_next",
+        prefix="Qwen3Next",
+        text_prefix="",
+        delta_by_key_head=True,
     ),
     "smollm3": Family(
         "smollm3", "SmolLM3", windows="by layer type", biases=_LLAMA.biases, some_unrotated=True
@@ -397,7 +435,7 @@ class Architecture:
         rotated = config.no_rope_layers if family.some_unrotated else [True] * layers
         return cls(
             hidden=int(config.hidden_size),
-            intermediate=int(config.intermediate_size),
+            intermediate=int(getattr(config, "intermediate_size", 0) or config.moe_intermediate_size),
             heads=int(config.num_attention_heads),
             kv_heads=int(config.num_key_value_heads or config.num_attention_heads),
             head_size=head_size(config),

@@ -116,10 +116,11 @@ class GatedMlp(_Prepared):
 
     activation: Activate
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, inner: int) -> None:
+        """Make an MLP whose hidden values are `inner` wide; its weights are not loaded."""
         super().__init__()
         self.activation = activation_of(architecture.activation)
-        hidden, inner, bias = architecture.hidden, architecture.intermediate, architecture.mlp_bias
+        hidden, bias = architecture.hidden, architecture.mlp_bias
         if architecture.fused:
             self.gate_up_proj = nn.Linear(hidden, 2 * inner, bias=bias)
         else:
@@ -173,7 +174,13 @@ class DecoderLayer(_Prepared):
         else:
             self.self_attn = GroupedAttention(architecture, layer, cache_index)
         experts = architecture.experts if self.has_experts else None
-        self.mlp = GatedMlp(architecture) if experts is None else MixtureMlp(architecture, experts)
+        self.mlp = (
+            GatedMlp(architecture, architecture.intermediate)
+            if experts is None
+            else MixtureMlp(
+                architecture, experts, GatedMlp(architecture, experts.shared) if experts.shared else None
+            )
+        )
         self.input_layernorm = _norm(architecture, architecture.hidden)
         self.post_attention_layernorm = _norm(architecture, architecture.hidden)
         if architecture.norms_after:

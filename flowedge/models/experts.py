@@ -13,7 +13,7 @@ from torch.nn import functional
 from flowedge.models.architecture import Architecture, Experts
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.row_counts import ANY_COUNT
-from flowedge.models.row_functions import Activate, activation_of
+from flowedge.models.row_functions import Activate, DecidingLinear, activation_of
 
 
 class Router(nn.Module):
@@ -83,15 +83,23 @@ class ExpertLinears(nn.Module):
 
 
 class MixtureMlp(nn.Module):
-    """An MLP of experts, of which each row is computed by a few."""
+    """An MLP of experts, of which each row is computed by a few, and by a shared one where there is one."""
 
-    def __init__(self, architecture: Architecture, experts: Experts) -> None:
+    def __init__(self, architecture: Architecture, experts: Experts, shared: nn.Module | None = None) -> None:
+        """shared: the MLP of the shared expert."""
         super().__init__()
         self.gate = Router(architecture.hidden, experts)
         activation = activation_of(architecture.activation)
         self.experts = ExpertLinears(activation, architecture.hidden, experts.intermediate, experts.count)
+        self.shared_expert = shared
+        if shared is not None:
+            self.shared_expert_gate = DecidingLinear(architecture.hidden, 1)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [n, hidden] for `rows` of this shape."""
         computed: torch.Tensor = self.experts(rows, *self.gate(rows))
-        return computed
+        if self.shared_expert is None:
+            return computed
+        shares = self.shared_expert_gate.padded(rows).sigmoid()[:, :1]
+        shared: torch.Tensor = shares * self.shared_expert(rows)
+        return computed + shared

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from flowedge.models.architecture import Activation, Architecture
 
+_LEAST_OUTPUTS = 32
 Call = Callable[[torch.Tensor], torch.Tensor]
 Activate = Callable[[torch.Tensor], torch.Tensor]  # [..., n] -> [..., n]
 
@@ -31,6 +32,30 @@ class RmsNorm(nn.Module):
         if self.plus_one:
             return (normed * (1.0 + self.weight.float())).to(rows.dtype)
         return self.weight * normed.to(rows.dtype)
+
+
+class DecidingLinear(nn.Module):
+    """A linear layer of a few outputs that decide over many numbers, which no quantisation rounds."""
+
+    bias = None
+
+    def __init__(self, width: int, outputs: int) -> None:
+        """Make the layer, whose weight is not loaded."""
+        super().__init__()
+        self.in_features, self.out_features = width, outputs
+        self.weight = nn.Parameter(torch.empty(outputs, width))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [..., outputs] for rows [..., width]."""
+        return self.padded(rows)[..., : self.out_features]
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return `forward` with zeros behind the outputs.
+
+        Products and functions of few numbers have other bits for other numbers of rows.
+        """
+        missing = -self.out_features % _LEAST_OUTPUTS
+        return functional.linear(rows, functional.pad(self.weight, (0, 0, 0, missing)))
 
 
 def norm_call(norm: RmsNorm) -> Call:

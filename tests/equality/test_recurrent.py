@@ -1,11 +1,10 @@
-"""A model with recurrent layers: every strategy gives the tokens of transformers, whatever tree is drafted."""
+"""A model with recurrent layers: every strategy gives the tokens of transformers, whatever it drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ class Model:
         cuts = np.cumsum([0, *SPLITS[stages]]).tolist()
         return [
             LayerBlock.load(self.checkpoint, start, stop, exact=True, **PRECISIONS[precision])
-            for start, stop in zip(cuts, cuts[1:], strict=False)
+            for start, stop in pairwise(cuts)
         ]
 
     def pipeline(self, precision: str = "fp32", stages: int = 3, **options: Any) -> VirtualPipeline:
@@ -128,7 +127,7 @@ def test_where_the_last_stage_draws(model: Model, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [PLAIN, "auto", "flowspec"])
 def test_a_chat_begins_with_the_rows_of_the_turn_before(model: Model, strategy: str) -> None:
-    """The state is behind all rows of an ended session, so that a prompt that goes on from there reuses it."""
+    """The state is behind all rows of an ended session: a prompt that goes on from there reuses them."""
     reference, served = ReferenceModel.load(model.checkpoint), model.pipeline(kept_rows=10_000)
     prompt = PROMPT
     for turn in range(3):

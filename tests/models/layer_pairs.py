@@ -18,6 +18,7 @@ from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
+from flowedge.models.files.stored_tensors import delta_parts, is_by_key_head
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.quant.quantize import quantize_block, quantize_linear
 from flowedge.models.recurrent.row_states import RowStates
@@ -108,9 +109,8 @@ class LayerPair:
     def _theirs_of_paths(self) -> torch.Tensor:
         """Each row of the tree by its path alone: transformers computes no trees with a state."""
         path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
-        rotary = getattr(importlib.import_module(path), f"{self.family.prefix}TextRotaryEmbedding")(
-            self.config
-        )
+        module, prefix = importlib.import_module(path), self.family.text_prefix or self.family.prefix
+        rotary = getattr(module, f"{prefix}RotaryEmbedding")(self.config)
         rows, outputs = self.rows(), []
         for ancestors in ((), *ANCESTORS):
             hidden = torch.cat((rows[:CONTEXT], rows[[CONTEXT + row for row in ancestors]]))[None]
@@ -119,7 +119,7 @@ class LayerPair:
             for layer in self.theirs:
                 recurrent = layer.block_type == "linear_attention"
                 own = None if recurrent else mask.to(self.dtype)
-                angles = rotary(hidden, ids[None])
+                angles = rotary(hidden, ids[None] if self.family.text_prefix else ids)
                 hidden = layer(hidden, attention_mask=own, position_ids=ids, position_embeddings=angles)
             outputs.append(hidden[0, -1:] if ancestors else hidden[0])
         return torch.cat(outputs)
@@ -179,7 +179,7 @@ def layer_pair(
         split_experts(layer)
         recurs = architecture.is_recurrent(index)
         own = DecoderLayer(architecture, index, sum(layer.is_recurrent == recurs for layer in ours))
-        own.load_state_dict(layer.state_dict())
+        own.load_state_dict(own_tensors(layer.state_dict(), architecture))
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
             for path, linear in list(each.named_modules()):
@@ -189,6 +189,18 @@ def layer_pair(
         theirs.append(layer)
         ours.append(own)
     return LayerPair(family, config, architecture, theirs, ours, dtype)
+
+
+def own_tensors(theirs: Mapping[str, torch.Tensor], architecture: Architecture) -> dict[str, torch.Tensor]:
+    """The tensors of a layer by the names of our modules."""
+    found = dict[str, torch.Tensor]()
+    for name, tensor in theirs.items():
+        if architecture.delta_net is not None and is_by_key_head(name):
+            parts = delta_parts(name, name, architecture.delta_net)
+            found |= {part: place.take(tensor) for part, place in parts.items()}
+        else:
+            found[name] = tensor
+    return found
 
 
 def tiny_config(name: str, **changes: Any) -> Any:

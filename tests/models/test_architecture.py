@@ -14,7 +14,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import FAMILIES, Architecture, DeltaNet, Experts, family_of
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import empty_layer
-from tests.models.layer_pairs import tiny_config, tiny_layer
+from tests.models.layer_pairs import own_tensors, tiny_config, tiny_layer
 from tests.models.tiny_families import LAYERS, TINY, WINDOW
 
 LLAMA: dict[str, Any] = {
@@ -103,6 +103,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "output_gate": True,
     },
 }
+ARCHITECTURES["qwen3_5_moe"] = ARCHITECTURES["qwen3_5"] | {
+    "experts": Experts(6, 2, 32, normalised=True, rounded=True, layers=(True,) * LAYERS, shared=32),
+}
+ARCHITECTURES["qwen3_next"] = ARCHITECTURES["qwen3_5"] | {
+    "experts": Experts(6, 2, 32, normalised=False, rounded=True, layers=(True, True, False, True), shared=32),
+}
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -117,7 +123,8 @@ def test_every_family_has_its_architecture(name: str) -> None:
 
 
 def test_all_families_are_tested() -> None:
-    multimodal = {"gemma3", "mistral3", "qwen3_5"}  # of gemma3_text, ministral3 and qwen3_5_text
+    # Of gemma3_text, ministral3, and Qwen 3.5's decoders.
+    multimodal = {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"}
     assert {TINY[name][0] for name in ARCHITECTURES} | multimodal == {*FAMILIES}
 
 
@@ -127,6 +134,7 @@ def test_a_layer_has_the_tensors_of_transformers(name: str) -> None:
     for index in range(LAYERS):
         with torch.device("meta"):
             theirs = split_experts(tiny_layer(config, index)).state_dict()
+            theirs = own_tensors(theirs, architecture_of(config))
         ours = empty_layer(architecture_of(config), index).state_dict()
         assert {key: each.shape for key, each in ours.items()} == {
             key: each.shape for key, each in theirs.items()

@@ -69,6 +69,17 @@ GEMMA = {
 }
 EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 6}
 
+DELTA_NET: dict[str, Any] = {
+    **rope("default", partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True),
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,  # whole vectors: torch computes the rest of one by other operations
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+SHARED_EXPERT = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+
 # name -> (model_type, changes of SHARED)
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -109,16 +120,20 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
-    "qwen3_5": (
-        "qwen3_5_text",
+    "qwen3_5": ("qwen3_5_text", DELTA_NET),
+    "qwen3_5_moe": (
+        "qwen3_5_moe_text",
+        {**DELTA_NET, "num_experts": 6, "num_experts_per_tok": 2, **SHARED_EXPERT},
+    ),
+    "qwen3_next": (
+        "qwen3_next",
         {
-            **rope("default", partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mrope_interleaved=True),
-            "head_dim": 16,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,  # torch computes the rest of a vector of numbers by other operations
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
+            **DELTA_NET,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            **SHARED_EXPERT,
+            "norm_topk_prob": False,
+            "mlp_only_layers": [2],
         },
     ),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}),

@@ -43,8 +43,6 @@ struct Steps {
     int64_t first;   // place of the forward's first row
 };
 
-inline float logistic(float value) { return 1.0f / (1.0f + exponential(all(-value))[0]); }
-
 // Writes what a row updates by, from its products: what is convolved, then rates and decays.
 inline void write_recent(const DeltaNet& net, const float* projected, float* recent) {
     std::memcpy(recent, projected, net.convolved() * sizeof(float));

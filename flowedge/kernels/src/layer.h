@@ -138,14 +138,15 @@ class Room {
             operand = std::max(operand, layers[i]->output.in);
             room.wide_stride = std::max(room.wide_stride, mixed);
             room.attention_floats = std::max(room.attention_floats, mixing_floats(*layers[i], run));
-            room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->count : 0});
+            room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->all() : 0});
             operand = std::max(operand, layers[i]->intermediate);
             if (!mixture) continue;
             const int64_t from = mixture->experts[0].in, to = mixture->experts[2].in;
             room.routed_stride = std::max(room.routed_stride, from);
-            room.entry_stride = std::max({room.entry_stride, 2 * mixture->inner, layer.hidden, to});
+            const int64_t inner = std::max(mixture->experts[0].out, mixture->experts[3 * (mixture->all() - 1)].out);
+            room.entry_stride = std::max({room.entry_stride, 2 * inner, layer.hidden, to});
             operand = std::max({operand, from, to});
-            entries = std::max(entries, rows * mixture->chosen);
+            entries = std::max(entries, rows * mixture->of_row());
         }
         const int64_t groups = operand / 16 + 1, most = std::max(rows, entries);
         const int64_t values = Operand::floats(most, operand);
@@ -312,6 +313,9 @@ class LayerForward {
         if (team_.member == 0) room_.routing.begin(mixture, run_.rows);
         team_.meet();
         multiply(room_.operand.rows(run_.rows, mixture.router), mixture.router, room_.wide, room_.wide_stride, team_);
+        if (mixture.shares())
+            multiply(room_.operand.rows(run_.rows, mixture.shared_gate), mixture.shared_gate, room_.wide + mixture.count,
+                     room_.wide_stride, team_);
         team_.meet();
         for (int64_t m = own_.start; m < own_.stop; m++) {
             round_to((Format)layer_.format, wide(m), mixture.count);
@@ -333,7 +337,7 @@ class LayerForward {
         for (int64_t m = own_.start; m < own_.stop; m++) {
             const int64_t* places = routing.places(m);
             write_operand(first, room_.routed + m * room_.routed_stride, places[0], room_.operand);
-            for (int64_t j = 1; j < mixture.chosen; j++) copy_operand(first, places[0], places[j], room_.operand);
+            for (int64_t j = 1; j < mixture.of_row(); j++) copy_operand(first, places[0], places[j], room_.operand);
         }
         team_.meet();
         routing.multiply(mixture, 0, 2, room_.operand, room_.by_expert, room_.entry_stride, team_);
@@ -341,9 +345,11 @@ class LayerForward {
         const Range own = team_.share(routing.entries());
         for (int64_t e = own.start; e < own.stop; e++) {
             float* values = room_.by_expert + e * room_.entry_stride;
-            const Linear& down = mixture.experts[routing.expert_of[e] * 3 + 2];
-            gate(layer_.activation, values, values + mixture.inner, mixture.inner);
-            std::memset(values + mixture.inner, 0, (down.in - mixture.inner) * sizeof(float));
+            const Linear* linears = mixture.experts + routing.expert_of[e] * 3;
+            const Linear& down = linears[2];
+            const int64_t inner = linears[0].out;
+            gate(layer_.activation, values, values + inner, inner);
+            std::memset(values + inner, 0, (down.in - inner) * sizeof(float));
             write_operand(down, values, e, room_.operand);
         }
         team_.meet();

@@ -11,11 +11,17 @@ namespace flowedge {
 // A mixture of experts in the place of a gated MLP.
 struct Mixture {
     int64_t count, chosen;  // experts, and those of a row
-    int64_t inner;          // outputs of a gate
     int32_t normalised;     // whether the weights of a row's experts add up to 1
     int32_t rounded;        // whether they are rounded to the format of rows
     Linear router;
-    const Linear* experts;  // [count, 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide
+    // [all(), 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide. The one behind the others
+    // is shared: it computes every row.
+    const Linear* experts;
+    Linear shared_gate;  // of the shared expert's weight; its weight is null where there is no shared expert
+
+    bool shares() const { return shared_gate.weight; }
+    int64_t all() const { return count + shares(); }
+    int64_t of_row() const { return chosen + shares(); }
 };
 
 // Rows by their experts. An entry is a row that an expert computes; entries lie by expert, then by row.
@@ -32,13 +38,14 @@ class Routing {
 
     // Makes room for the experts of `rows` rows.
     void begin(const Mixture& mixture, int64_t rows) {
-        chosen_ = mixture.chosen;
+        chosen_ = mixture.of_row();
         experts_.resize(rows * chosen_);
         weights_.resize(rows * chosen_);
         places_.resize(rows * chosen_);
     }
 
     // Chooses the experts of a row by its scores [count], which are overwritten: the likeliest, the first of equals.
+    // The score of the shared expert follows.
     void choose(const Mixture& mixture, int64_t row, float* scores, Format format) {
         int32_t* experts = experts_.data() + row * chosen_;
         float* weights = weights_.data() + row * chosen_;
@@ -49,13 +56,18 @@ class Routing {
         order.resize(mixture.count);
         for (int64_t i = 0; i < mixture.count; i++) order[i] = (int32_t)i;
         auto likelier = [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
-        std::partial_sort(order.begin(), order.begin() + chosen_, order.end(), likelier);
-        std::copy_n(order.begin(), chosen_, experts);
-        for (int64_t j = 0; j < chosen_; j++) own += scores[experts[j]] / total;
-        std::sort(experts, experts + chosen_);
-        for (int64_t j = 0; j < chosen_; j++) {
+        const int64_t chosen = mixture.chosen;
+        std::partial_sort(order.begin(), order.begin() + chosen, order.end(), likelier);
+        std::copy_n(order.begin(), chosen, experts);
+        for (int64_t j = 0; j < chosen; j++) own += scores[experts[j]] / total;
+        std::sort(experts, experts + chosen);
+        for (int64_t j = 0; j < chosen; j++) {
             weights[j] = scores[experts[j]] / total;
             if (mixture.normalised) weights[j] /= own;
+        }
+        if (mixture.shares()) {
+            experts[chosen] = (int32_t)mixture.count;
+            weights[chosen] = logistic(scores[mixture.count]);
         }
         if (mixture.rounded) round_to(format, weights, chosen_);
     }
@@ -63,10 +75,10 @@ class Routing {
     // Brings the rows whose experts are chosen into the order of entries.
     void sort(const Mixture& mixture) {
         const int64_t entries = (int64_t)experts_.size();
-        std::vector<int64_t> next(mixture.count + 1);
+        std::vector<int64_t> next(mixture.all() + 1);
         for (int32_t expert : experts_) next[expert + 1]++;
         touched.clear(), starts.clear();
-        for (int64_t expert = 0; expert < mixture.count; expert++) {
+        for (int64_t expert = 0; expert < mixture.all(); expert++) {
             if (next[expert + 1]) touched.push_back(expert), starts.push_back(next[expert]);
             next[expert + 1] += next[expert];
         }

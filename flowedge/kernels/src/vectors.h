@@ -216,6 +216,8 @@ inline Floats exponential(Floats a) {
     return (Floats)((Ints)p + (whole << 23));
 }
 
+inline float logistic(float value) { return 1.0f / (1.0f + exponential(all(-value))[0]); }
+
 inline Floats hyperbolic_tangent(Floats a) {
     // The quotient loses digits where a is small; there the series has them.
     Floats wide = 1.0f - 2.0f / (exponential(a + a) + 1.0f);

@@ -17,7 +17,13 @@ from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.files import prequantised
-from flowedge.models.files.stored_tensors import StoredTensor, experts_of, is_stack
+from flowedge.models.files.stored_tensors import (
+    StoredTensor,
+    delta_parts,
+    experts_of,
+    is_by_key_head,
+    is_stack,
+)
 from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
 from flowedge.models.gguf.config import ARCHITECTURE_KEY
@@ -41,7 +47,9 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
     found: dict[str, StoredTensor] = {}
     for stored in files.paths:
         name = model.family.module_name(stored)
-        if is_stack(name):
+        if model.family.delta_by_key_head and model.architecture.delta_net and is_by_key_head(name):
+            found |= delta_parts(name, stored, model.architecture.delta_net)
+        elif is_stack(name):
             found |= experts_of(name, stored, tuple(files.handle(stored).shape))
         else:
             found[name] = StoredTensor(stored)
@@ -189,7 +197,7 @@ class Checkpoint:
     def file_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, counted in the order of the file."""
         stored = self._tensor(name)
-        in_file = StoredTensor(stored.name, stored.expert, stored.rows)
+        in_file = StoredTensor(stored.name, stored.expert, stored.rows, spans=stored.spans)
         return self._read_stored(name, in_file, start, stop)
 
     def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from flowedge.models.architecture import DeltaNet
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 from flowedge.models.files.weight_file import StoredSlice
 
+_BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
 
@@ -26,6 +28,7 @@ class StoredTensor:
         paired_heads: the number of heads among the rows, if the two rows that a rotary angle turns are stored
             side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
         added: the value that was added to each element before it was stored.
+        spans: the [start, stop) of the stored rows that this part has, in its order; none for all rows.
     """
 
     name: str
@@ -33,13 +36,18 @@ class StoredTensor:
     rows: tuple[int, int] = (0, 0)
     paired_heads: int = 0
     added: float = 0.0
+    spans: tuple[tuple[int, int], ...] = ()
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of this part of a stored tensor of shape `whole`."""
+        if self.spans:
+            return (sum(stop - start for start, stop in self.spans), *whole[1:])
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
     def take(self, whole: StoredSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
+        if self.spans:
+            return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
         if self.expert is not None:
             span = range(*self.rows)[rows or slice(None)]
             index: Any = self.expert, slice(span.start, span.stop)
@@ -49,6 +57,17 @@ class StoredTensor:
             return self._heads(whole, range(whole.shape[0])[rows or slice(None)])
         taken = whole[index]
         return taken - self.added if self.added else taken
+
+    def _spans_of(self, rows: slice | None) -> list[range]:
+        """The stored rows that the given rows of this part are, or all of them."""
+        found, before = [], 0
+        wanted = range(sum(stop - start for start, stop in self.spans))[rows or slice(None)]
+        for start, stop in self.spans:
+            first, last = max(wanted.start - before, 0), min(wanted.stop - before, stop - start)
+            if first < last:
+                found.append(range(start + first, start + last))
+            before += stop - start
+        return found
 
     def _heads(self, whole: StoredSlice | torch.Tensor, rows: range) -> torch.Tensor:
         """The rows in the order of transformers; all rows of their heads are read."""
@@ -63,7 +82,8 @@ class StoredTensor:
     def encoding(self) -> str:
         """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
         paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
-        return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "")))
+        spans = "rows " + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
+        return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "", spans)))
 
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""
@@ -75,6 +95,38 @@ class StoredTensor:
 def is_stack(name: str) -> bool:
     """Return whether a tensor of this name holds the weights of all experts of a layer, stacked."""
     return _STACK.fullmatch(name) is not None
+
+
+def is_by_key_head(name: str) -> bool:
+    """Return whether a tensor of this name may hold projections of a gated delta net by key heads."""
+    return _BY_KEY_HEAD.fullmatch(name) is not None
+
+
+def delta_parts(name: str, stored: str, net: DeltaNet) -> Mapping[str, StoredTensor]:
+    """The projections of a gated delta net, by name, in a tensor that has the rows of each key head together.
+
+    For each key head, `in_proj_qkvz` has its query, its key, the values of its heads and their gates, and
+    `in_proj_ba` the rates and the decays of these heads.
+    """
+    match = _BY_KEY_HEAD.fullmatch(name)
+    assert match is not None, "is_by_key_head"
+    prefix, part = match.groups()
+    heads = net.value_heads // net.key_heads
+    values = heads * net.value_size
+    if part == "ba":
+        sizes = [("b", heads), ("a", heads)]
+    else:
+        sizes = [("qkv", net.key_size), ("qkv", net.key_size), ("qkv", values), ("z", values)]
+    width, start = sum(size for _, size in sizes), 0
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for projection, size in sizes:
+        first = range(start, start + width * net.key_heads, width)
+        spans.setdefault(projection, []).extend((row, row + size) for row in first)
+        start += size
+    return {
+        f"{prefix}in_proj_{projection}.weight": StoredTensor(stored, spans=tuple(own))
+        for projection, own in spans.items()
+    }
 
 
 def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:

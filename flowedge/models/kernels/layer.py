@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from flowedge.device.kernel_library import library
 from flowedge.models.architecture import Architecture
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp, GroupedAttention
-from flowedge.models.experts import MixtureMlp
+from flowedge.models.experts import MixtureMlp, Router
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
 from flowedge.models.kernels.structures import (
     FORMATS,
@@ -23,7 +23,7 @@ from flowedge.models.kernels.structures import (
     pointer,
 )
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
-from flowedge.models.row_functions import RmsNorm
+from flowedge.models.row_functions import DecidingLinear, RmsNorm
 
 FREE_ROWS = 4  # rows that take about as long as one
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
@@ -129,35 +129,39 @@ class KernelLayer:
         return fields
 
     def _mixture(self, mlp: MixtureMlp) -> MixtureFields:
-        sizes = mlp.gate.experts
-        router = nn.Linear(mlp.gate.weight.shape[1], sizes.count, bias=False, device="meta")
-        router.weight = mlp.gate.weight
-        experts = (LinearFields * (3 * sizes.count))()
+        sizes, shared = mlp.gate.experts, mlp.shared_expert
+        modules = [*mlp.experts.children(), *([] if shared is None else [shared])]
+        experts = (LinearFields * (3 * len(modules)))()
         fields = MixtureFields(
             count=sizes.count,
             chosen=sizes.chosen,
-            inner=sizes.intermediate,
             normalised=sizes.normalised,
             rounded=sizes.rounded,
-            router=self._linear(router),
+            router=self._linear(mlp.gate),
             experts=ctypes.addressof(experts),
         )
+        if shared is not None:
+            fields.shared_gate = self._linear(mlp.shared_expert_gate)
         before = self.weight_bytes
-        for index, expert in enumerate(mlp.experts.children()):
+        for index, expert in enumerate(modules):
             for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):
                 experts[place] = self._linear(expert.get_submodule(part), padded=True)
         inputs = {(rounding(each), each.width) for part in (0, 1) for each in experts[part::3]}
         if len(inputs) > 1 or len({each.width for each in experts[2::3]}) > 1:
             raise NoKernelError("the experts of a layer round their rows in different groups")
         # Rows of a few tokens read the experts that they choose.
-        read = min(sizes.count, FREE_ROWS * sizes.chosen)
-        self.weight_bytes = before + (self.weight_bytes - before) * read // sizes.count
+        read = min(len(modules), FREE_ROWS * sizes.chosen)
+        self.weight_bytes = before + (self.weight_bytes - before) * read // len(modules)
         self._kept.append(experts)
         return fields
 
     def _linear(self, module: nn.Module, *, padded: bool = False) -> LinearFields:
         """The structure of a linear layer; if it may be `padded`, zeros follow its inputs."""
         linear: Any = module
+        if isinstance(module, Router | DecidingLinear):
+            outputs, inputs = module.weight.shape
+            module = nn.Linear(inputs, outputs, bias=False, device="meta").requires_grad_(False)
+            module.weight = cast("nn.Parameter", linear.weight)
         if type(module) is nn.Linear and fits_kernels(module.weight):
             linear = float_linear(module)
         if not isinstance(linear, KernelLinear):

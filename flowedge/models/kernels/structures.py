@@ -34,11 +34,11 @@ class MixtureFields(ctypes.Structure):
     _fields_ = [
         ("count", _Size),
         ("chosen", _Size),
-        ("inner", _Size),
         ("normalised", _Flag),
         ("rounded", _Flag),
         ("router", LinearFields),
         ("experts", _Pointer),
+        ("shared_gate", LinearFields),
     ]
 
 

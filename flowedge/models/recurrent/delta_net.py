@@ -13,7 +13,7 @@ from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.delta_rule import convolved, read, unit_length, updated
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import Steps
-from flowedge.models.row_functions import RmsNorm
+from flowedge.models.row_functions import DecidingLinear, RmsNorm
 
 
 class Updates(Protocol):
@@ -41,8 +41,7 @@ class GatedDeltaNet(nn.Module):
         hidden, values = architecture.hidden, net.value_heads * net.value_size
         self.in_proj_qkv = nn.Linear(hidden, net.convolved, bias=False)
         self.in_proj_z = nn.Linear(hidden, values, bias=False)
-        self.in_proj_b = nn.Linear(hidden, net.value_heads, bias=False)
-        self.in_proj_a = nn.Linear(hidden, net.value_heads, bias=False)
+        self.in_proj_b, self.in_proj_a = (DecidingLinear(hidden, net.value_heads) for _ in range(2))
         self.out_proj = nn.Linear(values, hidden, bias=False)
         self.conv1d = nn.Conv1d(net.convolved, net.convolved, net.inputs, groups=net.convolved, bias=False)
         self.dt_bias = nn.Parameter(torch.empty(net.value_heads))
@@ -73,12 +72,12 @@ class GatedDeltaNet(nn.Module):
         own, size = held[..., : net.value_size], net.key_heads * net.key_size
         places = [own, *(torch.empty_like(own) for _ in range(steps.places))]
         outputs = recent.new_zeros((rows, net.value_heads, net.value_size))
-        weight = self.conv1d.weight.squeeze(1)
+        weight = self.conv1d.weight.squeeze(1).float()
         (read_rows,) = to_device(recent.device, steps.rows)
         taken = zip(steps.sources.tolist(), steps.targets.tolist(), steps.outputs.tolist(), strict=True)
         for step, (source, target, output) in enumerate(taken):
             path = recent[read_rows[step]]
-            mixed = convolved(path[:, : net.convolved].to(weight.dtype), weight).float()
+            mixed = convolved(path[:, : net.convolved], weight)
             query, key = (self._by_value_head(mixed[at : at + size]) for at in (0, size))
             value = mixed[2 * size :].view(net.value_heads, net.value_size)
             rate, decay = path[-1, net.convolved :].chunk(2)

@@ -12,7 +12,7 @@ def convolved(recent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The activated convolution [channels] of the rows of a path.
 
     Args:
-        recent: [inputs, channels], the row itself last; weight: [channels, inputs].
+        recent: float32 [inputs, channels], the row itself last; weight: float32 [channels, inputs].
     """
     return functional.silu((recent * weight.t()).sum(0))
 
