@@ -23,6 +23,7 @@ LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
 
 SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
+TILED = "linear_value_heads_tiled"  # of a config.json that is made of a GGUF file; see DeltaNet
 RECURRENT = "linear_attention"  # a layer type: rows read a state that their ancestors have updated
 # By the name in config.json.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -74,6 +75,8 @@ class DeltaNet:
         key_heads: heads of queries and keys, each `key_size` wide.
         value_heads: heads of values, each `value_size` wide; as many of them as another share a key head.
         inputs: rows of a path that the convolution before it reads, the row's own included.
+        tiled: whether the heads of values that share a key head lie `key_heads` apart, as in GGUF files;
+            otherwise they lie side by side.
         layers: whether each layer of the model is one of these.
     """
 
@@ -83,6 +86,7 @@ class DeltaNet:
     value_size: int
     inputs: int
     layers: tuple[bool, ...]
+    tiled: bool = False
 
     @property
     def convolved(self) -> int:
@@ -98,6 +102,7 @@ def _delta_net(config: Any) -> DeltaNet:
         int(config.linear_value_head_dim),
         int(config.linear_conv_kernel_dim),
         tuple(kind == RECURRENT for kind in config.layer_types),
+        tiled=bool(getattr(config, TILED, False)),
     )
 
 

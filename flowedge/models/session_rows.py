@@ -17,9 +17,9 @@ from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
-from flowedge.models.kernels.states import UpdatedStates
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.row_counts import RowCounts
 
 
@@ -197,7 +197,7 @@ class SessionsAttention:
         outputs = []
         divided = inputs.split_with_sizes(self._counts)
         for part, each, steps, rows in zip(self._parts, self._updated, self._steps, divided, strict=True):
-            each.states.recent[index].narrow(0, each.place, part.count).copy_(rows[: part.count])
+            each.states.recent[index].narrow(0, each.first, part.count).copy_(rows[: part.count])
             outputs.append(net.run(each.states, steps, len(rows)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 

@@ -35,8 +35,8 @@ def quantised_keys(
 ) -> dict[str, CacheKey]:
     """The cache keys of the quantised weights of these layers, by the stored names of the plain tensors.
 
-    Experts that are stored in one tensor are left out, and weights that are only repacked. A checkpoint that
-    is stored quantised has no keys.
+    Weights that are a part of a stored tensor are left out, and weights that are only repacked. A checkpoint
+    that is stored quantised has no keys.
     """
     if checkpoint.quant != "none" or request.quant == "none":
         return {}
@@ -46,7 +46,7 @@ def quantised_keys(
             if not checkpoint.has(name) or can_repack(checkpoint, name, request.quant):
                 continue
             stored = checkpoint.source(name)[1]
-            if stored.expert is not None:
+            if not stored.is_whole:
                 continue
             sha256 = manifest.tensors_by_name[stored.name].sha256
             content = weight_content(checkpoint, name, sha256)

@@ -33,10 +33,13 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "phi3": "phi3",
 }
+DELTA_NETS = ("qwen35", "qwen35moe")
 PERMUTED = ("llama", "mistral3", "granite", "smollm3")
 
 
@@ -75,21 +78,31 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     file.add_context_length(config.max_position_embeddings)
     file.add_embedding_length(config.hidden_size)
     file.add_block_count(config.num_hidden_layers)
-    file.add_feed_forward_length(config.intermediate_size)
+    if hasattr(config, "intermediate_size"):
+        file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
     file.add_head_count_kv(config.num_key_value_heads)
     file.add_layer_norm_rms_eps(config.rms_norm_eps)
     file.add_vocab_size(config.vocab_size)
-    if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3"):
+    if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
         file.add_key_length(head_size)
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
         file.add_sliding_window(window)
-    if getattr(config, "num_local_experts", None):
-        file.add_expert_count(config.num_local_experts)
+    if architecture in DELTA_NETS:
+        file.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        file.add_ssm_state_size(config.linear_key_head_dim)
+        file.add_ssm_group_count(config.linear_num_key_heads)
+        file.add_ssm_time_step_rank(config.linear_num_value_heads)
+        file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if experts:
+        file.add_expert_count(experts)
         file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture == "qwen3moe":
+    if architecture in ("qwen3moe", "qwen35moe"):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "qwen35moe":
+        file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if architecture == "granite":
         file.add_attention_scale(config.attention_multiplier)
         file.add_embedding_scale(config.embedding_multiplier)
@@ -173,9 +186,14 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
             values = permuted(values, config.num_attention_heads)
         if architecture in PERMUTED and "k_proj" in name:
             values = permuted(values, config.num_key_value_heads)
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
+        if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
-        if name.endswith("experts.gate_up_proj"):
+        if architecture in DELTA_NETS:
+            values = stored_delta_net(tiled(values, name, config), name)
+        if name.endswith("dt_bias"):
+            found[name.replace("dt_bias", "dt_proj.bias")] = values
+        elif name.endswith("experts.gate_up_proj"):
             gate, up = np.split(values, 2, axis=1)
             found[name.replace("gate_up_proj", "gate_proj.weight")] = gate
             found[name.replace("gate_up_proj", "up_proj.weight")] = up
@@ -184,6 +202,32 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
         else:
             found[name] = values
     return found
+
+
+def tiled(values: Array, name: str, config: Any) -> Array:
+    """The heads of values of a gated delta net in the order of llama.cpp, which repeats all keys in a row."""
+    part = name.rpartition("linear_attn.")[2].removesuffix(".weight")
+    one_of_head, of_values = ("in_proj_a", "in_proj_b", "A_log", "dt_bias"), ("in_proj_z", "out_proj")
+    if part not in (*one_of_head, *of_values, "in_proj_qkv", "conv1d"):
+        return values
+    keys, size = config.linear_num_key_heads, config.linear_value_head_dim
+    order = np.arange(config.linear_num_value_heads).reshape(keys, -1).T.reshape(-1)
+    if part in one_of_head:
+        return values[order]
+    rows = (order[:, None] * size + np.arange(size)).reshape(-1)
+    if part == "out_proj":
+        return values[:, rows]
+    before = 0 if part == "in_proj_z" else 2 * keys * config.linear_key_head_dim
+    return np.concatenate([values[:before], values[before:][rows]])
+
+
+def stored_delta_net(values: Array, name: str) -> Array:
+    """A tensor of a gated delta net, or the gate of a shared expert, as a file has it."""
+    if name.endswith("A_log"):
+        return -np.exp(values)
+    if name.endswith("conv1d.weight"):
+        return values[:, 0]
+    return values[0] if name.endswith("shared_expert_gate.weight") else values
 
 
 def permuted(values: Array, heads: int) -> Array:

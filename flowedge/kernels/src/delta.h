@@ -15,6 +15,7 @@ namespace flowedge {
 struct DeltaNet {
     int64_t key_heads, value_heads, key_size, value_size;
     int64_t inputs;      // rows of a path that the convolution reads
+    int64_t tiled;       // whether heads of values that share a key head lie key_heads apart, otherwise side by side
     Linear in[4];        // to what is convolved, the output's gates, the rates of update, the decays
     const float* convolution;           // [inputs, convolved]
     const float *decay, *decay_bias;    // [value_heads]: -e^A, and what is added to the decays
@@ -71,7 +72,8 @@ class DeltaHead {
     // Calls take(output row, values [value_size]) for each step that is read.
     template <class Take>
     void run(const Take& take) {
-        const int64_t key_head = head_ / (net_.value_heads / net_.key_heads), keys = net_.key_heads * net_.key_size;
+        const int64_t shared = net_.value_heads / net_.key_heads, keys = net_.key_heads * net_.key_size;
+        const int64_t key_head = net_.tiled ? head_ % net_.key_heads : head_ / shared;
         for (int64_t step = 0; step < steps_.count; step++) {
             const int64_t* rows = steps_.rows + step * net_.inputs;
             const bool read = steps_.outputs[step] >= 0;

@@ -55,7 +55,8 @@ def _weights(
     stored_names = get_tensor_name_map(MODEL_ARCH(number), int(config.num_hidden_layers))
 
     def read(path: str) -> Values:
-        stored = stored_names.get_name(path, try_suffixes=(".weight", ".bias"))
+        known = path.replace("linear_attn.dt_bias", "linear_attn.dt_proj.bias")
+        stored = stored_names.get_name(known, try_suffixes=(".weight", ".bias"))
         if stored is None or stored not in tensors:
             raise CheckpointError(f"{checkpoint.place}: no tensor of {path} (in GGUF {stored})")
         return dequantize(tensors[stored].data, tensors[stored].tensor_type)
@@ -73,11 +74,36 @@ def _weights(
 
 
 def _restored(values: Values, name: str, architecture: str, config: Any) -> Values:
-    """The values as transformers has them: halves of rotated rows apart, norms of Gemma around 0."""
+    """The values as transformers has them: halves of rotated rows apart, norms of some families around 0."""
+    if architecture.startswith("qwen35"):
+        return _restored_delta_net(values, name, config)
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return values - 1
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     if architecture in _INTERLEAVED and (found := heads.get(name.split(".")[-2])):
         per_head = values.reshape(found, values.shape[0] // found, *values.shape[1:])
         return np.concatenate([per_head[:, 0::2], per_head[:, 1::2]], axis=1).reshape(values.shape)
+    return np.array(values)
+
+
+def _restored_delta_net(values: Values, name: str, config: Any) -> Values:
+    """The values of Qwen 3.5: heads of values that share a key head side by side, and no axis left out."""
+    module = name.rpartition("linear_attn.")[2].removesuffix(".weight")
+    heads, size = config.linear_num_value_heads, config.linear_value_head_dim
+    order = np.arange(heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1)
+    rows = (order[:, None] * size + np.arange(size)).reshape(-1)
+    if name.endswith("norm.weight") and module != "norm":
+        values = values - 1
+    elif name.endswith("shared_expert_gate.weight"):
+        values = values.reshape(1, -1)
+    elif module in ("in_proj_a", "in_proj_b", "dt_bias", "A_log"):
+        values = np.log(-values[order]) if module == "A_log" else values[order]
+    elif module == "in_proj_z":
+        values = values[rows]
+    elif module == "out_proj":
+        values = values[:, rows]
+    elif module in ("in_proj_qkv", "conv1d"):
+        keys = len(values) - heads * size
+        values = np.concatenate([values[:keys], values[keys:][rows]])
+        values = values[:, None] if module == "conv1d" else values
     return np.array(values)

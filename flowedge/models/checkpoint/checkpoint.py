@@ -62,7 +62,8 @@ def _name_gguf_tensors(
     shapes = {stored: tuple(files.handle(stored).shape) for stored in files.paths}
     heads, kv_heads = int(model.config.num_attention_heads), int(model.config.num_key_value_heads)
     try:
-        return module_tensors(architecture_of(architecture), shapes, heads, kv_heads)
+        layers = int(model.config.num_hidden_layers)
+        return module_tensors(architecture_of(architecture), shapes, heads, kv_heads, layers)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: {error}") from error
 
@@ -174,7 +175,7 @@ class Checkpoint:
     def sha256(self, name: str) -> str | None:
         """The SHA-256 of a tensor's bytes, or None where only reading the tensor would tell."""
         stored = self._tensor(name)
-        return None if stored.expert is not None else self._files.sha256(stored.name)
+        return self._files.sha256(stored.name) if stored.is_whole else None
 
     def block_type(self, name: str) -> str:
         """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""

@@ -125,7 +125,7 @@ def _header_of_gguf(path: Path, place: str) -> ModelHeader:
     try:
         check_holds_model(header.metadata)
         metadata = Metadata(header.metadata, str(header.metadata.get("general.architecture")))
-        layers, positions = metadata.count(".block_count"), metadata.count(".context_length")
+        layers, positions = metadata.layers, metadata.count(".context_length")
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     embedding = next((tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"), None)

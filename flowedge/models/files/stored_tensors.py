@@ -29,6 +29,8 @@ class StoredTensor:
             side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
         added: the value that was added to each element before it was stored.
         spans: the [start, stop) of the stored rows that this part has, in its order; none for all rows.
+        axis: where an axis of length 1 was left out; None where none was.
+        log_negated: whether the stored values are -e^x of the model's values x.
     """
 
     name: str
@@ -37,15 +39,28 @@ class StoredTensor:
     paired_heads: int = 0
     added: float = 0.0
     spans: tuple[tuple[int, int], ...] = ()
+    axis: int | None = None
+    log_negated: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is all of the stored tensor."""
+        return self.expert is None and not self.spans
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of this part of a stored tensor of shape `whole`."""
         if self.spans:
             return (sum(stop - start for start, stop in self.spans), *whole[1:])
+        if self.axis is not None:
+            return (*whole[: self.axis], 1, *whole[self.axis :])
         return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
 
     def take(self, whole: StoredSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
         """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
+        if self.axis is not None:
+            return whole[...].unsqueeze(self.axis)[rows or slice(None)]
+        if self.log_negated:
+            return whole[...].float().neg().log()[rows or slice(None)]
         if self.spans:
             return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
         if self.expert is not None:
@@ -83,7 +98,9 @@ class StoredTensor:
         """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
         paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
         spans = "rows " + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
-        return " ".join(filter(None, (paired, f"added {self.added:g}" if self.added else "", spans)))
+        axis = "" if self.axis is None else f"without axis {self.axis}"
+        added = f"added {self.added:g}" if self.added else ""
+        return " ".join(filter(None, (paired, added, spans, axis, "-e^x" if self.log_negated else "")))
 
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""

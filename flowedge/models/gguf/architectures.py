@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
-from flowedge.models.files.config_numbers import MAX_EXPERTS
+from flowedge.models.files.config_numbers import MAX_EXPERTS, MAX_LAYERS
 from flowedge.models.files.stored_tensors import StoredTensor
 
 TOKEN_EMBEDDING = "token_embd.weight"
@@ -21,7 +21,8 @@ _MODEL = {TOKEN_EMBEDDING: EMBEDDING, "output_norm.weight": FINAL_NORM, OUTPUT: 
 _FACTORS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
 # Rotary frequencies that the first converters copied for each layer; they follow from the config.
 _COPIED_FREQUENCIES = re.compile(r"blk\.\d{1,5}\.attn_rot_embd(\.weight)?")
-_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias)")
+_INDEX = re.compile(r"blk\.(\d{1,5})\.")
+_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+(?:1d)?)(?:\.(\d{1,5}))?\.(weight|bias)")
 _STACKED = {
     "ffn_gate_exps": ("gate_proj",),
     "ffn_up_exps": ("up_proj",),
@@ -41,6 +42,26 @@ _MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.d
 _DENSE = _ATTENTION | _MLP | {"ffn_norm": "post_attention_layernorm"}
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _ROUTER = {"ffn_gate_inp": "mlp.gate"}
+_DELTA_NET = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_out": "linear_attn.out_proj",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+}
+_SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+# Tensors that are stored without an axis of length 1.
+_WITHOUT_AXIS = {"ssm_conv1d": 1, "ffn_gate_inp_shexp": 0}
+# The parameters of the decays, which have names of their own.
+_DECAYS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_dt\.bias)")
 _FOUR_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -55,13 +76,15 @@ class GGUFArchitecture:
     Attributes:
         modules: the path of a module in its decoder layer, by its name in the file.
         paired: whether the rows of q and k are stored as llama.cpp's interleaved rotation needs them.
-        norm_offset: the value that the file adds to the weights of norms.
+        norm_offset: the value that the file adds to the weights of norms, but those of gated delta nets.
+        drafts: whether layers behind those of the model may draft for it; they are not read.
     """
 
     name: str
     modules: Mapping[str, str] = field(default_factory=lambda: _DENSE)
     paired: bool = False
     norm_offset: float = 0.0
+    drafts: bool = False
 
 
 ARCHITECTURES = {
@@ -74,6 +97,15 @@ ARCHITECTURES = {
         GGUFArchitecture("qwen2"),
         GGUFArchitecture("qwen3", _DENSE | _HEAD_NORMS),
         GGUFArchitecture("qwen3moe", _DENSE | _HEAD_NORMS | _ROUTER),
+        GGUFArchitecture(
+            "qwen35", _ATTENTION | _HEAD_NORMS | _MLP | _DELTA_NET, norm_offset=1.0, drafts=True
+        ),
+        GGUFArchitecture(
+            "qwen35moe",
+            _ATTENTION | _HEAD_NORMS | _ROUTER | _SHARED_EXPERT | _DELTA_NET,
+            norm_offset=1.0,
+            drafts=True,
+        ),
         GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
         GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
         GGUFArchitecture(
@@ -107,13 +139,17 @@ def architecture_of(name: object) -> GGUFArchitecture:
 
 
 def module_tensors(
-    architecture: GGUFArchitecture, shapes: Mapping[str, tuple[int, ...]], heads: int, kv_heads: int
+    architecture: GGUFArchitecture,
+    shapes: Mapping[str, tuple[int, ...]],
+    heads: int,
+    kv_heads: int,
+    layers: int = MAX_LAYERS,
 ) -> dict[str, StoredTensor]:
     """The places of a model's tensors, by the names that transformers' modules have for them.
 
     Args:
         shapes: the shape of each stored tensor, by its name in the file.
-        heads, kv_heads: the numbers of query heads and of key heads.
+        heads, kv_heads: the numbers of query heads and of key heads; layers: of layers.
 
     Raises:
         CheckpointError: when the architecture has no tensor of a stored name, or its shape is impossible.
@@ -121,6 +157,8 @@ def module_tensors(
     found: dict[str, StoredTensor] = {}
     for stored, shape in shapes.items():
         if stored in _FACTORS or _COPIED_FREQUENCIES.fullmatch(stored):
+            continue
+        if architecture.drafts and (index := _INDEX.match(stored)) and int(index[1]) >= layers:
             continue
         for name, place in _places(architecture, stored, shape, heads, kv_heads).items():
             if name in found:
@@ -132,9 +170,14 @@ def module_tensors(
 def _places(
     architecture: GGUFArchitecture, stored: str, shape: tuple[int, ...], heads: int, kv_heads: int
 ) -> dict[str, StoredTensor]:
-    added = architecture.norm_offset if stored.endswith("_norm.weight") else 0.0
+    is_norm = stored.endswith("_norm.weight") and not stored.endswith(".ssm_norm.weight")
+    added = architecture.norm_offset if is_norm else 0.0
     if stored in _MODEL:
         return {_MODEL[stored]: StoredTensor(stored, added=added)}
+    if "ssm_out" in architecture.modules and (match := _DECAYS.fullmatch(stored)):
+        name = "A_log" if match[2] == "ssm_a" else "dt_bias"
+        place = StoredTensor(stored, log_negated=name == "A_log")
+        return {f"{layer_prefix(int(match[1]))}linear_attn.{name}": place}
     match = _LAYER.fullmatch(stored)
     if match is None:
         raise _unknown(architecture, stored)
@@ -151,9 +194,8 @@ def _places(
     paired = {"attn_q": heads, "attn_k": kv_heads}.get(part, 0) if architecture.paired else 0
     if paired and shape[0] % (2 * paired):
         raise CheckpointError(f"the {shape[0]} rows of tensor {stored} are not pairs in {paired} heads")
-    return {
-        f"{layer}{architecture.modules[part]}.{suffix}": StoredTensor(stored, None, (0, 0), paired, added)
-    }
+    place = StoredTensor(stored, None, (0, 0), paired, added, axis=_WITHOUT_AXIS.get(part))
+    return {f"{layer}{architecture.modules[part]}.{suffix}": place}
 
 
 def _experts(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.files.config_numbers import MAX_LAYERS
+from flowedge.models.architecture import TILED
 from flowedge.models.gguf.architectures import (
     LONG_FACTORS,
     OUTPUT,
@@ -53,6 +53,7 @@ def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
 
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
+_PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"})
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
 # The context and the window of the Phi 3 models whose first files do not store the window.
@@ -106,7 +107,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         ARCHITECTURE_KEY: metadata.architecture,
         "vocab_size": vocab_size,
         "hidden_size": metadata.count(".embedding_length"),
-        "num_hidden_layers": metadata.count(".block_count", most=MAX_LAYERS),
+        "num_hidden_layers": metadata.layers,
         "num_attention_heads": metadata.count(".attention.head_count"),
         "num_key_value_heads": metadata.count(
             ".attention.head_count_kv", metadata.count(".attention.head_count")
@@ -138,10 +139,10 @@ def make_generation_config(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _check_rotation(facts: ModelFacts) -> None:
-    """Check that whole heads are rotated, as the layers of all architectures but Phi 3 do."""
+    """Check that whole heads are rotated, as the layers of most architectures do."""
     metadata, size = facts.metadata, facts.head_size
     rotated = metadata.count(".rope.dimension_count", size)
-    if metadata.architecture != "phi3" and rotated != size:
+    if metadata.architecture not in _PARTLY_ROTATED and rotated != size:
         raise CheckpointError(
             f"{metadata.architecture}.rope.dimension_count is {rotated} of the {size} values of a head; "
             "partial rotation is not supported in this architecture"
@@ -229,7 +230,7 @@ def _qwen3(facts: ModelFacts) -> dict[str, Any]:
 
 def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
-    layers = metadata.count(".block_count", most=MAX_LAYERS)
+    layers = metadata.layers
     return _qwen3(facts) | {
         "model_type": "qwen3_moe",
         "num_experts": metadata.count(".expert_count"),
@@ -240,6 +241,44 @@ def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
         ],
         # A file does not store it: true in all published models.
         "norm_topk_prob": True,
+    }
+
+
+def _qwen35(facts: ModelFacts) -> dict[str, Any]:
+    """Qwen 3.5, whose heads of values lie as llama.cpp repeats keys: all first ones, then all second ones."""
+    metadata, size = facts.metadata, facts.head_size
+    heads = metadata.count(".ssm.time_step_rank")
+    values = metadata.count(".ssm.inner_size")
+    if values % heads:
+        raise CheckpointError(f"{values} values of a gated delta net are not divided into {heads} heads")
+    rotated = metadata.count(".rope.dimension_count", size // 4)
+    kinds = [
+        "full_attention" if f"blk.{index}.attn_q.weight" in facts.shapes else "linear_attention"
+        for index in range(metadata.layers)
+    ]
+    return {
+        "model_type": "qwen3_5_text",
+        "head_dim": size,
+        "rope_parameters": facts.rope | {"partial_rotary_factor": rotated / size},
+        "attention_bias": has_bias(facts.shapes, "attn_k"),
+        "layer_types": kinds,
+        "linear_num_key_heads": metadata.count(".ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": metadata.count(".ssm.state_size"),
+        "linear_value_head_dim": values // heads,
+        "linear_conv_kernel_dim": metadata.count(".ssm.conv_kernel"),
+        TILED: True,
+    }
+
+
+def _qwen35_moe(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    return _qwen35(facts) | {
+        "model_type": "qwen3_5_moe_text",
+        "num_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        "shared_expert_intermediate_size": metadata.count(".expert_shared_feed_forward_length"),
     }
 
 
@@ -283,7 +322,7 @@ def _layer_types(metadata: Metadata) -> dict[str, Any]:
     if windowed is None:
         return {}
     if type(windowed) is int and windowed > 0:  # the last of so many layers has no window
-        layers = metadata.count(".block_count", most=MAX_LAYERS)
+        layers = metadata.layers
         windowed = [bool((index + 1) % windowed) for index in range(layers)]
     if not isinstance(windowed, list) or not all(isinstance(value, bool) for value in windowed):
         raise CheckpointError(
@@ -337,6 +376,8 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "qwen35": _qwen35,
+    "qwen35moe": _qwen35_moe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "phi3": _phi3,

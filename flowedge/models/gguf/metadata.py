@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.files.config_numbers import MAX_LAYERS
 from flowedge.models.gguf.header import Value
 
 _MAX_COUNT = 1 << 31
@@ -32,6 +33,12 @@ class Metadata:
         if type(value) is not int or not least <= value <= most:
             raise self._wrong(key, value, f"an integer from {least} to {most}")
         return value
+
+    @property
+    def layers(self) -> int:
+        """The number of the model's layers, without those behind them that draft. Errors as `count`."""
+        stored = self.count(".block_count", most=MAX_LAYERS)
+        return stored - self.count(".nextn_predict_layers", 0, least=0, most=stored - 1)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above 0; `default` if the key is missing. Raises what `count` raises."""

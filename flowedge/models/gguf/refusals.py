@@ -20,6 +20,7 @@ _OTHER_FILES = {
 }
 _GRANITE = frozenset({"granite"})
 _MISTRAL3 = frozenset({"mistral3"})
+_QWEN35 = frozenset({"qwen35", "qwen35moe"})
 _GEMMA = frozenset({"gemma2", "gemma3"})
 _NOBODY: frozenset[str] = frozenset()
 # Key -> the values that change nothing, and the architectures whose config reads the key.
@@ -36,12 +37,12 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".embedding_scale": ((0, 1), _GRANITE),
     ".expert_gating_func": ((0, 1), _NOBODY),
     ".expert_group_count": ((0, 1), _NOBODY),
-    ".expert_shared_count": ((0,), _NOBODY),
+    ".expert_shared_count": ((0,), _QWEN35),
     ".expert_weights_norm": ((True,), _NOBODY),
     ".expert_weights_scale": ((0, 1), _NOBODY),
     ".final_logit_softcapping": ((0,), _GEMMA),
     ".logit_scale": ((0, 1), _GRANITE),
-    ".nextn_predict_layers": ((0,), _NOBODY),
+    ".nextn_predict_layers": ((0,), _QWEN35),
     ".residual_scale": ((0, 1), _GRANITE),
     ".rope.scaling.alpha": ((0, 1), _NOBODY),
     ".rope.scaling.attn_factor": ((0, 1), frozenset({"phi3"})),

@@ -14,8 +14,8 @@ from flowedge.models.kernels.layer import FREE_ROWS, KernelLayer, KernelNorm
 from flowedge.models.kernels.rotation_table import Rotations, RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
-from flowedge.models.kernels.states import UpdatedStates
 from flowedge.models.kernels.structures import FORMATS, INT8, CacheFields, LayerFields
+from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.row_functions import RmsNorm
 
 MOST_ROWS = 128  # of a call; a larger forward is computed in parts

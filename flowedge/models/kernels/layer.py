@@ -120,6 +120,7 @@ class KernelLayer:
             key_size=net.key_size,
             value_size=net.value_size,
             inputs=net.inputs,
+            tiled=net.tiled,
             convolution=self._floats(part.conv1d.weight.squeeze(1).t()),
             decay=self._floats(-part.A_log.float().exp()),
             decay_bias=self._floats(part.dt_bias),

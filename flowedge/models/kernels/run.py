@@ -12,8 +12,16 @@ import torch
 from flowedge.device.kernel_library import library
 from flowedge.models.kernels.rotation_table import RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
-from flowedge.models.kernels.states import UpdatedStates, states_fields, steps_fields
-from flowedge.models.kernels.structures import CacheFields, RunFields, SessionRowsFields
+from flowedge.models.kernels.structures import (
+    CacheFields,
+    RunFields,
+    SessionRowsFields,
+    StatesFields,
+    StepsFields,
+)
+from flowedge.models.recurrent.row_states import RowStates
+from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.updated_states import UpdatedStates
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +88,8 @@ class KernelRun:
         """Put the states that rows update, and their steps, into the structure of the rows."""
         updated = _updated(rows)
         steps = updated.steps(rows.count)
-        states = states_fields(updated.states, recurrent, len(self._layers))
-        fields.states, fields.steps = ctypes.addressof(states), steps_fields(steps, updated.place)
+        states = _states_fields(updated.states, recurrent, len(self._layers))
+        fields.states, fields.steps = ctypes.addressof(states), _steps_fields(steps, updated.first)
         self._memory += [steps, states]
 
     def _take_in(self, sessions: Sequence[KernelRows], recurrent: Sequence[int]) -> None:
@@ -90,8 +98,8 @@ class KernelRun:
         fields, memory = (SessionRowsFields * len(behind))(), list[object]()
         for own, each in zip(fields, behind, strict=True):
             steps = each.states.steps_to(each.context)
-            states = states_fields(each.states, recurrent, len(self._layers))
-            own.states, own.steps = ctypes.addressof(states), steps_fields(steps, 0)
+            states = _states_fields(each.states, recurrent, len(self._layers))
+            own.states, own.steps = ctypes.addressof(states), _steps_fields(steps, 0)
             memory += [steps, states]
         if behind:
             run = RunFields(sessions=ctypes.addressof(fields), count=len(behind))
@@ -132,3 +140,21 @@ def _fields(rows: KernelRows) -> SessionRowsFields:
         paths.slots.ctypes.data,
         ctypes.addressof(rows.caches),
     )
+
+
+def _states_fields(states: RowStates, recurrent: Sequence[int], layers: int) -> ctypes.Array[StatesFields]:
+    """The states of each layer of a block, of which the layers with the indices `recurrent` have some."""
+    fields = (StatesFields * layers)()
+    state, recent = states.states, states.recent
+    for index, layer in enumerate(recurrent):
+        fields[layer] = StatesFields(
+            state.data_ptr() + index * state.stride(0) * state.itemsize,
+            recent.data_ptr() + index * recent.stride(0) * recent.itemsize,
+        )
+    return fields
+
+
+def _steps_fields(steps: Steps, first: int) -> StepsFields:
+    """Steps, whose arrays the caller keeps; `first` is the place of the forward's first row."""
+    arrays = (steps.rows, steps.sources, steps.targets, steps.outputs)
+    return StepsFields(steps.count, *(each.ctypes.data for each in arrays), steps.places, first)

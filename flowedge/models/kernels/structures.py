@@ -49,6 +49,7 @@ class DeltaNetFields(ctypes.Structure):
         ("key_size", _Size),
         ("value_size", _Size),
         ("inputs", _Size),
+        ("tiled", _Size),
         ("projections", LinearFields * 4),
         ("convolution", _Pointer),
         ("decay", _Pointer),

@@ -1,4 +1,7 @@
-"""A gated delta net in the place of attention, computed by torch."""
+"""A gated delta net in the place of attention, computed by torch one row at a time.
+
+The operations are those of transformers' recurrent form.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from torch.nn import functional
 
 from flowedge.models.architecture import Architecture, DeltaNet
 from flowedge.models.host.copies import to_device
-from flowedge.models.recurrent.delta_rule import convolved, read, unit_length, updated
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import Steps
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
+
+_LEAST = 1e-6  # added to the squared length of queries and keys
 
 
 class Updates(Protocol):
@@ -77,18 +81,51 @@ class GatedDeltaNet(nn.Module):
         taken = zip(steps.sources.tolist(), steps.targets.tolist(), steps.outputs.tolist(), strict=True)
         for step, (source, target, output) in enumerate(taken):
             path = recent[read_rows[step]]
-            mixed = convolved(path[:, : net.convolved], weight)
+            mixed = _convolved(path[:, : net.convolved], weight)
             query, key = (self._by_value_head(mixed[at : at + size]) for at in (0, size))
             value = mixed[2 * size :].view(net.value_heads, net.value_size)
             rate, decay = path[-1, net.convolved :].chunk(2)
-            places[target].copy_(updated(places[source], unit_length(key), value, rate, decay))
+            places[target].copy_(_updated(places[source], _unit_length(key), value, rate, decay))
             if output >= 0:
-                outputs[output] = read(places[target], unit_length(query) / net.key_size**0.5)
+                outputs[output] = _read(places[target], _unit_length(query) / net.key_size**0.5)
         return outputs.flatten(1)
 
     def _by_value_head(self, heads: torch.Tensor) -> torch.Tensor:
         """Queries or keys [key_heads * key_size] for each head of values."""
-        net = self.net
-        return heads.view(net.key_heads, net.key_size).repeat_interleave(
-            net.value_heads // net.key_heads, dim=0
-        )
+        net, own = self.net, heads.view(self.net.key_heads, self.net.key_size)
+        times = net.value_heads // net.key_heads
+        return own.repeat(times, 1) if net.tiled else own.repeat_interleave(times, dim=0)
+
+
+def _convolved(recent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The activated convolution [channels] of the rows of a path.
+
+    Args:
+        recent: float32 [inputs, channels], the row itself last; weight: float32 [channels, inputs].
+    """
+    return functional.silu((recent * weight.t()).sum(0))
+
+
+def _unit_length(heads: torch.Tensor) -> torch.Tensor:
+    """Heads [n, size], each divided by its length."""
+    return heads * torch.rsqrt((heads * heads).sum(-1, keepdim=True) + _LEAST)
+
+
+def _updated(
+    state: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rate: torch.Tensor, decay: torch.Tensor
+) -> torch.Tensor:
+    """The state after a row: S' = decay S + rate key (value - decay S^T key)^T.
+
+    Args:
+        state: [heads, key_size, value_size].
+        key: [heads, key_size] of unit length; value: [heads, value_size]; rate, decay: [heads].
+    """
+    faded = state * decay[:, None, None]
+    known = (faded * key[:, :, None]).sum(1)
+    difference = (value - known) * rate[:, None]
+    return faded + key[:, :, None] * difference[:, None]
+
+
+def _read(state: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """What queries [heads, key_size] read of a state [heads, key_size, value_size]: [heads, value_size]."""
+    return (state * query[:, :, None]).sum(1)

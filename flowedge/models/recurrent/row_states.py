@@ -9,7 +9,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import PrefixLostError, ProtocolError
 from flowedge.models.architecture import DeltaNet
 from flowedge.models.host.copies import to_device
-from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_tail
+from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_drafts
 
 _LEAST_ROOM = 16  # recent rows that there is memory for at once
 _ALIGNED = 16  # values; the kernels compute a state in vectors of at most so many
@@ -45,7 +45,7 @@ class RowStates:
     def nbytes(self) -> int:
         return self.states.nbytes + self.recent.nbytes
 
-    def place(self, slot: int) -> int:
+    def index_of(self, slot: int) -> int:
         """The place in `recent` of the row in a slot of the KV cache."""
         return self._before + slot - self.taken
 
@@ -77,12 +77,12 @@ class RowStates:
         if missing > 0:
             room = max(missing, self.recent.shape[1])
             self.recent = torch.nn.functional.pad(self.recent, (0, 0, 0, room))
-        return steps_of_tail(tail_parents - self.taken, rows, self._net.inputs)
+        return steps_of_drafts(tail_parents - self.taken, rows, self._net.inputs)
 
     def gather(self, base: int, slots: IntArray) -> None:
         """Have the rows in `slots` of the KV cache, which ascend, follow row `base`; no other is held."""
         places = np.arange(self._before + base - self.taken)
-        self._move(len(places) + slots.size, np.append(places, self.place(0) + slots))
+        self._move(len(places) + slots.size, np.append(places, self.index_of(0) + slots))
         self._rows = base + slots.size - self.taken
 
     @torch.inference_mode()
@@ -99,7 +99,7 @@ class RowStates:
             )
         self.taken, self._rows = source.taken, slots.size - source.taken
         self.states.copy_(source.states)
-        places = np.append(np.arange(self._before), source.place(0) + slots[source.taken :])
+        places = np.append(np.arange(self._before), source.index_of(0) + slots[source.taken :])
         (index,) = to_device(self.recent.device, places)
         self.recent = source.recent.index_select(1, index)
 

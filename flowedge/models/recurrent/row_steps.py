@@ -43,7 +43,7 @@ def steps_of_context(rows: int, inputs: int) -> Steps:
     return Steps(last - np.arange(inputs)[::-1], zeros, zeros, zeros - 1)
 
 
-def steps_of_tail(parents: IntArray, new: int, inputs: int) -> Steps:
+def steps_of_drafts(parents: IntArray, new: int, inputs: int) -> Steps:
     """Return the steps that compute the last `new` rows of a draft tail.
 
     The tree is walked in depth, through the ancestors of new rows alone. A row whose parent has no further

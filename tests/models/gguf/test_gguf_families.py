@@ -15,7 +15,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.breadth import dealt
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import tiled, write_gguf
 
 TOKENS = list(range(1, 40))
 # What a file does not store follows the published models of the family.
@@ -25,10 +25,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "qwen3_moe": {"mlp_only_layers": []},
 }
-NOT_STORED = ("llama-dynamic", "qwen2-windows")
+NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
-TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe"}
+TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",
@@ -60,7 +60,10 @@ def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
     ours, original = Checkpoint.open(str(path)), Checkpoint(directory)
     assert ours.names == original.names
     for tensor in original.names:
-        assert torch.allclose(ours.tensor(tensor), original.tensor(tensor), atol=1e-6)
+        values = original.tensor(tensor)
+        if original.architecture.delta_net is not None:
+            values = torch.from_numpy(tiled(values.numpy(), tensor, original.config))
+        assert torch.allclose(ours.tensor(tensor), values, atol=1e-6)
     for field in CONFIG_NAMES:
         assert getattr(ours.config, field, None) == getattr(original.config, field, None), field
     with torch.inference_mode():
@@ -68,8 +71,8 @@ def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
             torch.tensor([TOKENS])
         )
         reference = ReferenceModel.load(ours).model(torch.tensor([TOKENS]))
-    assert torch.allclose(reference.logits, expected.logits, atol=2e-5)
-    assert torch.allclose(Pipeline(ours, 2).commit(TOKENS), expected.logits[0], atol=2e-5)
+    assert torch.allclose(reference.logits, expected.logits, atol=5e-5)
+    assert torch.allclose(Pipeline(ours, 2).commit(TOKENS), expected.logits[0], atol=5e-5)
 
 
 def test_published_llama3_scaling_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from flowedge.models.kernels.block import KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kernels.row_paths import RowPaths, row_paths
 from flowedge.models.kernels.run import KernelRows
-from flowedge.models.kernels.states import UpdatedStates
+from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.rotary import Rotary
 from tests.models.conftest import threads_of_torch
 from tests.models.layer_pairs import CONTEXT, CPU, DEPTHS, PARENTS, TAIL, LayerPair, layer_pair
