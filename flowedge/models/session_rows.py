@@ -19,6 +19,7 @@ from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.row_steps import Steps
 from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.row_counts import RowCounts
 
@@ -185,21 +186,27 @@ class SessionsAttention:
 
         Raises ProtocolError as RowStates.take.
         """
-        for updated in self._updated:
-            steps = updated.states.steps_to(updated.context)
+        committed = [each.states.steps_to(each.context) for each in self._updated]
+        for updated, steps, paths in zip(self._updated, committed, self._paths_of(committed), strict=True):
             for net in nets:
-                net.run(updated.states, steps, 0)
+                net.run(updated.states, steps, paths, 0)
             updated.states.take(updated.context)
         counts = [part.count for part in self._parts]
         self._steps = [each.steps(count) for each, count in zip(self._updated, counts, strict=True)]
+        self._paths = self._paths_of(self._steps)
 
     def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:
         outputs = []
         divided = inputs.split_with_sizes(self._counts)
-        for part, each, steps, rows in zip(self._parts, self._updated, self._steps, divided, strict=True):
+        steps = zip(self._steps, self._paths, strict=True)
+        for part, each, of_part, rows in zip(self._parts, self._updated, steps, divided, strict=True):
             each.states.recent[index].narrow(0, each.first, part.count).copy_(rows[: part.count])
-            outputs.append(net.run(each.states, steps, len(rows)))
+            outputs.append(net.run(each.states, *of_part, len(rows)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _paths_of(self, steps: Sequence[Steps]) -> list[torch.Tensor]:
+        """Steps.rows of each session on the device, in one copy."""
+        return to_device(self._updated[0].states.recent.device, *(each.rows for each in steps))
 
     def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:
         if len(self._sessions) == 1:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from flowedge.models.architecture import Architecture, DeltaNet
-from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import Steps
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
@@ -69,18 +68,20 @@ class GatedDeltaNet(nn.Module):
         output: torch.Tensor = self.out_proj(gated.to(rows.dtype).flatten(1))
         return output
 
-    def run(self, states: RowStates, steps: Steps, rows: int) -> torch.Tensor:
-        """Take the steps of a session's forward of `rows` rows; return what they read, [rows, values]."""
+    def run(self, states: RowStates, steps: Steps, paths: torch.Tensor, rows: int) -> torch.Tensor:
+        """Take the steps of a session's forward of `rows` rows; return what they read, [rows, values].
+
+        paths: `steps.rows` on the device.
+        """
         net, recent = self.net, states.recent[self.index]
         held = states.states[self.index]
         own, size = held[..., : net.value_size], net.key_heads * net.key_size
         places = [own, *(torch.empty_like(own) for _ in range(steps.places))]
         outputs = recent.new_zeros((rows, net.value_heads, net.value_size))
         weight = self.conv1d.weight.squeeze(1).float()
-        (read_rows,) = to_device(recent.device, steps.rows)
         taken = zip(steps.sources.tolist(), steps.targets.tolist(), steps.outputs.tolist(), strict=True)
         for step, (source, target, output) in enumerate(taken):
-            path = recent[read_rows[step]]
+            path = recent[paths[step]]
             mixed = _convolved(path[:, : net.convolved], weight)
             query, key = (self._by_value_head(mixed[at : at + size]) for at in (0, size))
             value = mixed[2 * size :].view(net.value_heads, net.value_size)

@@ -63,8 +63,11 @@ class RowStates:
             raise ProtocolError(f"a context of {context} rows, and the state is behind row {self.taken}")
         rows = context - self.taken
         if rows:
-            self._move(self._before + self._rows - rows, np.arange(self._before + self._rows - rows) + rows)
-            self.taken, self._rows = context, self._rows - rows
+            self._rows -= rows
+            held = self._before + self._rows
+            with torch.inference_mode():
+                self.recent[:, :held] = self.recent[:, rows : rows + held].clone()
+            self.taken = context
 
     def steps(self, cached: int, rows: int, tail_parents: IntArray) -> Steps:
         """The steps of a forward of `rows` rows, and room for what they update by.
