@@ -20,6 +20,7 @@ from flowedge.drafting.heads.head_files import (
     llama_config,
 )
 from flowedge.drafting.heads.head_store import HeadSizes
+from flowedge.drafting.lm import check_can_draft
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -93,6 +94,7 @@ class _Claim:
         return self._of_head(directory, eagle3=kind == "eagle3")
 
     def _of_lm(self, own: Checkpoint) -> DrafterMemory:
+        check_can_draft(own)
         layers, hidden = int(own.config.num_hidden_layers), int(own.config.hidden_size)
         row = KVCache.bytes_per_row(own.config, layers, self.dtype)
         recorded = self.cuda_graphs and is_recordable(own, 0, layers)

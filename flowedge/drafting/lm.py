@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
+from flowedge.core.errors import BadRequestError
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.lazy_zeros import lazy_zeros
 from flowedge.models.host.payloads import to_tensor
 from flowedge.models.kv_cache import KVCache
@@ -99,6 +101,19 @@ class _LMSession(ModelSession):
             path.append(self.nodes[below])
             name = below
         return path
+
+
+def check_can_draft(checkpoint: Checkpoint) -> None:
+    """Check that a language model can draft.
+
+    Raises:
+        BadRequestError: when it has recurrent layers, whose states cannot go back to an earlier row.
+    """
+    if checkpoint.architecture.delta_net is not None:
+        raise BadRequestError(
+            f"{checkpoint.place} has recurrent layers and cannot draft, since a draft is taken back and a "
+            "state is not; use a drafter with attention alone, a trained head, or ngram"
+        )
 
 
 class LMDrafter(ModelDrafter[_LMSession]):

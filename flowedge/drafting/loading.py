@@ -32,7 +32,7 @@ from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
 from flowedge.drafting.joined import JoinedDrafter
-from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.lm import LMDrafter, check_can_draft
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
@@ -143,6 +143,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
         return _load_head(directory, kind, target, recalls)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place, target=target.title)
+    check_can_draft(checkpoint)
     quant = lm_quant(checkpoint, target.quant)
     model = LanguageModel.load(checkpoint, target.vocab_size, target.dtype, target.device, quant)
     if target.cuda_graphs:

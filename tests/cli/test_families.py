@@ -36,6 +36,17 @@ def test_generate_with_the_check(
 
 
 @pytest.mark.slow
+def test_layers_with_a_state_and_a_shared_expert(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tiny(tmp_path, "qwen3_5_moe", vocab_size=300)
+    byte_level().save_pretrained(tmp_path)
+    model = ["--model", str(tmp_path), "--drafter", "ngram", "--strategy", "auto"]
+    assert checked(idle_agents, *model) == 0
+    assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_an_eagle3_head_drafts(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

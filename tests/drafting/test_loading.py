@@ -23,6 +23,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.lm_head import LMHead
 from flowedge.v1 import measure_pb2 as pb
+from tests.models.tiny_families import make_tiny
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,14 @@ def test_one_layer_with_a_tokenizer_is_a_language_model(
     target: TargetModel, small_lm: Callable[..., Path]
 ) -> None:
     assert isinstance(load_drafter((str(small_lm(num_hidden_layers=1)),), target), LMDrafter)
+
+
+def test_a_model_with_states_cannot_draft(target: TargetModel, lm: Path, tmp_path: Path) -> None:
+    make_tiny(tmp_path, "qwen3_5")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(lm / name, tmp_path)
+    with pytest.raises(BadRequestError, match="has recurrent layers and cannot draft"):
+        load_drafter([str(tmp_path)], target)
 
 
 def test_another_tokenizer_is_named_with_its_first_difference(

@@ -13,6 +13,8 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
 )
 
 VOCAB = 128
@@ -163,9 +165,9 @@ def make_tiny(directory: Path, name: str, vocab_size: int = VOCAB, **saving: Any
 
 
 def make_multimodal(directory: Path, family: str = "gemma3", **saving: Any) -> Any:
-    """Saves a Gemma 3 or a Ministral 3 with a vision tower, and returns the model."""
+    """Saves a Gemma 3, a Ministral 3 or a Qwen 3.5 with a vision tower, and returns the model."""
     gemma = family == "gemma3"
-    model_type, changes = TINY["gemma3" if gemma else "ministral3"]
+    model_type, changes = TINY[{"mistral3": "ministral3"}.get(family, family)]
     softcap = {"final_logit_softcapping": None} if gemma else {}
     text = AutoConfig.for_model(model_type, **(SHARED | changes | softcap))
     vision = {
@@ -181,6 +183,17 @@ def make_multimodal(directory: Path, family: str = "gemma3", **saving: Any) -> A
     if gemma:
         config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
         model = Gemma3ForConditionalGeneration(config)
+    elif family == "qwen3_5":
+        tower = {
+            "hidden_size": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "intermediate_size": 16,
+            "out_hidden_size": 32,
+        }
+        model = Qwen3_5ForConditionalGeneration(
+            Qwen3_5Config(text_config=text.to_dict(), vision_config=tower)
+        )
     else:
         tower = {**vision, "model_type": "pixtral"}
         config = Mistral3Config(text_config=text.to_dict(), vision_config=tower, spatial_merge_size=2)

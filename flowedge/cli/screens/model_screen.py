@@ -53,7 +53,10 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
     rows: list[dict[str, Any]] = []
     for quant, layers in sizes.layer_bytes.items():
         demand = Demand(
-            [size + kv for size in layers],
+            [
+                size + (sizes.state_bytes if index in sizes.recurrent_layers else kv)
+                for index, size in enumerate(layers)
+            ],
             sizes.embedding_bytes[quant],
             sizes.norm_bytes,
             sizes.head_bytes[quant],
@@ -132,8 +135,11 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     columns = ("a token, a layer", "a token", f"{context} tokens")
     table = plain_table("keys and values in", right=columns)
     for dtype, size in sizes.kv_bytes.items():
-        token = size * sizes.num_layers
+        token = size * (sizes.num_layers - len(sizes.recurrent_layers))
         table.add_row(dtype, _size(size), _size(token), _size(token * context))
+    if sizes.recurrent_layers:
+        states = sizes.state_bytes * len(sizes.recurrent_layers)
+        table.add_row("states, of any length", _size(sizes.state_bytes), "", _size(states))
     return table
 
 

@@ -160,7 +160,7 @@ def rows_alone(limits: AdmissionLimits, *, drafts: bool) -> int:
 
     drafts: whether the session holds as many rows in the drafter.
     """
-    stage_rows = min(limits.session_rows, limits.total_rows)
+    stage_rows = min(limits.session_rows, limits.total_rows - limits.state_rows)
     return min(stage_rows, limits.drafter_rows) if drafts else stage_rows
 
 
@@ -173,7 +173,7 @@ def check_fits_alone(claim: CacheClaim, limits: AdmissionLimits, device: str) ->
         ContextLengthError: when it does not; the error says by how much.
     """
     for rows, capacity, where in (
-        (claim.rows + limits.state_rows, rows_alone(limits, drafts=False), "the caches of the stages"),
+        (claim.rows, rows_alone(limits, drafts=False), "the caches of the stages"),
         (claim.drafter_rows, limits.drafter_rows, f"the drafter's cache on device {device}"),
     ):
         if rows > capacity:

@@ -12,6 +12,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.loading import checkpoint_quant, layer_bytes
 from flowedge.models.quant.quantize import QUANTISATIONS
+from flowedge.models.recurrent.row_states import session_bytes
 from flowedge.models.token_table import table_bytes
 
 
@@ -28,6 +29,8 @@ class ModelSizes:
         embedding_bytes: by quantisation. norm_bytes: bytes in `dtype`.
         head_bytes: by quantisation, also of a tied head: draft node and first stage are different devices.
         kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
+        recurrent_layers: indices of the layers that have a state in place of keys and values.
+        state_bytes: the bytes of one session in one of these layers.
     """
 
     model_type: str
@@ -45,6 +48,8 @@ class ModelSizes:
     norm_bytes: int
     head_bytes: dict[str, int]
     kv_bytes: dict[str, int]
+    recurrent_layers: list[int]
+    state_bytes: int
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str]) -> ModelSizes:
@@ -66,6 +71,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         {quant: table_bytes(checkpoint, name, dtype, "cpu", quant) for quant in resolved}
         for name in (checkpoint.embedding_name, checkpoint.head_name)
     )
+    net = checkpoint.architecture.delta_net
     return ModelSizes(
         model_type=str(config.model_type),
         num_layers=int(config.num_hidden_layers),
@@ -85,6 +91,8 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
             **{name: kv_row_bytes(config, kv) for name, kv in DTYPES.items()},
             "int8": kv_row_bytes(config, dtype, "int8"),
         },
+        recurrent_layers=list(filter(checkpoint.architecture.is_recurrent, range(len(by_layer)))),
+        state_bytes=0 if net is None else session_bytes(net),
     )
 
 

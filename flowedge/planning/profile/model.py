@@ -99,11 +99,12 @@ class LayerSizes(YamlDocument):
         if special := [key for key in _NOT_PRICED if getattr(config, key, None)]:
             raise BadRequestError(f"models with {special[0]} in their config cannot be planned yet")
         count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-        intermediate, experts = config.intermediate_size, None
+        intermediate, experts = getattr(config, "intermediate_size", None), None
         if count:
             if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
                 raise BadRequestError("models of which only some layers have experts cannot be planned yet")
-            experts = {"count": count, "chosen": config.num_experts_per_tok}
+            shared = 1 if getattr(config, "shared_expert_intermediate_size", 0) else 0  # computes every row
+            experts = {"count": count + shared, "chosen": config.num_experts_per_tok + shared}
             intermediate = getattr(config, "moe_intermediate_size", None) or intermediate
         return {
             "hidden": config.hidden_size,

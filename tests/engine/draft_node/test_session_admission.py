@@ -22,6 +22,19 @@ def test_requests_with_room_are_opened_at_once_and_told_nothing() -> None:
     assert rig.admission.held_rows == 9
 
 
+def test_states_count_for_each_session_beside_its_rows() -> None:
+    rig = AdmissionRig(total_rows=10, state_rows=3)
+    rig.arrive("a", 2)
+    rig.arrive("b", 3)
+    assert rig.opened == ["a"], "3 of 10 rows are left, and b needs 3 and its states"
+    with pytest.raises(
+        CapacityError, match="needs 8 cache rows, and the caches of the stages have room for 7"
+    ):
+        rig.arrive("c", 8)
+    rig.end("a")
+    assert rig.opened == ["a", "b"]
+
+
 def test_the_others_wait_in_the_order_of_their_arrival_and_hear_their_place() -> None:
     rig = AdmissionRig(sessions=1)
     for name in "abcd":

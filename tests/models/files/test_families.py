@@ -130,7 +130,7 @@ def test_bytes_are_those_announced(family: Family, name: str) -> None:
 
 
 @pytest.mark.parametrize("as_published", [True, False])
-@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+@pytest.mark.parametrize("name", ["gemma3", "mistral3", "qwen3_5"])
 def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, name: str, as_published: bool) -> None:
     whole = make_multimodal(tmp_path, name, save_original_format=as_published)
     checkpoint = Checkpoint.open(str(tmp_path))
