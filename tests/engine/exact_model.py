@@ -2,12 +2,13 @@
 
 The KV of a row is a hash of what came into the row (and so of its ancestor path), and attention is a hash of
 the set of visible KVs. Any row that is missing, stale, misplaced or wrongly visible changes every later
-token.
+token. A recurrent stage has a state instead, which depends on the order of its rows: it is held behind the
+committed rows alone, and the rows that it has taken in are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +40,7 @@ from flowedge.engine.jobs import (
 
 MASK = (1 << 64) - 1
 POISON = 0xDEADBEEFDEADBEEF
+TAKEN = -1  # a row that a state has taken in, in the place of its KV
 
 
 def mix(x: int) -> int:
@@ -50,6 +52,10 @@ def mix(x: int) -> int:
 
 def row_kv(stage: int, value: int, position: int) -> int:
     return mix(mix(mix(value + stage + 1 & MASK) + position * 0x9E3779B97F4A7C15 & MASK))
+
+
+def updated(state: int, kv: int) -> int:
+    return mix((state * 3 & MASK) ^ kv)
 
 
 def attend(value: int, visible_sum: int) -> int:
@@ -71,8 +77,11 @@ def said(answer: Sequence[int]) -> int:
 class PlainModel:
     """The same model run alone, one token at a time, with nothing but a growing sum of KVs per stage."""
 
-    def __init__(self, num_stages: int, vocab: int, taps: Sequence[int] = ()) -> None:
-        """taps: the stages that tap what comes in."""
+    def __init__(
+        self, num_stages: int, vocab: int, taps: Sequence[int] = (), recurrent: Collection[int] = ()
+    ) -> None:
+        """taps: the stages that tap what comes in; recurrent: those with a state."""
+        self.recurrent = recurrent
         self.num_stages = num_stages
         self.vocab = vocab
         self.taps = taps
@@ -91,7 +100,8 @@ class PlainModel:
             for stage in range(self.num_stages):
                 if stage in self.taps:
                     tapped.append(hidden)
-                sums[stage] += row_kv(stage, hidden, position)
+                kv = row_kv(stage, hidden, position)
+                sums[stage] = updated(sums[stage], kv) if stage in self.recurrent else sums[stage] + kv
                 hidden = attend(hidden, sums[stage])
             self.features.append([hidden, *tapped])
             position += 1
@@ -106,8 +116,13 @@ class PlainModel:
 class ExactStage:
     """Executes a stage's jobs on hashes; asserts the invariants of the cache."""
 
-    def __init__(self, index: int, vocab: int = 1, *, taps: bool = False) -> None:
-        """vocab: of the tokens that it draws, if it is asked to; taps: whether it taps what comes in."""
+    def __init__(self, index: int, vocab: int = 1, *, taps: bool = False, recurrent: bool = False) -> None:
+        """vocab: of the tokens that it draws, if it is asked to; taps: whether it taps what comes in.
+
+        recurrent: whether it has a state.
+        """
+        self.recurrent = recurrent
+        self.states: dict[str, tuple[int, int]] = {}  # rows that a state has taken in, and the state
         self.index = index
         self.vocab = vocab
         self.taps = taps
@@ -123,10 +138,13 @@ class ExactStage:
                         raise PrefixLostError(f"no rows of {job.copied.session} are here")
                     copied = [self.caches[job.copied.session][slot] for slot in job.copied.slots]
                     assert POISON not in copied, "a row that is copied was never computed"
+                    if self.recurrent and len(copied) < self.states[job.copied.session][0]:
+                        raise PrefixLostError(f"the state of {job.copied.session} is behind more rows")
+                self.states[job.session] = (0, 0) if not copied else self.states[job.copied.session]
                 self.caches[job.session] = copied + [POISON] * (job.capacity - len(copied))
                 return None
             case DropCache():
-                del self.caches[job.session]
+                del self.caches[job.session], self.states[job.session]
                 return None
             case ForwardBatch():
                 sessions = [forward.session for forward in job.forwards]
@@ -162,13 +180,23 @@ class ExactStage:
         cache[cached:rows] = [row_kv(self.index, *row) for row in zip(inputs, positions, strict=True)]
         assert len(cache) == capacity, "more rows than the cache has room for"
         assert POISON not in cache[:rows], "a row that is seen was never computed"
-        context_sum = sum(cache[: job.context])
+        context_sum = self._take_in(job) if self.recurrent else sum(cache[: job.context])
         path_sums: list[int] = []
         for kv, parent in zip(cache[job.context : rows], job.tail_parents.tolist(), strict=True):
-            path_sums.append(kv + (context_sum if parent == CONTEXT else path_sums[parent - job.context]))
+            before = context_sum if parent == CONTEXT else path_sums[parent - job.context]
+            path_sums.append(updated(before, kv) if self.recurrent else before + kv)
         outputs = map(attend, inputs, path_sums[cached - job.context :])
         hidden = np.array(list(outputs), dtype=np.uint64).reshape(-1, 1)
         return np.concatenate([hidden, payload[:, 1:], payload[:, : int(self.taps)]], axis=1)
+
+    def _take_in(self, job: Forward) -> int:
+        """Take the committed rows into the state of a session, and return it."""
+        cache, (taken, state) = self.caches[job.session], self.states[job.session]
+        assert taken <= job.context, "a state cannot go back"
+        for row in range(taken, job.context):
+            state, cache[row] = updated(state, cache[row]), TAKEN
+        self.states[job.session] = job.context, state
+        return state
 
 
 class ExactHead(OneByOneExecutor):

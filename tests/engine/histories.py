@@ -205,7 +205,9 @@ def run_history(seed: int, check_always: bool = False) -> int:
         )
         for i in range(num_stages)
     ]
-    executors = [ExactStage(i, vocab, taps=i in taps) for i in range(num_stages)]
+    # A third of the histories have stages with a state.
+    recurrent = {i for i in range(num_stages) if seed % 3 == 2 and (seed // 3 + i) % 3}
+    executors = [ExactStage(i, vocab, taps=i in taps, recurrent=i in recurrent) for i in range(num_stages)]
     middles, middle_executors = random_middles(num_stages, vocab, rng, room)
     measured = MeasuredPipeline()
     head = ExactHead(vocab, rng)
@@ -224,6 +226,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
             keeps_drafter=bool(reuse.random() < 0.7),
             kept_rows=int(reuse.choice([0, 60, 200, 100_000])),
             least_prefix=int(reuse.integers(1, 4)),
+            whole_prefixes=bool(recurrent),
         ),
         lambda request: checked_strategy(request, middle_executors, measured),
         NoText,
@@ -239,7 +242,7 @@ def run_history(seed: int, check_always: bool = False) -> int:
         side_stages=middles,
         side_executors=middle_executors,
     )
-    plain = PlainModel(num_stages, vocab, taps)
+    plain = PlainModel(num_stages, vocab, taps, recurrent)
     requests, cancelled = [], set()
     for i in range(int(rng.integers(1, 7))):
         name, options = random_strategy(rng)
