@@ -109,7 +109,7 @@ def check_can_draft(checkpoint: Checkpoint) -> None:
     Raises:
         BadRequestError: when it has recurrent layers, whose states cannot go back to an earlier row.
     """
-    if checkpoint.architecture.delta_net is not None:
+    if checkpoint.architecture.recurrence is not None:
         raise BadRequestError(
             f"{checkpoint.place} has recurrent layers and cannot draft, since a draft is taken back and a "
             "state is not; use a drafter with attention alone, a trained head, or ngram"

@@ -24,7 +24,9 @@ LM_HEAD_BIAS = "lm_head.bias"
 
 SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
 TILED = "linear_value_heads_tiled"  # of a config.json that is made of a GGUF file; see DeltaNet
-RECURRENT = "linear_attention"  # a layer type: rows read a state that their ancestors have updated
+# Layer types whose rows read a state that their ancestors have updated.
+RECURRENT = frozenset({"linear_attention", "conv"})
+_VECTOR = 16  # the most numbers of a vector of the kernels
 # By the name in config.json.
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -93,6 +95,42 @@ class DeltaNet:
         """The values of a row that are convolved: queries, keys and values."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
+    @property
+    def row_values(self) -> int:
+        """The values by which a row updates: those that are convolved, a rate and a decay of each head."""
+        return self.convolved + 2 * self.value_heads
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The shape of the state of a layer; zeros follow the values up to whole vectors of the kernels."""
+        width = -(-self.value_size // _VECTOR) * _VECTOR
+        return self.value_heads, self.key_size, width
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """The gated short convolution of LFM2's layers, which reads the rows of a path and has no other state.
+
+    Attributes:
+        row_values: the values of a row that are convolved.
+        inputs, layers: as of DeltaNet.
+    """
+
+    row_values: int
+    inputs: int
+    layers: tuple[bool, ...]
+    state_shape: tuple[int, ...] = (0,)
+
+
+Recurrence = DeltaNet | ShortConvolution
+
+
+def _short_convolution(config: Any) -> ShortConvolution:
+    kinds = config.layer_types
+    return ShortConvolution(
+        int(config.hidden_size), int(config.conv_L_cache), tuple(kind in RECURRENT for kind in kinds)
+    )
+
 
 def _delta_net(config: Any) -> DeltaNet:
     return DeltaNet(
@@ -101,7 +139,7 @@ def _delta_net(config: Any) -> DeltaNet:
         int(config.linear_key_head_dim),
         int(config.linear_value_head_dim),
         int(config.linear_conv_kernel_dim),
-        tuple(kind == RECURRENT for kind in config.layer_types),
+        tuple(kind in RECURRENT for kind in config.layer_types),
         tiled=bool(getattr(config, TILED, False)),
     )
 
@@ -147,6 +185,17 @@ def _shared_experts(config: Any) -> Experts:
     )
 
 
+def _lfm2_intermediate(config: Any) -> int:
+    width = int(config.intermediate_size)
+    if not config.block_auto_adjust_ff_dim:
+        return width
+    width = int(2 * width / 3)
+    if config.block_ffn_dim_multiplier is None:
+        return width
+    width, unit = int(config.block_ffn_dim_multiplier * width), int(config.block_multiple_of)
+    return -(-width // unit) * unit
+
+
 def _query_scale(config: Any) -> float:
     return float(config.query_pre_attn_scalar**-0.5)
 
@@ -168,10 +217,12 @@ class Family:
         norm_plus_one, norms_after, query_key_norms, fused, partial_rotary: as of Architecture.
         some_unrotated: whether the config's `no_rope_layers` says which layers rotate: those with 1.
         activation_field: the field of the config that names the activation.
+        epsilon_field: the field of the config that has the epsilon of norms.
+        intermediate: (config) -> the width of an MLP's hidden values.
         scaling: (config) -> the factor on products of queries and keys.
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
         experts: (config) -> the experts of a mixture; None for a family without experts.
-        delta_net: (config) -> its layers with a state; None for a family without such layers.
+        recurrence: (config) -> its layers with a state; None for a family without such layers.
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
         output_gate: as of Architecture.
@@ -195,10 +246,12 @@ class Family:
     partial_rotary: bool = False
     some_unrotated: bool = False
     activation_field: str = "hidden_act"
+    epsilon_field: str = "rms_norm_eps"
+    intermediate: Callable[[Any], int] = lambda config: int(config.intermediate_size)
     scaling: Callable[[Any], float] = lambda config: head_size(config) ** -0.5
     attention_softcap: bool = False
     experts: Callable[[Any], Experts] | None = None
-    delta_net: Callable[[Any], DeltaNet] | None = None
+    recurrence: Callable[[Any], Recurrence] | None = None
     delta_by_key_head: bool = False
     output_gate: bool = False
     embedding: Literal["1", "root of width", "config"] = "1"
@@ -285,7 +338,7 @@ _QWEN3_5 = Family(
     norm_plus_one=True,
     query_key_norms=True,
     partial_rotary=True,
-    delta_net=_delta_net,
+    recurrence=_delta_net,
     output_gate=True,
 )
 
@@ -294,6 +347,7 @@ _QWEN3_5_MOE = replace(
     module="qwen3_5_moe",
     prefix="Qwen3_5Moe",
     text_prefix="Qwen3_5MoeText",
+    intermediate=lambda config: int(getattr(config, "intermediate_size", 0) or config.moe_intermediate_size),
     experts=_shared_experts,
 )
 
@@ -310,6 +364,25 @@ FAMILIES: dict[str, Family] = {
         embedding="config",
         residual_multiplier=lambda config: float(config.residual_multiplier),
         logits_divisor=lambda config: float(config.logits_scaling),
+    ),
+    "lfm2": Family(
+        "lfm2",
+        "Lfm2",
+        renames=(
+            (r"^model\.embedding_norm\.", "model.norm."),
+            (r"\.operator_norm\.", ".input_layernorm."),
+            (r"\.ffn_norm\.", ".post_attention_layernorm."),
+            (r"\.feed_forward\.w1\.", ".mlp.gate_proj."),
+            (r"\.feed_forward\.w2\.", ".mlp.down_proj."),
+            (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
+            (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+            (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
+            (r"(\.layers\.\d+)\.conv\.", r"\1.linear_attn."),
+        ),
+        query_key_norms=True,
+        epsilon_field="norm_eps",
+        intermediate=_lfm2_intermediate,
+        recurrence=_short_convolution,
     ),
     "llama": _LLAMA,
     "ministral3": _MINISTRAL3,
@@ -387,7 +460,7 @@ class Architecture:
         fused: whether checkpoints store the projections that read the same rows as one.
         activation: the activation of the MLP's gate.
         experts: the experts of layers whose MLP is a mixture; None where no layer's is.
-        delta_net: the layers that have a state in place of attention; None where no layer has.
+        recurrence: the layers that have a state in place of attention; None where no layer has.
         output_gate: whether queries come with gates, which the attention's output is multiplied by.
         residual_multiplier: the factor on the results of attention and MLP before they are added.
         embedding_multiplier: the factor on embedded tokens, rounded to their dtype if `embedding_rounded`.
@@ -415,7 +488,7 @@ class Architecture:
     fused: bool
     activation: Activation
     experts: Experts | None
-    delta_net: DeltaNet | None
+    recurrence: Recurrence | None
     output_gate: bool
     residual_multiplier: float
     embedding_multiplier: float
@@ -440,7 +513,7 @@ class Architecture:
         rotated = config.no_rope_layers if family.some_unrotated else [True] * layers
         return cls(
             hidden=int(config.hidden_size),
-            intermediate=int(getattr(config, "intermediate_size", 0) or config.moe_intermediate_size),
+            intermediate=family.intermediate(config),
             heads=int(config.num_attention_heads),
             kv_heads=int(config.num_key_value_heads or config.num_attention_heads),
             head_size=head_size(config),
@@ -449,7 +522,7 @@ class Architecture:
             partial_rotary=family.partial_rotary,
             scaling=family.scaling(config),
             softcap=_optional(config.attn_logit_softcapping) if family.attention_softcap else None,
-            norm_eps=float(config.rms_norm_eps),
+            norm_eps=float(getattr(config, family.epsilon_field)),
             norm_plus_one=family.norm_plus_one,
             norms_after=family.norms_after,
             query_key_norms=family.query_key_norms,
@@ -457,9 +530,9 @@ class Architecture:
             output_bias=attention_bias,
             mlp_bias="mlp" in family.biases and bool(config.mlp_bias),
             fused=family.fused,
-            activation=_activation(getattr(config, family.activation_field)),
+            activation=_activation(getattr(config, family.activation_field, "silu")),
             experts=None if family.experts is None else family.experts(config),
-            delta_net=None if family.delta_net is None else family.delta_net(config),
+            recurrence=None if family.recurrence is None else family.recurrence(config),
             output_gate=family.output_gate,
             residual_multiplier=family.residual_multiplier(config),
             embedding_multiplier=float(multiplier),
@@ -470,7 +543,7 @@ class Architecture:
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether a layer has a state in place of attention."""
-        return self.delta_net is not None and self.delta_net.layers[layer]
+        return self.recurrence is not None and self.recurrence.layers[layer]
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of a layer is a mixture of experts."""

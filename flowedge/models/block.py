@@ -31,6 +31,7 @@ from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.recurrent.row_states import RowStates, session_bytes
+from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.row_functions import RmsNorm
@@ -291,7 +292,7 @@ class LayerBlock:
         return sum(session_bytes(net.net) for net in self._nets)
 
     @cached_property
-    def _nets(self) -> list[GatedDeltaNet]:
+    def _nets(self) -> list[GatedDeltaNet | GatedConvolution]:
         """The recurrent layers' own parts, in order."""
         return [layer.linear_attn for layer in self.layers if layer.is_recurrent]
 

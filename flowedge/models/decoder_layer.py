@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.models.architecture import Architecture
+from flowedge.models.architecture import Architecture, DeltaNet, ShortConvolution
 from flowedge.models.attention.attention import Attention
 from flowedge.models.experts import MixtureMlp
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.rotary import Rotation
 from flowedge.models.row_functions import Activate, Call, RmsNorm, activation_of, head_norm_call, norm_call
 
@@ -169,8 +170,13 @@ class DecoderLayer(_Prepared):
         super().__init__()
         self.architecture, self.has_experts = architecture, architecture.has_experts(layer)
         self.is_recurrent = architecture.is_recurrent(layer)
-        if architecture.delta_net is not None and self.is_recurrent:
-            self.linear_attn = GatedDeltaNet(architecture, architecture.delta_net, cache_index)
+        recurrence = architecture.recurrence
+        if isinstance(recurrence, DeltaNet) and self.is_recurrent:
+            self.linear_attn: GatedDeltaNet | GatedConvolution = GatedDeltaNet(
+                architecture, recurrence, cache_index
+            )
+        elif isinstance(recurrence, ShortConvolution) and self.is_recurrent:
+            self.linear_attn = GatedConvolution(architecture, recurrence, cache_index)
         else:
             self.self_attn = GroupedAttention(architecture, layer, cache_index)
         experts = architecture.experts if self.has_experts else None

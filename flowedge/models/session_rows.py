@@ -18,7 +18,7 @@ from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
 from flowedge.models.kv_cache import KVCache
-from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.recurrent.row_steps import Steps
 from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.row_counts import RowCounts
@@ -181,7 +181,7 @@ class SessionsAttention:
         self._parts = parts
         self._updated = [each for part in parts if (each := part.updated) is not None]
 
-    def take_in(self, nets: Sequence[GatedDeltaNet]) -> None:
+    def take_in(self, nets: Sequence[RecurrentLayer]) -> None:
         """Take committed rows into the states of all recurrent layers of the block.
 
         Raises ProtocolError as RowStates.take.
@@ -195,13 +195,13 @@ class SessionsAttention:
         self._steps = [each.steps(count) for each, count in zip(self._updated, counts, strict=True)]
         self._paths = self._paths_of(self._steps)
 
-    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:
+    def update(self, layer: RecurrentLayer, inputs: torch.Tensor) -> torch.Tensor:
         outputs = []
         divided = inputs.split_with_sizes(self._counts)
         steps = zip(self._steps, self._paths, strict=True)
         for part, each, of_part, rows in zip(self._parts, self._updated, steps, divided, strict=True):
-            each.states.recent[index].narrow(0, each.first, part.count).copy_(rows[: part.count])
-            outputs.append(net.run(each.states, *of_part, len(rows)))
+            each.states.recent[layer.index].narrow(0, each.first, part.count).copy_(rows[: part.count])
+            outputs.append(layer.run(each.states, *of_part, len(rows)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _paths_of(self, steps: Sequence[Steps]) -> list[torch.Tensor]:

@@ -51,7 +51,7 @@ TESTED = ("auto", "flowspec", "naive_pp")
 
 @dataclass
 class Model:
-    """A small random Qwen 3.5."""
+    """A small random model."""
 
     checkpoint: Checkpoint
 
@@ -90,13 +90,15 @@ class Model:
         return token_ids(alone.generate(request(PROMPT, SAMPLINGS[sampling], TOKENS, PLAIN)))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+@pytest.fixture(scope="module", params=["qwen3_5", "lfm2"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A model with gated delta nets, and one with short convolutions."""
     torch.set_num_threads(1)
-    directory = tmp_path_factory.mktemp("qwen3_5")
+    directory = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
     # Inputs of linear layers are multiples of what the kernels quantise together.
-    config = tiny_config("qwen3_5", vocab_size=VOCAB, hidden_size=64, intermediate_size=64)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "block_auto_adjust_ff_dim": False}
+    config = tiny_config(request.param, vocab_size=VOCAB, **sizes)
     made = AutoModelForCausalLM.from_config(config)
     randomise(made)
     made.save_pretrained(directory)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, DynamicCache
 
-from flowedge.models.architecture import FAMILIES, Architecture, Family
+from flowedge.models.architecture import FAMILIES, Architecture, DeltaNet, Family
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
@@ -67,7 +67,7 @@ class LayerPair:
 
     def states(self, layers: slice = slice(None)) -> RowStates | None:
         """States of a new session in the recurrent layers among some; None where there are none."""
-        net, recurrent = self.architecture.delta_net, [layer.is_recurrent for layer in self.ours[layers]]
+        net, recurrent = self.architecture.recurrence, [layer.is_recurrent for layer in self.ours[layers]]
         return None if net is None else RowStates(net, sum(recurrent), CPU)
 
     def rows(self) -> torch.Tensor:
@@ -104,7 +104,7 @@ class LayerPair:
         return torch.cat(outputs)
 
     def _theirs(self) -> torch.Tensor:
-        return self._theirs_of_tree() if self.architecture.delta_net is None else self._theirs_of_paths()
+        return self._theirs_of_tree() if self.architecture.recurrence is None else self._theirs_of_paths()
 
     def _theirs_of_paths(self) -> torch.Tensor:
         """Each row of the tree by its path alone: transformers computes no trees with a state."""
@@ -117,7 +117,7 @@ class LayerPair:
             ids = torch.arange(hidden.shape[1])[None]
             mask = torch.full((1, 1, hidden.shape[1], hidden.shape[1]), torch.finfo(self.dtype).min).triu(1)
             for layer in self.theirs:
-                recurrent = layer.block_type == "linear_attention"
+                recurrent = not hasattr(layer, "self_attn")
                 own = None if recurrent else mask.to(self.dtype)
                 angles = rotary(hidden, ids[None] if self.family.text_prefix else ids)
                 hidden = layer(hidden, attention_mask=own, position_ids=ids, position_embeddings=angles)
@@ -179,7 +179,7 @@ def layer_pair(
         split_experts(layer)
         recurs = architecture.is_recurrent(index)
         own = DecoderLayer(architecture, index, sum(layer.is_recurrent == recurs for layer in ours))
-        own.load_state_dict(own_tensors(layer.state_dict(), architecture))
+        own.load_state_dict(own_tensors(layer.state_dict(), family, architecture))
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
             for path, linear in list(each.named_modules()):
@@ -191,15 +191,17 @@ def layer_pair(
     return LayerPair(family, config, architecture, theirs, ours, dtype)
 
 
-def own_tensors(theirs: Mapping[str, torch.Tensor], architecture: Architecture) -> dict[str, torch.Tensor]:
+def own_tensors(
+    theirs: Mapping[str, torch.Tensor], family: Family, architecture: Architecture
+) -> dict[str, torch.Tensor]:
     """The tensors of a layer by the names of our modules."""
     found = dict[str, torch.Tensor]()
     for name, tensor in theirs.items():
-        if architecture.delta_net is not None and is_by_key_head(name):
-            parts = delta_parts(name, name, architecture.delta_net)
+        if isinstance(architecture.recurrence, DeltaNet) and is_by_key_head(name):
+            parts = delta_parts(name, name, architecture.recurrence)
             found |= {part: place.take(tensor) for part, place in parts.items()}
         else:
-            found[name] = tensor
+            found[family.module_name(f"model.layers.0.{name}").removeprefix("model.layers.0.")] = tensor
     return found
 
 

@@ -11,7 +11,14 @@ from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import FAMILIES, Architecture, DeltaNet, Experts, family_of
+from flowedge.models.architecture import (
+    FAMILIES,
+    Architecture,
+    DeltaNet,
+    Experts,
+    ShortConvolution,
+    family_of,
+)
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import empty_layer
 from tests.models.layer_pairs import own_tensors, tiny_config, tiny_layer
@@ -38,7 +45,7 @@ LLAMA: dict[str, Any] = {
     "fused": False,
     "activation": "silu",
     "experts": None,
-    "delta_net": None,
+    "recurrence": None,
     "output_gate": False,
     "residual_multiplier": 1.0,
     "embedding_multiplier": 1.0,
@@ -99,9 +106,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "norm_plus_one": True,
         "query_key_norms": True,
         "partial_rotary": True,
-        "delta_net": DeltaNet(16, 32, 8, 8, 4, layers=(True, False, True, True)),
+        "recurrence": DeltaNet(16, 32, 8, 8, 4, layers=(True, False, True, True)),
         "output_gate": True,
     },
+}
+ARCHITECTURES["lfm2"] = {
+    "intermediate": 48,
+    "norm_eps": 1e-5,
+    "query_key_norms": True,
+    "recurrence": ShortConvolution(32, 3, layers=(True, True, False, True)),
 }
 ARCHITECTURES["qwen3_5_moe"] = ARCHITECTURES["qwen3_5"] | {
     "experts": Experts(6, 2, 32, normalised=True, rounded=True, layers=(True,) * LAYERS, shared=32),
@@ -134,7 +147,7 @@ def test_a_layer_has_the_tensors_of_transformers(name: str) -> None:
     for index in range(LAYERS):
         with torch.device("meta"):
             theirs = split_experts(tiny_layer(config, index)).state_dict()
-            theirs = own_tensors(theirs, architecture_of(config))
+            theirs = own_tensors(theirs, family_of(config.model_type), architecture_of(config))
         ours = empty_layer(architecture_of(config), index).state_dict()
         assert {key: each.shape for key, each in ours.items()} == {
             key: each.shape for key, each in theirs.items()

@@ -27,7 +27,7 @@ def assert_equal(pair: LayerPair, *, ordered: bool = False, tolerance: float | N
     largest = theirs.abs().max().item()
     assert largest > 0.1
     allowed = ROUNDING[pair.dtype] if tolerance is None else tolerance
-    if pair.architecture.delta_net is not None and pair.dtype != torch.float32:
+    if pair.architecture.recurrence is not None and pair.dtype != torch.float32:
         allowed *= 4  # theirs rounds what updates a state, over and over
     assert (theirs - ours).abs().max().item() <= allowed * largest
 

@@ -59,6 +59,7 @@ REFUSALS = (
 # Modules that import torch and are not run on a fake GPU, and packages of modules, with the reason.
 ELSEWHERE = {
     "flowedge.models.attention.attention": "declares what a layer asks",
+    "flowedge.models.recurrent.recurrent_layer": "declares what a layer asks",
     "flowedge.drafting.draft_quant": "names formats",
     "flowedge.drafting.drafter_memory": "counts bytes",
     "flowedge.drafting.heads.kernel_eagle": "serves CPUs",
@@ -295,6 +296,7 @@ def test_every_module_that_computes_is_run(
 ) -> None:
     run_family(gpu, families("qwen3_moe"))
     run_family(gpu, families("qwen3_5"))
+    run_family(gpu, families("lfm2"))
     run_exact_family(gpu, families("gemma2"), "native")
     run_exact_family(gpu, families("qwen3"), "int8")
     run_static_family(gpu, families("gemma2"))

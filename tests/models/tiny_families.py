@@ -122,6 +122,16 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "lfm2": (
+        "lfm2",
+        {
+            "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "intermediate_size": 72,
+            "block_multiple_of": 16,
+            "conv_L_cache": 3,
+            "norm_eps": 1e-5,
+        },
+    ),
     "qwen3_5": ("qwen3_5_text", DELTA_NET),
     "qwen3_5_moe": (
         "qwen3_5_moe_text",

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "lfm2": "lfm2",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
     "gemma2": "gemma2",
@@ -81,8 +82,8 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     if hasattr(config, "intermediate_size"):
         file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
-    file.add_head_count_kv(config.num_key_value_heads)
-    file.add_layer_norm_rms_eps(config.rms_norm_eps)
+    add_key_heads(file, config, architecture)
+    file.add_layer_norm_rms_eps(config.norm_eps if architecture == "lfm2" else config.rms_norm_eps)
     file.add_vocab_size(config.vocab_size)
     if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
         file.add_key_length(head_size)
@@ -117,6 +118,15 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     add_rope(file, rope, config, head_size)
+
+
+def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
+    heads = config.num_key_value_heads
+    if architecture == "lfm2":
+        file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
+        file.add_shortconv_l_cache(config.conv_L_cache)
+    else:
+        file.add_head_count_kv(heads)
 
 
 def add_rope(file: GGUFWriter, rope: dict[str, Any], config: Any, head_size: int) -> None:
@@ -190,7 +200,9 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
         if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
         if architecture in DELTA_NETS:
-            values = stored_delta_net(tiled(values, name, config), name)
+            values = tiled(values, name, config)
+        if architecture in (*DELTA_NETS, "lfm2"):
+            values = without_axes(values, name)
         if name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
         elif name.endswith("experts.gate_up_proj"):
@@ -221,11 +233,11 @@ def tiled(values: Array, name: str, config: Any) -> Array:
     return np.concatenate([values[:before], values[before:][rows]])
 
 
-def stored_delta_net(values: Array, name: str) -> Array:
-    """A tensor of a gated delta net, or the gate of a shared expert, as a file has it."""
+def without_axes(values: Array, name: str) -> Array:
+    """A tensor of a recurrent layer, or the gate of a shared expert, as a file has it."""
     if name.endswith("A_log"):
         return -np.exp(values)
-    if name.endswith("conv1d.weight"):
+    if name.endswith(("conv1d.weight", ".conv.conv.weight")):
         return values[:, 0]
     return values[0] if name.endswith("shared_expert_gate.weight") else values
 

@@ -252,7 +252,7 @@ def draft_node_spec(
         kept_taps=kept_taps,
         drafter_name=drafter_name,
         keeps_drafter=drafter is not None,
-        whole_prefixes=RECURRENT in (getattr(config, "layer_types", None) or ()),
+        whole_prefixes=not RECURRENT.isdisjoint(getattr(config, "layer_types", None) or ()),
         **limits,
     )
 

@@ -30,6 +30,14 @@ struct DeltaNet {
     int64_t state() const { return key_size * width(); }          // floats of a head's state
 };
 
+// A gated short convolution, which reads the rows of a path and has no other state. A row's products are gates of what
+// is convolved, gates of the result, and what is convolved.
+struct ShortConvolution {
+    int64_t inputs;       // rows of a path that are read
+    Linear in;            // to three times the width
+    const float* weight;  // [inputs, width]
+};
+
 // What a session's rows own in a layer: the held state [value_heads, key_size, width], and recent rows.
 struct States {
     float *state, *recent;
@@ -54,6 +62,20 @@ inline void write_recent(const DeltaNet& net, const float* projected, float* rec
         const float steps = raised > 20.0f ? raised : std::log1p(exponential(all(raised))[0]);
         to[h] = logistic(rates[h]);
         to[net.value_heads + h] = exponential(all(net.decay[h] * steps))[0];
+    }
+}
+
+// The convolution [width] of the rows of a path, multiplied by gates, to `to`; `recent` are rows of this width.
+inline void convolve_gated(const ShortConvolution& convolution, const float* recent, const int64_t* rows, int64_t width,
+                           const float* gates, float* to) {
+    for (int64_t i = 0; i < width; i += W) {
+        const int64_t own = std::min<int64_t>(W, width - i);
+        Floats total{};
+        for (int64_t t = 0; t < convolution.inputs; t++)
+            total = fused(load_part(recent + rows[t] * width + i, own), load_part(convolution.weight + t * width + i, own),
+                          total);
+        total = total * load_part(gates + i, own);
+        std::memcpy(to + i, &total, own * sizeof(float));
     }
 }
 
@@ -103,19 +125,13 @@ class DeltaHead {
             Floats total{};
             for (int64_t t = 0; t < net_.inputs; t++) {
                 const float* recent = states_.recent + rows[t] * net_.stored() + channel + i;
-                total = fused(part(recent, own), part(net_.convolution + t * net_.convolved() + channel + i, own), total);
+                total = fused(load_part(recent, own),
+                              load_part(net_.convolution + t * net_.convolved() + channel + i, own), total);
             }
             store(to + i, total / (exponential(-total) + 1.0f));
         }
         std::memset(to + (size + W - 1) / W * W, 0,
                     (DeltaNet::width_of(size) - (size + W - 1) / W * W) * sizeof(float));
-    }
-
-    static Floats part(const float* from, int64_t count) {
-        if (count == W) return load<Floats>(from);
-        float values[W] = {};
-        std::memcpy(values, from, count * sizeof(float));
-        return load<Floats>(values);
     }
 
     // Divides a query or key by its length.

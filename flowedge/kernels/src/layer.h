@@ -26,7 +26,10 @@ struct Layer {
     const DeltaNet* delta_net;  // null where the layer has attention, which the fields of heads describe
     int64_t gates;  // numbers of the output's gates, which follow the queries of each head; 0 for none
 
+    const ShortConvolution* convolution;  // null likewise
+
     int64_t mixed() const {  // numbers of a row's products before the attention
+        if (convolution) return convolution->in.out;
         if (delta_net) return delta_net->projected();
         return gates + (heads + 2 * kv_heads) * head_size;
     }
@@ -177,6 +180,7 @@ class Room {
     // The floats of a member for the attention of a layer, or for its gated delta net.
     static int64_t mixing_floats(const Layer& layer, const Run& run) {
         if (layer.delta_net) return DeltaHead::floats(*layer.delta_net, run.most_places());
+        if (layer.convolution) return 0;
         const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
         return std::max(AttentionRoom::floats(run.most_rows(), heads), 2 * layer.gates);
     }
@@ -191,7 +195,12 @@ class LayerForward {
         : layer_(layer), index_(index), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
 
     void compute() {
-        layer_.delta_net ? delta_half(*layer_.delta_net) : attention_half();
+        if (layer_.delta_net)
+            delta_half(*layer_.delta_net);
+        else if (layer_.convolution)
+            convolution_half(*layer_.convolution);
+        else
+            attention_half();
         layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
     }
 
@@ -244,17 +253,44 @@ class LayerForward {
         std::memcpy(values, second, own * sizeof(float));
     }
 
-    void delta_half(const DeltaNet& net) {
-        products(layer_.input_norm, net.in, 4);
-        team_.meet();
+    // Calls write(products, recent) for each own row, where its recent row of `values` numbers lies.
+    template <class Write>
+    void write_own(int64_t values, const Write& write) {
         int64_t first = 0;  // row of the session
         for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
             const SessionRows& session = run_.sessions[i];
-            float* recent = session.states[index_].recent + session.steps.first * net.stored();
+            float* recent = session.states[index_].recent + session.steps.first * values;
             const int64_t stop = std::min(own_.stop, first + session.rows);
-            for (int64_t m = std::max(own_.start, first); m < stop; m++)
-                write_recent(net, wide(m), recent + (m - first) * net.stored());
+            for (int64_t m = std::max(own_.start, first); m < stop; m++) write(wide(m), recent + (m - first) * values);
         }
+    }
+
+    void convolution_half(const ShortConvolution& convolution) {
+        const int64_t width = layer_.hidden;
+        products(layer_.input_norm, &convolution.in, 1);
+        team_.meet();
+        write_own(width, [&](const float* projected, float* recent) {
+            for (int64_t i = 0; i < width; i++) recent[i] = projected[i] * projected[2 * width + i];
+        });
+        team_.meet();
+        int64_t first = 0;
+        for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
+            const Steps& steps = run_.sessions[i].steps;
+            for (int64_t step = 0; step < steps.count; step++) {
+                const int64_t m = first + steps.outputs[step];
+                if (steps.outputs[step] < 0 || m < own_.start || m >= own_.stop) continue;
+                convolve_gated(convolution, run_.sessions[i].states[index_].recent, steps.rows + step * convolution.inputs,
+                               width, wide(m) + width, wide(m));
+            }
+        }
+        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m), m, room_.operand);
+        add_output();
+    }
+
+    void delta_half(const DeltaNet& net) {
+        products(layer_.input_norm, net.in, 4);
+        team_.meet();
+        write_own(net.stored(), [&](const float* projected, float* recent) { write_recent(net, projected, recent); });
         team_.meet();
         update_states(net);
         team_.meet();

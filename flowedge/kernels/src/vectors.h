@@ -68,6 +68,14 @@ inline Ints rounded(Floats a) {
     return (Ints)(a + shifter) - (Ints)shifter;
 }
 
+// Up to W numbers, and zeros behind them.
+inline Floats load_part(const float* from, int64_t count) {
+    if (count == W) return load<Floats>(from);
+    float values[W] = {};
+    std::memcpy(values, from, count * sizeof(float));
+    return load<Floats>(values);
+}
+
 // 16 bits -------------------------------------------------------------------------------------------------
 
 inline Floats from_bfloat16(Halves bits) { return (Floats)(__builtin_convertvector(bits, Words) << 16); }

@@ -15,7 +15,9 @@ import torch
 from gguf import GGUFReader, ReaderTensor, dequantize, get_tensor_name_map
 from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
 
+from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import DeltaNet, Recurrence
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 Values = npt.NDArray[np.float32]
@@ -70,15 +72,19 @@ def _weights(
             values = np.concatenate(parts, axis=1)
         else:
             values = read(f"{name}.weight" if name.endswith("experts.down_proj") else name)
-        yield name, torch.from_numpy(_restored(values, name, architecture, config)).to(dtype)
+        yield name, torch.from_numpy(_restored(values, name, checkpoint)).to(dtype)
 
 
-def _restored(values: Values, name: str, architecture: str, config: Any) -> Values:
+def _restored(values: Values, name: str, checkpoint: Checkpoint) -> Values:
     """The values as transformers has them: halves of rotated rows apart, norms of some families around 0."""
+    config, recurrence = checkpoint.config, checkpoint.architecture.recurrence
+    architecture = str(config.gguf_architecture)
     if architecture.startswith("qwen35"):
-        return _restored_delta_net(values, name, config)
+        return _restored_delta_net(values, name, recurrence)
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return values - 1
+    if name.endswith(".conv.conv.weight"):
+        return np.array(values[:, None])
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     if architecture in _INTERLEAVED and (found := heads.get(name.split(".")[-2])):
         per_head = values.reshape(found, values.shape[0] // found, *values.shape[1:])
@@ -86,24 +92,35 @@ def _restored(values: Values, name: str, architecture: str, config: Any) -> Valu
     return np.array(values)
 
 
-def _restored_delta_net(values: Values, name: str, config: Any) -> Values:
-    """The values of Qwen 3.5: heads of values that share a key head side by side, and no axis left out."""
+def grouped_order(net: Recurrence | None, module: str) -> IntArray | None:
+    """Where transformers' rows of a module of a gated delta net are in a GGUF file; None for the same order.
+
+    In transformers, heads of values that share a key head lie side by side. Of `out_proj`, the columns.
+    """
+    if not isinstance(net, DeltaNet) or not net.tiled:
+        return None
+    heads: IntArray = np.arange(net.value_heads).reshape(-1, net.key_heads).T.reshape(-1)
+    if module in ("in_proj_a", "in_proj_b", "dt_bias", "A_log"):
+        return heads
+    values: IntArray = (heads[:, None] * net.value_size + np.arange(net.value_size)).reshape(-1)
+    if module in ("in_proj_z", "out_proj"):
+        return values
+    keys = net.convolved - values.size
+    return np.append(np.arange(keys), keys + values) if module in ("in_proj_qkv", "conv1d") else None
+
+
+def _restored_delta_net(values: Values, name: str, net: Recurrence | None) -> Values:
+    """The values of Qwen 3.5: heads of values in transformers' order, and no axis left out."""
     module = name.rpartition("linear_attn.")[2].removesuffix(".weight")
-    heads, size = config.linear_num_value_heads, config.linear_value_head_dim
-    order = np.arange(heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1)
-    rows = (order[:, None] * size + np.arange(size)).reshape(-1)
+    order = grouped_order(net, module)
+    if order is not None:
+        values = values[:, order] if module == "out_proj" else values[order]
     if name.endswith("norm.weight") and module != "norm":
         values = values - 1
     elif name.endswith("shared_expert_gate.weight"):
         values = values.reshape(1, -1)
-    elif module in ("in_proj_a", "in_proj_b", "dt_bias", "A_log"):
-        values = np.log(-values[order]) if module == "A_log" else values[order]
-    elif module == "in_proj_z":
-        values = values[rows]
-    elif module == "out_proj":
-        values = values[:, rows]
-    elif module in ("in_proj_qkv", "conv1d"):
-        keys = len(values) - heads * size
-        values = np.concatenate([values[:keys], values[keys:][rows]])
-        values = values[:, None] if module == "conv1d" else values
+    elif module == "A_log":
+        values = np.log(-values)
+    elif module == "conv1d":
+        values = values[:, None]
     return np.array(values)

@@ -71,7 +71,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         {quant: table_bytes(checkpoint, name, dtype, "cpu", quant) for quant in resolved}
         for name in (checkpoint.embedding_name, checkpoint.head_name)
     )
-    net = checkpoint.architecture.delta_net
+    net = checkpoint.architecture.recurrence
     return ModelSizes(
         model_type=str(config.model_type),
         num_layers=int(config.num_hidden_layers),

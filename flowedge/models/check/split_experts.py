@@ -8,6 +8,9 @@ import torch
 from torch import nn
 
 from flowedge.models.experts import ExpertLinears
+from flowedge.models.row_functions import DecidingLinear
+
+_DECIDING = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate"})
 
 
 class SplitExperts(ExpertLinears):
@@ -32,10 +35,17 @@ class SplitExperts(ExpertLinears):
 
 
 def split_experts(module: nn.Module) -> nn.Module:
-    """Replace every stacked experts module inside `module`, and return `module`."""
+    """Replace what blocks have otherwise inside `module`, and return `module`.
+
+    These are stacked experts, and linear layers that no quantisation rounds.
+    """
     for path, child in list(module.named_modules()):
         weight = getattr(child, "gate_up_proj", None)
         if isinstance(weight, nn.Parameter) and weight.ndim == 3:
             with torch.device("meta"):
                 module.set_submodule(path, SplitExperts(child))
+        elif isinstance(child, nn.Linear) and path.rpartition(".")[2] in _DECIDING:
+            deciding = DecidingLinear(child.in_features, child.out_features)
+            deciding.weight = nn.Parameter(child.weight.detach(), requires_grad=False)
+            module.set_submodule(path, deciding)
     return module

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import EMBEDDING, LM_HEAD
+from flowedge.models.architecture import EMBEDDING, LM_HEAD, DeltaNet
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
@@ -47,8 +47,9 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
     found: dict[str, StoredTensor] = {}
     for stored in files.paths:
         name = model.family.module_name(stored)
-        if model.family.delta_by_key_head and model.architecture.delta_net and is_by_key_head(name):
-            found |= delta_parts(name, stored, model.architecture.delta_net)
+        net = model.architecture.recurrence if model.family.delta_by_key_head else None
+        if isinstance(net, DeltaNet) and is_by_key_head(name):
+            found |= delta_parts(name, stored, net)
         elif is_stack(name):
             found |= experts_of(name, stored, tuple(files.handle(stored).shape))
         else:

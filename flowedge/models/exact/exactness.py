@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from flowedge.models.architecture import head_size
+from flowedge.models.architecture import DeltaNet, head_size
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.exact.self_test_products import product_counts
 from flowedge.models.experts import ExpertLinears
 from flowedge.models.host.copies import to_host
-from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 
@@ -104,11 +104,14 @@ class _RowsAlone:
     ) -> torch.Tensor:
         return self._values.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
-    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def update(self, layer: RecurrentLayer, inputs: torch.Tensor) -> torch.Tensor:
         # Steps are of one row each, whatever other rows there are: what they are given matters alone.
-        values, (rates, decays) = net.out_proj.in_features, inputs[:, net.net.convolved :].chunk(2, 1)
-        own = inputs[:, net.net.convolved - values : net.net.convolved]
-        return own + (rates + decays).repeat_interleave(net.net.value_size, 1)
+        net = layer.net
+        if not isinstance(net, DeltaNet):
+            return inputs
+        rates, decays = inputs[:, net.convolved :].chunk(2, 1)
+        values = inputs[:, net.convolved - net.value_heads * net.value_size : net.convolved]
+        return values + (rates + decays).repeat_interleave(net.value_size, 1)
 
 
 def _rows_are_equal(

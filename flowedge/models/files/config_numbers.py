@@ -41,12 +41,16 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "linear_value_head_dim": (1, 1 << 14),
     "linear_conv_kernel_dim": (1, 64),
     "full_attention_interval": (1, MAX_LAYERS),
+    "conv_L_cache": (1, 64),
+    "block_multiple_of": (1, 1 << 20),
     "draft_vocab_size": (1, 1 << 24),
     "target_hidden_size": (1, 1 << 17),
 }
 # Field -> least and most value of a number. A value of 0 is refused where the least is above 0.
 _REAL: dict[str, tuple[float, float]] = {
     "rms_norm_eps": (0.0, 1.0),
+    "norm_eps": (0.0, 1.0),
+    "block_ffn_dim_multiplier": (1e-3, 1e3),
     "rope_theta": (1e-3, 1e15),
     "rope_local_base_freq": (1e-3, 1e15),
     "factor": (1e-6, 1e6),
@@ -83,6 +87,8 @@ _BOOLEAN = frozenset(
         "norm_topk_prob",
         "use_cache",
         "truncate",
+        "conv_bias",
+        "block_auto_adjust_ff_dim",
         "bias",
     }
 )

@@ -54,7 +54,7 @@ def check_config(family: Family, config: Any) -> None:
     """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
     _check_experts(config)
-    if family.delta_net is not None:
+    if family.recurrence is not None:
         _check_recurrent_layers(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
@@ -92,7 +92,10 @@ def _check_recurrent_layers(config: Any) -> None:
         raise CheckpointError(
             f"layer_types has {len(config.layer_types)} entries for {config.num_hidden_layers} layers"
         )
-    key_heads, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+    if getattr(config, "conv_bias", False):
+        raise CheckpointError("conv_bias is set; convolutions with biases are not supported")
+    key_heads = getattr(config, "linear_num_key_heads", 1)
+    value_heads = getattr(config, "linear_num_value_heads", 1)
     if value_heads % key_heads:
         raise CheckpointError(f"{value_heads} heads of values cannot share {key_heads} heads of keys evenly")
 
@@ -107,7 +110,7 @@ def _check_windows(family: Family, config: Any) -> None:
             raise CheckpointError(
                 f"sliding_window is set, which transformers' {family.prefix} layers do not apply"
             )
-        known = {SLIDING if window else FULL} | ({RECURRENT} if family.delta_net else set())
+        known = {SLIDING if window else FULL} | (RECURRENT if family.recurrence else set())
         if unlike := set(kinds) - known:
             raise CheckpointError(
                 f"layer types {', '.join(sorted(unlike))} are set, which transformers' {family.prefix} "

@@ -16,13 +16,18 @@ OUTPUT = "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
-_MODEL = {TOKEN_EMBEDDING: EMBEDDING, "output_norm.weight": FINAL_NORM, OUTPUT: LM_HEAD}
+_MODEL = {
+    TOKEN_EMBEDDING: EMBEDDING,
+    "output_norm.weight": FINAL_NORM,
+    "token_embd_norm.weight": FINAL_NORM,  # of LFM2
+    OUTPUT: LM_HEAD,
+}
 # They are part of the config, not of the weights.
 _FACTORS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
 # Rotary frequencies that the first converters copied for each layer; they follow from the config.
 _COPIED_FREQUENCIES = re.compile(r"blk\.\d{1,5}\.attn_rot_embd(\.weight)?")
 _INDEX = re.compile(r"blk\.(\d{1,5})\.")
-_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+(?:1d)?)(?:\.(\d{1,5}))?\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+(?:1d)?|shortconv\.[a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias)")
 _STACKED = {
     "ffn_gate_exps": ("gate_proj",),
     "ffn_up_exps": ("up_proj",),
@@ -52,6 +57,11 @@ _DELTA_NET = {
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
 }
+_SHORT_CONVOLUTION = {
+    "shortconv.conv": "linear_attn.conv",
+    "shortconv.in_proj": "linear_attn.in_proj",
+    "shortconv.out_proj": "linear_attn.out_proj",
+}
 _SHARED_EXPERT = {
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
     "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
@@ -59,7 +69,7 @@ _SHARED_EXPERT = {
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 # Tensors that are stored without an axis of length 1.
-_WITHOUT_AXIS = {"ssm_conv1d": 1, "ffn_gate_inp_shexp": 0}
+_WITHOUT_AXIS = {"ssm_conv1d": 1, "shortconv.conv": 1, "ffn_gate_inp_shexp": 0}
 # The parameters of the decays, which have names of their own.
 _DECAYS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_dt\.bias)")
 _FOUR_NORMS = {
@@ -106,6 +116,7 @@ ARCHITECTURES = {
             norm_offset=1.0,
             drafts=True,
         ),
+        GGUFArchitecture("lfm2", _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION),
         GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
         GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
         GGUFArchitecture(

@@ -83,6 +83,19 @@ class ModelFacts:
         return metadata.count(".attention.key_length", default)
 
     @property
+    def kv_heads(self) -> int:
+        """The key heads of layers with attention; some files have a number for each layer, 0 for others."""
+        metadata, key = self.metadata, ".attention.head_count_kv"
+        stored = metadata.values.get(metadata.architecture + key)
+        if metadata.architecture != "lfm2" or not isinstance(stored, list):
+            return metadata.count(key, metadata.count(".attention.head_count"))
+        counts = {value for value in stored if value}
+        if len(counts) != 1:
+            found = str(stored)[:80]
+            raise CheckpointError(f"{metadata.architecture}{key} is {found}, not one number and zeros")
+        return Metadata({key: counts.pop()}, "").count(key)
+
+    @property
     def vocab_size(self) -> int:
         shape = self.shapes.get(TOKEN_EMBEDDING)
         if shape is None or len(shape) != 2:
@@ -109,11 +122,11 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "hidden_size": metadata.count(".embedding_length"),
         "num_hidden_layers": metadata.layers,
         "num_attention_heads": metadata.count(".attention.head_count"),
-        "num_key_value_heads": metadata.count(
-            ".attention.head_count_kv", metadata.count(".attention.head_count")
-        ),
+        "num_key_value_heads": facts.kv_heads,
         "max_position_embeddings": metadata.count(".context_length"),
-        "rms_norm_eps": metadata.number(".attention.layer_norm_rms_epsilon"),
+        "norm_eps" if metadata.architecture == "lfm2" else "rms_norm_eps": metadata.number(
+            ".attention.layer_norm_rms_epsilon"
+        ),
         "tie_word_embeddings": OUTPUT not in facts.shapes,
         "bos_token_id": metadata.token("tokenizer.ggml.bos_token_id", vocab_size),
         "eos_token_id": metadata.token("tokenizer.ggml.eos_token_id", vocab_size),
@@ -282,6 +295,22 @@ def _qwen35_moe(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _lfm2(facts: ModelFacts) -> dict[str, Any]:
+    """LFM2, whose file has the width of its MLPs as it is."""
+    metadata = facts.metadata
+    kinds = [
+        "full_attention" if f"blk.{index}.attn_q.weight" in facts.shapes else "conv"
+        for index in range(metadata.layers)
+    ]
+    return {
+        "model_type": "lfm2",
+        "rope_parameters": facts.rope,
+        "layer_types": kinds,
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": metadata.count(".shortconv.l_cache"),
+    }
+
+
 def _gemma2(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
     return {
@@ -376,6 +405,7 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "lfm2": _lfm2,
     "qwen35": _qwen35,
     "qwen35moe": _qwen35_moe,
     "gemma2": _gemma2,

@@ -16,6 +16,7 @@ from flowedge.models.experts import MixtureMlp, Router
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
 from flowedge.models.kernels.structures import (
     FORMATS,
+    ConvolutionFields,
     DeltaNetFields,
     LayerFields,
     LinearFields,
@@ -23,6 +24,7 @@ from flowedge.models.kernels.structures import (
     pointer,
 )
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
 
 FREE_ROWS = 4  # rows that take about as long as one
@@ -69,12 +71,12 @@ class KernelLayer:
             input_norm=self._norm(layer.input_layernorm),
         )
         if layer.is_recurrent:
-            delta_net = self._delta_net(layer.linear_attn)
-            fields.delta_net, fields.output = (
-                ctypes.addressof(delta_net),
-                self._linear(layer.linear_attn.out_proj),
-            )
-            self._kept.append(delta_net)
+            recurrent = layer.linear_attn
+            fields.output = self._linear(recurrent.out_proj)
+            if isinstance(recurrent, GatedDeltaNet):
+                fields.delta_net = self._delta_net(recurrent)
+            else:
+                fields.convolution = self._convolution(recurrent)
         else:
             self._attention(fields, layer.self_attn, architecture, window, rotated)
         second = self._norm(layer.post_attention_layernorm)
@@ -112,7 +114,14 @@ class KernelLayer:
         if architecture.query_key_norms:
             fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
 
-    def _delta_net(self, part: GatedDeltaNet) -> DeltaNetFields:
+    def _convolution(self, part: GatedConvolution) -> int:
+        fields = ConvolutionFields(
+            part.net.inputs, self._linear(part.in_proj), self._floats(part.conv.weight.squeeze(1).t())
+        )
+        self._kept.append(fields)
+        return ctypes.addressof(fields)
+
+    def _delta_net(self, part: GatedDeltaNet) -> int:
         net = part.net
         fields = DeltaNetFields(
             key_heads=net.key_heads,
@@ -127,7 +136,8 @@ class KernelLayer:
             norm=self._norm(part.norm),
         )
         _fill(fields.projections, [self._linear(each) for each in part.projections])
-        return fields
+        self._kept.append(fields)
+        return ctypes.addressof(fields)
 
     def _mixture(self, mlp: MixtureMlp) -> MixtureFields:
         sizes, shared = mlp.gate.experts, mlp.shared_expert

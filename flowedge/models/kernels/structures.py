@@ -58,6 +58,10 @@ class DeltaNetFields(ctypes.Structure):
     ]
 
 
+class ConvolutionFields(ctypes.Structure):
+    _fields_ = [("inputs", _Size), ("projection", LinearFields), ("weight", _Pointer)]
+
+
 class LayerFields(ctypes.Structure):
     _fields_ = [
         ("hidden", _Size),
@@ -86,6 +90,7 @@ class LayerFields(ctypes.Structure):
         ("mixture", _Pointer),
         ("delta_net", _Pointer),
         ("gates", _Size),
+        ("convolution", _Pointer),
     ]
 
 

@@ -5,13 +5,14 @@ The operations are those of transformers' recurrent form.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from flowedge.models.architecture import Architecture, DeltaNet
+from flowedge.models.recurrent.recurrent_layer import Updates
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import Steps
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
@@ -19,23 +20,8 @@ from flowedge.models.row_functions import DecidingLinear, RmsNorm
 _LEAST = 1e-6  # added to the squared length of queries and keys
 
 
-class Updates(Protocol):
-    """The states that the rows of one forward update; see SessionsAttention."""
-
-    def update(self, index: int, net: GatedDeltaNet, inputs: torch.Tensor) -> torch.Tensor:
-        """Return what rows read of the states of a layer after their updates: [rows, values].
-
-        Args:
-            inputs: float32 [rows, convolved + 2 * value_heads], by which the rows update (see RowStates).
-        """
-
-
 class GatedDeltaNet(nn.Module):
-    """Rows update a state along their path, and read it. Modules are named as transformers' modules.
-
-    Attributes:
-        index: the layer's index among the recurrent layers of its block.
-    """
+    """A RecurrentLayer whose modules are named as transformers' modules."""
 
     def __init__(self, architecture: Architecture, net: DeltaNet, index: int) -> None:
         """Make the layer part, whose weights are not loaded."""
@@ -62,17 +48,14 @@ class GatedDeltaNet(nn.Module):
         steps = functional.softplus(decays.float() + self.dt_bias)
         fading = (-self.A_log.float().exp() * steps).exp()
         inputs = torch.cat((mixed.float(), rates.sigmoid().float(), fading), 1)
-        values = updates.update(self.index, self, inputs).to(rows.dtype)
+        values = updates.update(self, inputs).to(rows.dtype)
         heads = (len(rows), self.net.value_heads, self.net.value_size)
         gated = self.norm(values.view(heads)) * functional.silu(gates.view(heads).float())
         output: torch.Tensor = self.out_proj(gated.to(rows.dtype).flatten(1))
         return output
 
     def run(self, states: RowStates, steps: Steps, paths: torch.Tensor, rows: int) -> torch.Tensor:
-        """Take the steps of a session's forward of `rows` rows; return what they read, [rows, values].
-
-        paths: `steps.rows` on the device.
-        """
+        """As of RecurrentLayer."""
         net, recent = self.net, states.recent[self.index]
         held = states.states[self.index]
         own, size = held[..., : net.value_size], net.key_heads * net.key_size

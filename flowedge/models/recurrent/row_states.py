@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import PrefixLostError, ProtocolError
-from flowedge.models.architecture import DeltaNet
+from flowedge.models.architecture import Recurrence
 from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_drafts
 
 _LEAST_ROOM = 16  # recent rows that there is memory for at once
-_ALIGNED = 16  # values; the kernels compute a state in vectors of at most so many
 
 
 class RowStates:
@@ -25,21 +26,17 @@ class RowStates:
 
     Attributes:
         taken: rows that the held state has taken in.
-        states: float32 [layers, value_heads, key_size, value width].
-        recent: float32 [layers, inputs - 1 + room, convolved + 2 * value_heads], for the last rows before
-            `taken` and all rows since: the values that are convolved, then the rates of update and the decays
-            of all heads.
+        states: float32 [layers, *state_shape] of the recurrence.
+        recent: float32 [layers, inputs - 1 + room, row_values], by what the last rows before `taken` and all
+            rows since update.
     """
 
-    def __init__(self, net: DeltaNet, layers: int, device: torch.device | str) -> None:
+    def __init__(self, net: Recurrence, layers: int, device: torch.device | str) -> None:
         """Begin with no rows in `layers` recurrent layers."""
         self._net, self._before = net, net.inputs - 1
         self.taken = self._rows = 0
-        shape = (layers, net.value_heads, net.key_size, value_width(net))
-        self.states = torch.zeros(shape, dtype=torch.float32, device=device)
-        self.recent = torch.zeros(
-            (layers, self._before + _LEAST_ROOM, net.convolved + 2 * net.value_heads), device=device
-        )
+        self.states = torch.zeros((layers, *net.state_shape), device=device)
+        self.recent = torch.zeros((layers, self._before + _LEAST_ROOM, net.row_values), device=device)
 
     @property
     def nbytes(self) -> int:
@@ -115,13 +112,7 @@ class RowStates:
             self.recent[:, start:count] = self.recent.index_select(1, index)
 
 
-def value_width(net: DeltaNet) -> int:
-    """The width of a row of a state, with the zeros behind its values."""
-    return -(-net.value_size // _ALIGNED) * _ALIGNED
-
-
-def session_bytes(net: DeltaNet) -> int:
+def session_bytes(net: Recurrence) -> int:
     """The bytes of a session in one recurrent layer, with few recent rows."""
-    state = net.value_heads * net.key_size * value_width(net)
-    recent = (net.inputs - 1 + _LEAST_ROOM) * (net.convolved + 2 * net.value_heads)
-    return (state + recent) * torch.float32.itemsize
+    recent = (net.inputs - 1 + _LEAST_ROOM) * net.row_values
+    return (math.prod(net.state_shape) + recent) * torch.float32.itemsize

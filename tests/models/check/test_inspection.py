@@ -62,7 +62,7 @@ def test_every_family(tmp_path: Path, name: str) -> None:
         blocks = [LayerBlock.required_bytes(checkpoint, index, index + 1, quant=quant) for index in (1, 2)]
         assert blocks == layers[1:3]
     differ = sizes.layer_bytes["none"][1] != sizes.layer_bytes["none"][2]
-    assert differ == (name == "qwen3_moe" or checkpoint.architecture.delta_net is not None)
+    assert differ == (name == "qwen3_moe" or checkpoint.architecture.recurrence is not None)
 
 
 def test_the_other_models_of_a_multimodal_checkpoint_are_not_counted(tmp_path: Path) -> None:

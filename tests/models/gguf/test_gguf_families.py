@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from flowedge.core.errors import CheckpointError
+from flowedge.models.architecture import DeltaNet
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from tests.models.pipeline import Pipeline
@@ -24,11 +25,12 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "qwen3_moe": {"mlp_only_layers": []},
+    "lfm2": {"block_auto_adjust_ff_dim": False, "intermediate_size": 48},
 }
 NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
-TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe", "qwen3_5", "qwen3_5_moe"}
+TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe", "qwen3_5", "qwen3_5_moe", "lfm2"}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",
@@ -61,7 +63,7 @@ def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
     assert ours.names == original.names
     for tensor in original.names:
         values = original.tensor(tensor)
-        if original.architecture.delta_net is not None:
+        if isinstance(original.architecture.recurrence, DeltaNet):
             values = torch.from_numpy(tiled(values.numpy(), tensor, original.config))
         assert torch.allclose(ours.tensor(tensor), values, atol=1e-6)
     for field in CONFIG_NAMES:
@@ -90,3 +92,16 @@ def test_windows_without_their_layers_are_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", directory, tokenizer=None)
     with pytest.raises(CheckpointError, match="sliding_window is 8, and the file does not say which layers"):
         Checkpoint.open(str(path))
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "lfm2"])
+def test_packed_weights_of_recurrent_layers_are_checked_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Integers stay in the order of the file, which is not transformers' order."""
+    path = write_gguf(tmp_path / "m.gguf", tiny(tmp_path / "hf", name, monkeypatch), "Q8_0", tokenizer=None)
+    checkpoint = Checkpoint.open(str(path))
+    with torch.inference_mode():
+        expected = ReferenceModel.load(checkpoint).model(torch.tensor([TOKENS])).logits[0]
+    found = Pipeline(checkpoint, 2).commit(TOKENS)
+    assert float((found - expected).norm() / expected.norm()) < 1e-2

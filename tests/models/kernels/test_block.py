@@ -25,7 +25,7 @@ from tests.support.kernels import RUNNING, kernels_of
 
 ROWS = 128
 # What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts, states.
-DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5")
+DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5", "lfm2")
 
 
 def families(tested: Collection[str]) -> Any:
@@ -138,7 +138,7 @@ def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None
         assert torch.equal(found[0].float(), together[CONTEXT + leaf]), leaf
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_5"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_5", "lfm2"])
 @torch.inference_mode()
 def test_the_bits_depend_neither_on_the_division_of_the_model_nor_on_threads(
     family: str, monkeypatch: pytest.MonkeyPatch
