@@ -14,6 +14,7 @@ from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_drafts
 
 _LEAST_ROOM = 16  # recent rows that there is memory for at once
+_LARGE = 4  # times the memory that is needed; then memory is given back
 
 
 class RowStates:
@@ -62,8 +63,12 @@ class RowStates:
         if rows:
             self._rows -= rows
             held = self._before + self._rows
+            moved = self.recent[:, rows : rows + held].clone()
             with torch.inference_mode():
-                self.recent[:, :held] = self.recent[:, rows : rows + held].clone()
+                if self.recent.shape[1] > _LARGE * (held + _LEAST_ROOM):  # as after a chunk of a prompt
+                    self.recent = torch.nn.functional.pad(moved, (0, 0, 0, _LEAST_ROOM))
+                else:
+                    self.recent[:, :held] = moved
             self.taken = context
 
     def steps(self, cached: int, rows: int, tail_parents: IntArray) -> Steps:
