@@ -16,6 +16,7 @@ from flowedge.discovery.interfaces import InterfaceChoice, choose, local_interfa
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import (
     agents,
+    board,
     clocks,
     compute,
     links,
@@ -32,7 +33,19 @@ from flowedge.network.address import is_address
 
 KINDS = tuple(
     kind
-    for subject in (agents, membership, multicast, ports, mtu, clocks, versions, links, memory, compute)
+    for subject in (
+        agents,
+        membership,
+        multicast,
+        ports,
+        mtu,
+        clocks,
+        versions,
+        links,
+        memory,
+        board,
+        compute,
+    )
     for kind in subject.KINDS
 )
 _CONNECT_S = 3.0
@@ -133,6 +146,7 @@ class Examination:
         findings = memory.judge_memory([memory.memory_facts(self.device), *known.memories()])
         cache = CacheLimits.configured(self.cache_dir, self.cache_gib)
         findings += memory.judge_disk(memory.disk_facts(cache.root, cache.max_bytes), self.device)
+        findings += board.judge_board(board.board_facts(), self.device)
         findings += agents.judge_unit(agents.read_unit(), self.device, serves=self._serves)
         if self.libraries:
             findings += compute.judge_compute(compute.try_compute(), self.device)

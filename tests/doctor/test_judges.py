@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
 from flowedge.doctor import (
     agents,
+    board,
     clocks,
     compute,
     links,
@@ -253,6 +255,47 @@ def test_memory_and_disk() -> None:
 
     assert disk(9 * GIB, 16 * GIB, 8 * GIB) == disk(0, 0, 0) == disk(0, 16 * GIB, 17 * GIB) == []
     assert disk(7 * GIB, 16 * GIB, 8 * GIB) == [memory.DISK_LOW]
+
+
+def test_boards() -> None:
+    def judge(**facts: object) -> list[FindingKind]:
+        return kinds(board.judge_board(board.BoardFacts(8 * GIB, **facts), HERE))  # type: ignore[arg-type]
+
+    assert judge() == judge(zram=4 * GIB) == [], "where no GPU shares the memory, zram is the owner's choice"
+    assert judge(release=(36, "4.3"), power_mode="15W") == [board.JETSON]
+    assert judge(release=(35, "6.1")) == [board.JETSON, board.JETSON_OLD]
+    assert judge(release=(39, "2.0"), zram=4 * GIB) == [board.JETSON, board.ZRAM]
+    assert judge(slowed=("cpufreq-cpu0",)) == [board.TOO_HOT]
+    (found,) = board.judge_board(board.BoardFacts(8 * GIB, (36, "4.3"), "MAXN_SUPER"), HERE)
+    assert found.detail == "Jetson Linux R36.4.3, power mode MAXN_SUPER"
+
+
+def test_what_a_board_says_is_read_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(name: str, text: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    assert board.board_facts(tmp_path).release is None
+    write(
+        "etc/nv_tegra_release",
+        "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64\n",
+    )
+    write(
+        "proc/swaps",
+        "Filename Type Size Used Priority\n/dev/zram0 partition 650000 0 5\n/swap file 900 0 -2\n",
+    )
+    for index, (kind, state) in enumerate(
+        [("pwm-fan", "3"), ("cpufreq-cpu0", "0"), ("devfreq-17000000.gpu", "2")]
+    ):
+        write(f"sys/class/thermal/cooling_device{index}/type", f"{kind}\n")
+        write(f"sys/class/thermal/cooling_device{index}/cur_state", f"{state}\n")
+    write("bin/nvpmodel", '#!/bin/sh\n[ "$1" = -q ] && echo "NV Power Mode: MAXN_SUPER" && echo 2\n')
+    (tmp_path / "bin" / "nvpmodel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    found = board.board_facts(tmp_path)
+    assert (found.release, found.power_mode) == ((36, "4.3"), "MAXN_SUPER")
+    assert (found.zram, found.slowed) == (650_000 * 1024, ("devfreq-17000000.gpu",))
 
 
 def test_compute_devices() -> None:
