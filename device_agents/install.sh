@@ -63,6 +63,7 @@ install_package() {
         "${offline[@]}" --force-reinstall --no-deps flowedge
         "${offline[@]}" --upgrade --upgrade-strategy eager flowedge ||
             die "$wheels does not hold all that FlowEdge needs for $("$python" --version): make it anew with make-wheels.sh"
+        check_kernels "$PREFIX/bin/python"
         try_bitsandbytes "$PREFIX/bin/python" "${offline[@]}"
     else
         work=$(mktemp -d)
@@ -79,6 +80,7 @@ install_package() {
         else
             name_other_index "$index" PyTorch
             get_torch "$index" "$checkout/constraints.txt" "${pip[@]}"
+            check_kernels "$PREFIX/bin/python"
             constraints_for "$PREFIX/bin/python" "$checkout/constraints.txt" >"$work/constraints.txt"
             "${pip[@]}" --constraint "$work/constraints.txt" "$work/source"
             try_bitsandbytes "$PREFIX/bin/python" "${pip[@]}" --constraint "$work/constraints.txt"

@@ -21,12 +21,30 @@ device_model() {
     if [[ -r $file ]]; then tr -d '\0' <"$file"; fi
 }
 
+# is_orin: whether this device is a Jetson Orin.
+is_orin() { device_model | grep -q -i 'jetson.*orin'; }
+
+# check_kernels PYTHON: that PyTorch has kernels for an Orin (sm_87), where this is one. A build for servers (SBSA) is imported
+# without an error and fails at its first kernel. Kernels for sm_80 and sm_86 run on sm_87.
+check_kernels() {
+    local kinds
+    is_orin || return 0
+    kinds=$("$1" -I -c 'import torch; print(*torch.cuda.get_arch_list())') || die "PyTorch cannot be imported in $1"
+    [[ -z $kinds || " $kinds " =~ \ (sm|compute)_8[067]\  ]] || die "this PyTorch has kernels for $kinds, and an Orin is sm_87: it is" \
+        "a build for servers or for another board; name an index with one for JetPack with --torch-index"
+    [[ -n $kinds ]] || say "this PyTorch computes on the CPU alone: name an index with one for JetPack with --torch-index"
+}
+
 # torch_index: prints the index that holds this device's build of PyTorch.
 torch_index() {
     local release
     release=$(l4t_release) || exit 1
     if [[ -z $release ]]; then
         printf '%s\n' "$CPU_INDEX"
+    elif ((release >= 38)) && is_orin; then
+        die "JetPack 7 (Jetson Linux R$release) on an Orin: no index of NVIDIA's holds a PyTorch for it. Name one that does with" \
+            "--torch-index, install from a folder of wheels with --offline, or flash JetPack 6" \
+            "(device_agents/notes/jetson-orin-nano-nx.md)"
     elif ((release >= 38)); then
         printf '%s\n' "$JETPACK7_INDEX"
     elif ((release == 36)); then

@@ -49,7 +49,7 @@ def make_device(root: Path, *, model: str | None = None, release: str | None = N
         (None, None, CPU),
         ("Raspberry Pi 5 Model B Rev 1.0", None, CPU),
         ("NVIDIA Jetson Orin Nano Developer Kit", "R36", JETPACK6),
-        ("NVIDIA Jetson AGX Orin Developer Kit", "R38", JETPACK7),
+        ("NVIDIA Jetson AGX Thor Developer Kit", "R38", JETPACK7),
     ],
 )
 def test_torch_is_that_of_the_device(
@@ -69,6 +69,40 @@ def test_a_jetson_that_is_too_old_or_unknown_is_refused(
     done = bash('index=$(torch_index); echo "went on"', root)
     assert done.returncode == 1
     assert complaint in done.stderr and "went on" not in done.stdout
+
+
+def test_an_orin_with_jetpack_7_needs_an_index_of_its_own(tmp_path: Path) -> None:
+    root = make_device(tmp_path, model="NVIDIA Jetson Orin Nano Developer Kit", release="R39")
+    done = bash('index=$(torch_index); echo "went on"', root)
+    assert done.returncode == 1 and "went on" not in done.stdout
+    assert "JetPack 7 (Jetson Linux R39) on an Orin" in done.stderr and "--torch-index" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kinds", "complaint"),
+    [
+        ("sm_80 sm_87 sm_90", None),
+        ("sm_80 compute_90", None),
+        ("sm_110 sm_121", "this PyTorch has kernels for sm_110 sm_121, and an Orin is sm_87"),
+        ("", None),
+    ],
+)
+def test_a_build_without_kernels_for_an_orin_is_refused(
+    tmp_path: Path, kinds: str, complaint: str | None
+) -> None:
+    root = make_device(tmp_path, model="NVIDIA Jetson Orin NX", release="R36")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {kinds}\n")
+    python.chmod(0o755)
+    done = bash(f'check_kernels {python}; echo "went on"', root)
+    assert ("went on" in done.stdout) == (complaint is None), done.stderr
+    assert complaint is None or complaint in done.stderr
+    assert ("computes on the CPU alone" in done.stdout + done.stderr) == (not kinds)
+
+
+def test_kernels_are_looked_for_on_an_orin_alone(tmp_path: Path) -> None:
+    root = make_device(tmp_path, model="Raspberry Pi 5 Model B Rev 1.0")
+    assert bash("check_kernels /no/such/python", root).returncode == 0
 
 
 def test_the_cpu_build_is_asked_for_by_its_version(tmp_path: Path) -> None:
