@@ -39,7 +39,7 @@ class Checker:
         self.required_bytes = ReferenceModel.required_bytes(checkpoint, dtype)
         if tokenizer:
             checkpoint.tokenizer = tokenizer_directory(tokenizer)
-        self._eos = eos_token_ids(checkpoint, load_tokenizer(checkpoint) if tokenizer else None)
+        self._eos = eos_token_ids(checkpoint, load_tokenizer(checkpoint))
         self._reference = ReferenceModel.load(checkpoint, quant, dtype, quant_cache=QuantCache.configured())
         self._tolerance: Tolerance | None = None
 

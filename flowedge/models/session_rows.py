@@ -184,7 +184,7 @@ class SessionsAttention:
     def take_in(self, nets: Sequence[RecurrentLayer]) -> None:
         """Take committed rows into the states of all recurrent layers of the block.
 
-        Raises ProtocolError as RowStates.take.
+        Raises ProtocolError as RowStates.steps_to and RowStates.take.
         """
         committed = [each.states.steps_to(each.context) for each in self._updated]
         for updated, steps, paths in zip(self._updated, committed, self._paths_of(committed), strict=True):

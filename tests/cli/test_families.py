@@ -36,13 +36,17 @@ def test_generate_with_the_check(
 
 
 @pytest.mark.slow
-def test_layers_with_a_state_and_a_shared_expert(
-    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "quant"), [("qwen3_5_moe", "none"), ("qwen3_next", "int8"), ("lfm2", "int4")]
+)
+def test_layers_with_a_state(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, quant: str
 ) -> None:
-    make_tiny(tmp_path, "qwen3_5_moe", vocab_size=300)
+    """With gated delta nets and a shared expert, projections by key head, and short convolutions."""
+    make_tiny(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)
-    model = ["--model", str(tmp_path), "--drafter", "ngram", "--strategy", "auto"]
-    assert checked(idle_agents, *model) == 0
+    drafting = ["--drafter", "ngram", "--strategy", "auto"]
+    assert checked(idle_agents, "--model", str(tmp_path), "--quant", quant, *drafting) == 0
     assert "check: the output is identical to the plain model's" in capsys.readouterr().err
 
 

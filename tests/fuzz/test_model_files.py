@@ -66,11 +66,14 @@ def multimodal(directory: Path) -> Path:
     return directory
 
 
-def gguf(directory: Path) -> Path:
-    model = family("qwen2")(directory.with_name("source"))
-    directory.mkdir()
-    write_gguf(directory / "model.gguf", model, "F16")
-    return directory
+def gguf(name: str) -> Make:
+    def make(directory: Path) -> Path:
+        model = family(name)(directory.with_name("source"))
+        directory.mkdir()
+        write_gguf(directory / "model.gguf", model, "F16")
+        return directory
+
+    return make
 
 
 def load_model(directory: Path) -> None:
@@ -93,8 +96,11 @@ MODELS: dict[str, Make] = {
     "mixtral": family("mixtral"),
     "phi3-longrope": family("phi3-longrope"),
     "smollm3": family("smollm3"),
+    "qwen3_next": family("qwen3_next"),
+    "lfm2": family("lfm2"),
     "multimodal": multimodal,
-    "gguf": gguf,
+    "gguf": gguf("qwen2"),
+    "gguf-recurrent": gguf("qwen3_5_moe"),
 }
 
 

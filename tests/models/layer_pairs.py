@@ -198,7 +198,7 @@ def own_tensors(
     found = dict[str, torch.Tensor]()
     for name, tensor in theirs.items():
         if isinstance(architecture.recurrence, DeltaNet) and is_by_key_head(name):
-            parts = delta_parts(name, name, architecture.recurrence)
+            parts = delta_parts(name, name, tuple(tensor.shape), architecture.recurrence)
             found |= {part: place.take(tensor) for part, place in parts.items()}
         else:
             found[family.module_name(f"model.layers.0.{name}").removeprefix("model.layers.0.")] = tensor

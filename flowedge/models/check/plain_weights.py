@@ -9,11 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import layer_prefix
-from flowedge.models.check.gguf_reference import grouped_order
-from flowedge.models.check.split_experts import split_experts
+from flowedge.models.check.split_experts import layers_as_stored, stored_name
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.quant.block_repacking import is_held_as_stored, stored_linear
 from flowedge.models.quant.repacking import build_repacked
@@ -43,7 +40,7 @@ def load_plain_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str)
         if ".experts." in name and not checkpoint.has(name):
             weights[name] = _stacked_experts(checkpoint, name).to(dtype)
         else:
-            weights[name] = _weight(checkpoint, name).to(dtype)
+            weights[name] = _weight(checkpoint, checkpoint.family.module_name(name)).to(dtype)
     return causal_lm.from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, attn_implementation=attention
     )
@@ -55,37 +52,14 @@ def quantise_as_stored(checkpoint: Checkpoint, model: Any) -> None:
     Raises:
         CheckpointError: when a layer does not multiply with the weight that it replaces.
     """
-    layers = split_experts(model.model.layers)
+    layers = layers_as_stored(checkpoint, model)
     for path, linear in list(layers.named_modules()):
         if isinstance(linear, nn.Linear):
-            index, _, inner = path.partition(".")
-            weight = checkpoint.family.module_name(f"{layer_prefix(int(index))}{inner}.weight")
+            weight = stored_name(checkpoint, path)
             built = _built(checkpoint, weight, linear)
             if built is not None:
-                order = grouped_order(checkpoint.architecture.recurrence, inner.rpartition(".")[2])
-                built = (
-                    built if order is None else _Reordered(built, order, inputs=inner.endswith("out_proj"))
-                )
                 _check_product(f"{checkpoint.place}: {weight}", built, linear)
                 layers.set_submodule(path, built)
-
-
-class _Reordered(nn.Module):
-    """A layer whose outputs, or inputs, have another order than those of the layer that it replaces."""
-
-    def __init__(self, layer: nn.Module, order: IntArray, *, inputs: bool) -> None:
-        """order: int64, where each output of this layer is among those of `layer`; likewise for inputs."""
-        super().__init__()
-        self._layer, self._inputs = layer, inputs
-        self._order = torch.from_numpy(np.argsort(order) if inputs else order)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return [..., out_features] for rows [..., in_features]."""
-        if self._inputs:
-            computed: torch.Tensor = self._layer(rows[..., self._order])
-            return computed
-        computed = self._layer(rows)
-        return computed[..., self._order]
 
 
 def _built(checkpoint: Checkpoint, weight: str, linear: nn.Linear) -> nn.Module | None:

@@ -25,12 +25,12 @@ from flowedge.core.errors import BadRequestError, NonFiniteError
 from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.memory import gib, read_available_cuda_memory, read_available_memory, require_memory
-from flowedge.models.architecture import LM_HEAD, layer_prefix
+from flowedge.models.architecture import LM_HEAD
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.gguf_reference import load_gguf_model
 from flowedge.models.check.judging import Difference, Judgement, Tolerance, gap_behind
 from flowedge.models.check.plain_weights import load_plain_model, quantise_as_stored
-from flowedge.models.check.split_experts import split_experts
+from flowedge.models.check.split_experts import layers_as_stored, stored_name
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.loading import checkpoint_quant
 from flowedge.models.quant.backend import Tensors, WeightRows
@@ -93,7 +93,7 @@ class ReferenceModel:
             model.to(device)
             if quant != "none":
                 encode = _encoding(checkpoint, quant, quant_cache)
-                quantize_block(split_experts(model.model.layers), quant, encode=encode)
+                quantize_block(layers_as_stored(checkpoint, model), quant, encode=encode)
             elif checkpoint.gguf:
                 quantise_as_stored(checkpoint, model)
             _quantise_tables(checkpoint, model, dtype, device, quant, quant_cache)
@@ -291,9 +291,10 @@ def _encoding(checkpoint: Checkpoint, quant: str, cache: QuantCache | None) -> E
     backend = backend_of(quant)
 
     def encode(path: str, weight: torch.Tensor) -> Tensors:
-        index, _, inner = path.partition(".")
-        name = f"{layer_prefix(int(index))}{inner}.weight"
+        name = stored_name(checkpoint, path)
         rows = WeightRows.of(weight, f"{checkpoint.place}: {name}")
+        if not checkpoint.has(name):  # a layer has it in parts, whose rows are encoded alike
+            return backend.encode(rows)
         tensors = repack_blocks(checkpoint, name, quant)
         if tensors is not None or cache is None:
             return backend.encode(rows) if tensors is None else tensors

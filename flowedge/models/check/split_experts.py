@@ -1,15 +1,21 @@
-"""Linear layers in place of the stacked weights of transformers' experts, so that they can be quantised."""
+"""The layers of transformers' model with the linear layers of blocks, so that they can be quantised alike."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from flowedge.core.arrays import IntArray
+from flowedge.models.architecture import layer_prefix
+from flowedge.models.check.gguf_reference import grouped_order
+from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.experts import ExpertLinears
 from flowedge.models.row_functions import DecidingLinear
 
+_INNER = ".layer"  # in the path of a linear layer that another one stands around
 _DECIDING = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate"})
 
 
@@ -49,3 +55,37 @@ def split_experts(module: nn.Module) -> nn.Module:
             deciding.weight = nn.Parameter(child.weight.detach(), requires_grad=False)
             module.set_submodule(path, deciding)
     return module
+
+
+def layers_as_stored(checkpoint: Checkpoint, model: Any) -> nn.Module:
+    """Give the layers of a model the linear layers that blocks quantise, in a file's order; return them."""
+    layers = split_experts(model.model.layers)
+    for path, linear in list(layers.named_modules()):
+        order = grouped_order(checkpoint.architecture.recurrence, path.rpartition(".")[2])
+        if isinstance(linear, nn.Linear) and order is not None:
+            layers.set_submodule(path, _Reordered(linear, order, inputs=path.endswith("out_proj")))
+    return layers
+
+
+def stored_name(checkpoint: Checkpoint, path: str) -> str:
+    """The name of the weight of a linear layer, by its path among the layers of `layers_as_stored`."""
+    index, _, inner = path.partition(".")
+    return checkpoint.family.module_name(f"{layer_prefix(int(index))}{inner.removesuffix(_INNER)}.weight")
+
+
+class _Reordered(nn.Module):
+    """A linear layer whose weight is in the order of its file, with the results of the one it replaces."""
+
+    def __init__(self, linear: nn.Linear, order: IntArray, *, inputs: bool) -> None:
+        """order: int64, where each output of `linear` is in the file; or each of its `inputs`."""
+        super().__init__()
+        back = torch.from_numpy(np.argsort(order))
+        self._inputs, self._order = inputs, back if inputs else torch.from_numpy(order)
+        own = linear.weight.detach()
+        linear.weight = nn.Parameter(own[:, back] if inputs else own[back], requires_grad=False)
+        self.layer: nn.Module = linear
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [..., out_features] for rows [..., in_features]."""
+        computed: torch.Tensor = self.layer(rows[..., self._order] if self._inputs else rows)
+        return computed if self._inputs else computed[..., self._order]

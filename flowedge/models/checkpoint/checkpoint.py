@@ -49,7 +49,7 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         name = model.family.module_name(stored)
         net = model.architecture.recurrence if model.family.delta_by_key_head else None
         if isinstance(net, DeltaNet) and is_by_key_head(name):
-            found |= delta_parts(name, stored, net)
+            found |= delta_parts(name, stored, tuple(files.handle(stored).shape), net)
         elif is_stack(name):
             found |= experts_of(name, stored, tuple(files.handle(stored).shape))
         else:

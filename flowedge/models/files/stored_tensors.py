@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import DeltaNet
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 from flowedge.models.files.weight_file import StoredSlice
@@ -119,11 +120,14 @@ def is_by_key_head(name: str) -> bool:
     return _BY_KEY_HEAD.fullmatch(name) is not None
 
 
-def delta_parts(name: str, stored: str, net: DeltaNet) -> Mapping[str, StoredTensor]:
+def delta_parts(name: str, stored: str, shape: tuple[int, ...], net: DeltaNet) -> Mapping[str, StoredTensor]:
     """The projections of a gated delta net, by name, in a tensor that has the rows of each key head together.
 
     For each key head, `in_proj_qkvz` has its query, its key, the values of its heads and their gates, and
     `in_proj_ba` the rates and the decays of these heads.
+
+    Raises:
+        CheckpointError: when the tensor has other rows.
     """
     match = _BY_KEY_HEAD.fullmatch(name)
     assert match is not None, "is_by_key_head"
@@ -135,6 +139,9 @@ def delta_parts(name: str, stored: str, net: DeltaNet) -> Mapping[str, StoredTen
     else:
         sizes = [("qkv", net.key_size), ("qkv", net.key_size), ("qkv", values), ("z", values)]
     width, start = sum(size for _, size in sizes), 0
+    if len(shape) != 2 or shape[0] != width * net.key_heads:
+        rows = f"{width} rows for each of {net.key_heads} key heads"
+        raise CheckpointError(f"tensor {stored} has shape {list(shape)}, the config asks for {rows}")
     spans: dict[str, list[tuple[int, int]]] = {}
     for projection, size in sizes:
         first = range(start, start + width * net.key_heads, width)

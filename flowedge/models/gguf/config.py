@@ -89,7 +89,7 @@ class ModelFacts:
         stored = metadata.values.get(metadata.architecture + key)
         if metadata.architecture != "lfm2" or not isinstance(stored, list):
             return metadata.count(key, metadata.count(".attention.head_count"))
-        counts = {value for value in stored if value}
+        counts = {value for value in stored if type(value) is int and value}
         if len(counts) != 1:
             found = str(stored)[:80]
             raise CheckpointError(f"{metadata.architecture}{key} is {found}, not one number and zeros")

@@ -63,7 +63,7 @@ class KernelRun:
             recurrent: indices of the layers with states.
 
         Raises:
-            ProtocolError: as RowStates.take.
+            ProtocolError: as RowStates.steps_to and RowStates.take.
         """
         self._layers, self._threads = layers, torch.get_num_threads()
         self._fields = (SessionRowsFields * len(sessions))(*map(_fields, sessions))

@@ -48,14 +48,22 @@ class RowStates:
         return self._before + slot - self.taken
 
     def steps_to(self, context: int) -> Steps:
-        """The steps that take the committed rows below `context` into the state."""
+        """The steps that take the committed rows below `context` into the state.
+
+        Raises:
+            ProtocolError: when rows of it were never computed.
+        """
+        if context - self.taken > self._rows:
+            raise ProtocolError(
+                f"a context of {context} rows, of which {self.taken + self._rows} were computed"
+            )
         return steps_of_context(context - self.taken, self._net.inputs)
 
     def take(self, context: int) -> None:
         """Note that the state has taken in the rows below `context`, in all layers.
 
         Raises:
-            ProtocolError: when it has taken in more: rows cannot be taken back.
+            ProtocolError: when it has taken in more rows: they cannot be taken back.
         """
         if context < self.taken:
             raise ProtocolError(f"a context of {context} rows, and the state is behind row {self.taken}")

@@ -78,7 +78,9 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-static void layer(const char* name, Format weights, Format rows_format, Format cached, bool mixed = false) {
+enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, CONVOLUTION };
+
+static void layer(const char* name, Format weights, Format rows_format, Format cached, Kind kind = PLAIN) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
     const bool zeros = weights == INT4;
     Made qkv(weights, (heads + 2 * kv_heads) * size, hidden, 32, zeros), gate_up(weights, 192, hidden, 32, zeros);
@@ -95,14 +97,28 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     std::vector<Made> experts;
     std::vector<Linear> linears;
     const Made router(BFLOAT16, 6, hidden, 0);
-    for (int i = 0; mixed && i < 6; i++) {
+    for (int i = 0; kind == MIXTURE && i < 7; i++) {
         experts.emplace_back(weights, 48, hidden, 32, zeros);
         experts.emplace_back(weights, 48, hidden, 32, zeros);
         experts.emplace_back(weights, hidden, 64, 32, zeros);
     }
     for (const Made& expert : experts) linears.push_back(expert.linear);
-    const Mixture mixture{6, 2, 48, 1, 1, router.linear, linears.data()};
-    if (mixed) own.mixture = &mixture;
+    const Made shared_gate(BFLOAT16, 1, hidden, 0), gated(weights, (2 * heads + 2 * kv_heads) * size, hidden, 32, zeros);
+    const Mixture mixture{6, 2, 1, 1, router.linear, linears.data(), shared_gate.linear};
+    if (kind == MIXTURE) own.mixture = &mixture;
+    if (kind == GATED) own.gates = heads * size, own.qkv[0] = gated.linear;
+    DeltaNet net{2, 4, 24, 20, 4, 1};
+    const Made mixed(weights, net.convolved(), hidden, 32, zeros), gates(weights, net.values(), hidden, 32, zeros);
+    const Made rates(BFLOAT16, 4, hidden, 0), decays(BFLOAT16, 4, hidden, 0), values_out(BFLOAT16, hidden, net.values(), 0);
+    net.in[0] = mixed.linear, net.in[1] = gates.linear, net.in[2] = rates.linear, net.in[3] = decays.linear;
+    const std::vector<float> convolved = numbers(4 * net.convolved()), decay = numbers(4), of_values = numbers(20);
+    net.convolution = convolved.data(), net.decay = decay.data(), net.decay_bias = decay.data(), net.norm = of_values.data();
+    const Made thrice(weights, 3 * hidden, hidden, 32, zeros), convolution_out(BFLOAT16, hidden, hidden, 0);
+    const ShortConvolution convolution{3, thrice.linear, convolved.data()};
+    const int64_t read = kind == DELTA_NET ? 4 : 3;  // rows of a path
+    if (kind == DELTA_NET) own.delta_net = &net, own.output = values_out.linear;
+    if (kind == CONVOLUTION) own.convolution = &convolution, own.output = convolution_out.linear;
+    std::vector<float> held = numbers(4 * net.state()), recent = numbers((read - 1 + rows) * std::max(net.stored(), hidden));
     const int64_t vectors = kv_heads * capacity;
     const std::vector<float> cache = numbers(2 * vectors * size, 0.5f);
     std::vector<char> keys(vectors * size * 4), values(vectors * size * 4);
@@ -123,7 +139,16 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     write_floats(rows_format, rows_memory.data(), 0, rows * hidden, inputs.data());
     const Layer* layers[] = {&own};
     const float *cos[] = {cosines.data()}, *sin[] = {sines.data()};
-    const SessionRows session{rows, first, {positions.data(), linear.data(), offsets.data(), slots.data()}, &caches};
+    std::vector<int64_t> steps, sources, targets, outputs;  // one branch after the other
+    for (int64_t branch = 0; branch < 2; branch++)
+        for (int64_t m = branch; m < rows; m += 2) {
+            for (int64_t back = read - 1; back >= 0; back--)
+                steps.push_back(m - 2 * back >= branch ? read - 1 + m - 2 * back : read - 2 + (m - branch) / 2 + 1 - back);
+            sources.push_back(m > branch), targets.push_back(1), outputs.push_back(m);
+        }
+    const States states{held.data(), recent.data()};
+    const SessionRows session{rows, first, {positions.data(), linear.data(), offsets.data(), slots.data()}, &caches, &states,
+                              {rows, steps.data(), sources.data(), targets.data(), outputs.data(), 1, read - 1}};
     const Run run{rows, rows_memory.data(), &session, 1, cos, sin};
     flowedge_layers(layers, 0, 1, &run, 2);
     std::vector<float> found(rows * hidden);
@@ -146,5 +171,8 @@ int main() {
     layer("layer-bfloat16", BFLOAT16, BFLOAT16, BFLOAT16);
     layer("layer-int8", INT8, FLOAT16, FLOAT16);
     layer("layer-int4", INT4, FLOAT32, INT8);
-    layer("layer-mixture", INT4, BFLOAT16, BFLOAT16, true);
+    layer("layer-mixture", INT4, BFLOAT16, BFLOAT16, MIXTURE);
+    layer("layer-gated", INT4, BFLOAT16, BFLOAT16, GATED);
+    layer("layer-delta-net", INT4, BFLOAT16, BFLOAT16, DELTA_NET);
+    layer("layer-convolution", INT8, BFLOAT16, BFLOAT16, CONVOLUTION);
 }

@@ -38,11 +38,13 @@ class Timed:
         self._block = block
         self._cache = block.new_cache(context + rows)
         self._cache.kv.copy_(torch.randn(self._cache.kv.shape).mul_(20))
+        if self._cache.states is not None:
+            self._cache.states.taken = context
         self._inputs = torch.randn(rows, block.hidden_size, device=block.device).to(block.dtype)
         self._positions = np.arange(context, context + rows)
         self._parents = np.arange(context - 1, context + rows - 1)
         self._parents[0] = -1
-        self._context = context
+        self._context = self._cached = context
 
     def seconds(self) -> float:
         """The time of a forward: on a CPU that of this thread alone, so that other processes count little."""
@@ -50,7 +52,7 @@ class Timed:
         clock = time.perf_counter if cuda else time.thread_time
         start = clock()
         self._block.forward(
-            self._inputs, self._positions, self._cache, self._context, self._context, self._parents, never
+            self._inputs, self._positions, self._cache, self._cached, self._context, self._parents, never
         )
         if cuda:
             torch.cuda.synchronize(self._block.device)

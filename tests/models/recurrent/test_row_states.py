@@ -44,6 +44,11 @@ def test_a_state_cannot_be_taken_back() -> None:
         states.take(3)
 
 
+def test_rows_that_were_never_computed_are_no_context() -> None:
+    with pytest.raises(ProtocolError, match="a context of 7 rows, of which 6 were computed"):
+        begun(6).steps_to(7)
+
+
 def test_rows_that_a_prune_retains_follow_each_other() -> None:
     states = begun(8)
     states.take(2)
