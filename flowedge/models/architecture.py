@@ -125,11 +125,12 @@ class ShortConvolution:
 Recurrence = DeltaNet | ShortConvolution
 
 
+def _recurrent_layers(config: Any) -> tuple[bool, ...]:
+    return tuple(kind in RECURRENT for kind in config.layer_types)
+
+
 def _short_convolution(config: Any) -> ShortConvolution:
-    kinds = config.layer_types
-    return ShortConvolution(
-        int(config.hidden_size), int(config.conv_L_cache), tuple(kind in RECURRENT for kind in kinds)
-    )
+    return ShortConvolution(int(config.hidden_size), int(config.conv_L_cache), _recurrent_layers(config))
 
 
 def _delta_net(config: Any) -> DeltaNet:
@@ -139,7 +140,7 @@ def _delta_net(config: Any) -> DeltaNet:
         int(config.linear_key_head_dim),
         int(config.linear_value_head_dim),
         int(config.linear_conv_kernel_dim),
-        tuple(kind in RECURRENT for kind in config.layer_types),
+        _recurrent_layers(config),
         tiled=bool(getattr(config, TILED, False)),
     )
 
@@ -170,19 +171,20 @@ def _qwen3_experts(config: Any) -> Experts:
     )
 
 
-def _shared_experts(config: Any) -> Experts:
-    """Of Qwen 3.5: in all layers, and normalised; Qwen 3 Next says both in its config."""
-    everywhere = not hasattr(config, "decoder_sparse_step")
-    experts = None if everywhere else _qwen3_experts(config)
+def _qwen3_5_experts(config: Any) -> Experts:
     return Experts(
         int(config.num_experts),
         int(config.num_experts_per_tok),
         int(config.moe_intermediate_size),
-        normalised=experts is None or experts.normalised,
+        normalised=True,
         rounded=True,
-        layers=(True,) * int(config.num_hidden_layers) if experts is None else experts.layers,
+        layers=(True,) * int(config.num_hidden_layers),
         shared=int(config.shared_expert_intermediate_size),
     )
+
+
+def _qwen3_next_experts(config: Any) -> Experts:
+    return replace(_qwen3_experts(config), shared=int(config.shared_expert_intermediate_size))
 
 
 def _lfm2_intermediate(config: Any) -> int:
@@ -348,7 +350,7 @@ _QWEN3_5_MOE = replace(
     prefix="Qwen3_5Moe",
     text_prefix="Qwen3_5MoeText",
     intermediate=lambda config: int(getattr(config, "intermediate_size", 0) or config.moe_intermediate_size),
-    experts=_shared_experts,
+    experts=_qwen3_5_experts,
 )
 
 # By the `model_type` of config.json.
@@ -422,6 +424,7 @@ FAMILIES: dict[str, Family] = {
         module="qwen3_next",
         prefix="Qwen3Next",
         text_prefix="",
+        experts=_qwen3_next_experts,
         delta_by_key_head=True,
     ),
     "smollm3": Family(

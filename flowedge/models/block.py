@@ -15,7 +15,7 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError
 from flowedge.device.kernel_library import is_switched_off, missing_reason
-from flowedge.models.attention.kv_store import KvFormat, check_kv
+from flowedge.models.attention.kv_store import KvFormat, check_kv, session_row_bytes
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
@@ -283,8 +283,8 @@ class LayerBlock:
         """Most bytes that a row of a session's capacity takes."""
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
-        attending = max(1, self.num_layers - len(self._nets))  # memory is counted in rows of keys and values
-        return KVCache.bytes_per_row(self.config, attending, self.dtype, self.kv)
+        attending = self.num_layers - len(self._nets)
+        return session_row_bytes(self.config, attending, self.dtype, self.kv)
 
     @property
     def session_bytes(self) -> int:

@@ -19,7 +19,7 @@ from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 from flowedge.models.recurrent.updated_states import UpdatedStates
 from flowedge.models.row_counts import RowCounts
 
@@ -204,8 +204,8 @@ class SessionsAttention:
             outputs.append(layer.run(each.states, *of_part, len(rows)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _paths_of(self, steps: Sequence[Steps]) -> list[torch.Tensor]:
-        """Steps.rows of each session on the device, in one copy."""
+    def _paths_of(self, steps: Sequence[UpdateSteps]) -> list[torch.Tensor]:
+        """UpdateSteps.rows of each session on the device, in one copy."""
         return to_device(self._updated[0].states.recent.device, *(each.rows for each in steps))
 
     def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from flowedge.device.memory import AvailableMemory, MemorySettings
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.models.architecture import FINAL_NORM, layer_prefix
-from flowedge.models.attention.kv_store import kv_row_bytes
+from flowedge.models.attention.kv_store import session_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import is_recordable
@@ -111,8 +111,8 @@ class StageContent(ABC):
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
         recurs = sum(map(checkpoint.architecture.is_recurrent, range(self.start, self.stop)))
-        attending = max(1, self.num_layers - recurs)  # as LayerBlock.cache_row_bytes
-        size = attending * kv_row_bytes(checkpoint.config, self.dtype, self.config.kv)
+        attending = self.num_layers - recurs
+        size = session_row_bytes(checkpoint.config, attending, self.dtype, self.config.kv)
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size
 

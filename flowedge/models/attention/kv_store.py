@@ -40,6 +40,15 @@ def kv_row_bytes(config: Any, dtype: torch.dtype, kv: KvFormat = "native") -> in
     return vectors * size * dtype.itemsize
 
 
+def session_row_bytes(config: Any, attending: int, dtype: torch.dtype, kv: KvFormat = "native") -> int:
+    """The bytes of a row that the memory of sessions is counted by, in a block with `attending` layers of
+    keys and values.
+
+    A block of recurrent layers alone counts as if one had some.
+    """
+    return max(1, attending) * kv_row_bytes(config, dtype, kv)
+
+
 def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
     """Check that a KV cache of a format exists and saves memory.
 

@@ -241,20 +241,34 @@ def _qwen3(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _expert_sizes(metadata: Metadata) -> dict[str, Any]:
+    return {
+        "num_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+    }
+
+
 def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
     layers = metadata.layers
     return _qwen3(facts) | {
         "model_type": "qwen3_moe",
-        "num_experts": metadata.count(".expert_count"),
-        "num_experts_per_tok": metadata.count(".expert_used_count"),
-        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        **_expert_sizes(metadata),
         "mlp_only_layers": [
             index for index in range(layers) if f"blk.{index}.ffn_gate_inp.weight" not in facts.shapes
         ],
         # A file does not store it: true in all published models.
         "norm_topk_prob": True,
     }
+
+
+def _layer_kinds(facts: ModelFacts, recurrent: str) -> list[str]:
+    """The kind of each layer, which is `recurrent` for those without queries."""
+    return [
+        "full_attention" if f"blk.{index}.attn_q.weight" in facts.shapes else recurrent
+        for index in range(facts.metadata.layers)
+    ]
 
 
 def _qwen35(facts: ModelFacts) -> dict[str, Any]:
@@ -265,16 +279,12 @@ def _qwen35(facts: ModelFacts) -> dict[str, Any]:
     if values % heads:
         raise CheckpointError(f"{values} values of a gated delta net are not divided into {heads} heads")
     rotated = metadata.count(".rope.dimension_count", size // 4)
-    kinds = [
-        "full_attention" if f"blk.{index}.attn_q.weight" in facts.shapes else "linear_attention"
-        for index in range(metadata.layers)
-    ]
     return {
         "model_type": "qwen3_5_text",
         "head_dim": size,
         "rope_parameters": facts.rope | {"partial_rotary_factor": rotated / size},
         "attention_bias": has_bias(facts.shapes, "attn_k"),
-        "layer_types": kinds,
+        "layer_types": _layer_kinds(facts, "linear_attention"),
         "linear_num_key_heads": metadata.count(".ssm.group_count"),
         "linear_num_value_heads": heads,
         "linear_key_head_dim": metadata.count(".ssm.state_size"),
@@ -288,26 +298,19 @@ def _qwen35_moe(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
     return _qwen35(facts) | {
         "model_type": "qwen3_5_moe_text",
-        "num_experts": metadata.count(".expert_count"),
-        "num_experts_per_tok": metadata.count(".expert_used_count"),
-        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        **_expert_sizes(metadata),
         "shared_expert_intermediate_size": metadata.count(".expert_shared_feed_forward_length"),
     }
 
 
 def _lfm2(facts: ModelFacts) -> dict[str, Any]:
     """LFM2, whose file has the width of its MLPs as it is."""
-    metadata = facts.metadata
-    kinds = [
-        "full_attention" if f"blk.{index}.attn_q.weight" in facts.shapes else "conv"
-        for index in range(metadata.layers)
-    ]
     return {
         "model_type": "lfm2",
         "rope_parameters": facts.rope,
-        "layer_types": kinds,
+        "layer_types": _layer_kinds(facts, "conv"),
         "block_auto_adjust_ff_dim": False,
-        "conv_L_cache": metadata.count(".shortconv.l_cache"),
+        "conv_L_cache": facts.metadata.count(".shortconv.l_cache"),
     }
 
 

@@ -20,7 +20,7 @@ from flowedge.models.kernels.structures import (
     StepsFields,
 )
 from flowedge.models.recurrent.row_states import RowStates
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 from flowedge.models.recurrent.updated_states import UpdatedStates
 
 
@@ -71,7 +71,9 @@ class KernelRun:
         if recurrent:
             self._take_in(sessions, recurrent)
             for fields, rows in zip(self._fields, sessions, strict=True):
-                self._update(fields, rows, recurrent)
+                updated = _updated(rows)
+                steps = updated.steps(rows.count)
+                self._update(fields, updated.states, steps, recurrent, updated.first)
         last = max([int(rows.paths.positions.max()) for rows in sessions])
         cosines, sines, angles = rotations.addresses(last)
         self._kept = (hidden, sessions, cosines, sines, angles)  # memory that the structure refers to
@@ -84,23 +86,29 @@ class KernelRun:
             ctypes.addressof(sines),
         )
 
-    def _update(self, fields: SessionRowsFields, rows: KernelRows, recurrent: Sequence[int]) -> None:
-        """Put the states that rows update, and their steps, into the structure of the rows."""
-        updated = _updated(rows)
-        steps = updated.steps(rows.count)
-        states = _states_fields(updated.states, recurrent, len(self._layers))
-        fields.states, fields.steps = ctypes.addressof(states), _steps_fields(steps, updated.first)
-        self._memory += [steps, states]
+    def _update(
+        self,
+        fields: SessionRowsFields,
+        states: RowStates,
+        steps: UpdateSteps,
+        recurrent: Sequence[int],
+        first: int = 0,
+    ) -> None:
+        """Put states and the steps that update them into the structure of a session's rows.
+
+        Args:
+            first: the place of the first row that the forward computes.
+        """
+        addressed = _states_fields(states, recurrent, len(self._layers))
+        fields.states, fields.steps = ctypes.addressof(addressed), _steps_fields(steps, first)
+        self._memory += [steps, addressed]
 
     def _take_in(self, sessions: Sequence[KernelRows], recurrent: Sequence[int]) -> None:
         """Take the committed rows of sessions into their states."""
         behind = [each for each in map(_updated, sessions) if each.context > each.states.taken]
-        fields, memory = (SessionRowsFields * len(behind))(), list[object]()
+        fields = (SessionRowsFields * len(behind))()
         for own, each in zip(fields, behind, strict=True):
-            steps = each.states.steps_to(each.context)
-            states = _states_fields(each.states, recurrent, len(self._layers))
-            own.states, own.steps = ctypes.addressof(states), _steps_fields(steps, 0)
-            memory += [steps, states]
+            self._update(own, each.states, each.states.steps_to(each.context), recurrent)
         if behind:
             run = RunFields(sessions=ctypes.addressof(fields), count=len(behind))
             library().flowedge_states(
@@ -154,7 +162,7 @@ def _states_fields(states: RowStates, recurrent: Sequence[int], layers: int) -> 
     return fields
 
 
-def _steps_fields(steps: Steps, first: int) -> StepsFields:
-    """Steps, whose arrays the caller keeps; `first` is the place of the forward's first row."""
+def _steps_fields(steps: UpdateSteps, first: int) -> StepsFields:
+    """UpdateSteps, whose arrays the caller keeps; `first` is the place of the forward's first row."""
     arrays = (steps.rows, steps.sources, steps.targets, steps.outputs)
     return StepsFields(steps.count, *(each.ctypes.data for each in arrays), steps.places, first)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from flowedge.models.architecture import Architecture, DeltaNet
 from flowedge.models.recurrent.recurrent_layer import Updates
 from flowedge.models.recurrent.row_states import RowStates
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
 
 _LEAST = 1e-6  # added to the squared length of queries and keys
@@ -54,7 +54,7 @@ class GatedDeltaNet(nn.Module):
         output: torch.Tensor = self.out_proj(gated.to(rows.dtype).flatten(1))
         return output
 
-    def run(self, states: RowStates, steps: Steps, paths: torch.Tensor, rows: int) -> torch.Tensor:
+    def run(self, states: RowStates, steps: UpdateSteps, paths: torch.Tensor, rows: int) -> torch.Tensor:
         """As of RecurrentLayer."""
         net, recent = self.net, states.recent[self.index]
         held = states.states[self.index]

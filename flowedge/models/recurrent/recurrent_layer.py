@@ -8,7 +8,7 @@ import torch
 
 from flowedge.models.architecture import Recurrence
 from flowedge.models.recurrent.row_states import RowStates
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 
 
 class RecurrentLayer(Protocol):
@@ -24,7 +24,7 @@ class RecurrentLayer(Protocol):
     def net(self) -> Recurrence:
         """The sizes of the layer's recurrence."""
 
-    def run(self, states: RowStates, steps: Steps, paths: torch.Tensor, rows: int) -> torch.Tensor:
+    def run(self, states: RowStates, steps: UpdateSteps, paths: torch.Tensor, rows: int) -> torch.Tensor:
         """Take the steps of a session's forward of `rows` rows; return what they read.
 
         Args:

@@ -11,7 +11,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import PrefixLostError, ProtocolError
 from flowedge.models.architecture import Recurrence
 from flowedge.models.host.copies import to_device
-from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_drafts
+from flowedge.models.recurrent.row_steps import UpdateSteps, steps_of_context, steps_of_drafts
 
 _LEAST_ROOM = 16  # recent rows that there is memory for at once
 _LARGE = 4  # times the memory that is needed; then memory is given back
@@ -47,7 +47,7 @@ class RowStates:
         """The place in `recent` of the row in a slot of the KV cache."""
         return self._before + slot - self.taken
 
-    def steps_to(self, context: int) -> Steps:
+    def steps_to(self, context: int) -> UpdateSteps:
         """The steps that take the committed rows below `context` into the state.
 
         Raises:
@@ -79,7 +79,7 @@ class RowStates:
                     self.recent[:, :held] = moved
             self.taken = context
 
-    def steps(self, cached: int, rows: int, tail_parents: IntArray) -> Steps:
+    def steps(self, cached: int, rows: int, tail_parents: IntArray) -> UpdateSteps:
         """The steps of a forward of `rows` rows, and room for what they update by.
 
         Args:

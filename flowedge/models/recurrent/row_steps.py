@@ -10,7 +10,7 @@ from flowedge.core.arrays import IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class UpdateSteps:
     """Updates of the states of a session, in order, the same in all layers.
 
     Attributes:
@@ -36,14 +36,14 @@ class Steps:
         return int(self.targets.max(initial=0))
 
 
-def steps_of_context(rows: int, inputs: int) -> Steps:
+def steps_of_context(rows: int, inputs: int) -> UpdateSteps:
     """Return the steps by which the first recent rows, a chain, are taken into the session's state."""
     zeros = np.zeros(rows, np.int64)
     last = np.arange(rows)[:, None] + inputs - 1
-    return Steps(last - np.arange(inputs)[::-1], zeros, zeros, zeros - 1)
+    return UpdateSteps(last - np.arange(inputs)[::-1], zeros, zeros, zeros - 1)
 
 
-def steps_of_drafts(parents: IntArray, new: int, inputs: int) -> Steps:
+def steps_of_drafts(parents: IntArray, new: int, inputs: int) -> UpdateSteps:
     """Return the steps that compute the last `new` rows of a draft tail.
 
     The tree is walked in depth, through the ancestors of new rows alone. A row whose parent has no further
@@ -51,7 +51,7 @@ def steps_of_drafts(parents: IntArray, new: int, inputs: int) -> Steps:
 
     Args:
         parents: int64 [tail], of each row the index of its parent in the tail; negative for the context.
-        inputs: rows that a convolution reads (see Steps.rows).
+        inputs: rows that a convolution reads (see UpdateSteps.rows).
     """
     tail = parents.size
     known, above = tail - new, parents.tolist()
@@ -79,7 +79,7 @@ def steps_of_drafts(parents: IntArray, new: int, inputs: int) -> Steps:
     return _steps(steps, inputs)
 
 
-def _steps(steps: list[tuple[list[int], int, int, int]], inputs: int) -> Steps:
+def _steps(steps: list[tuple[list[int], int, int, int]], inputs: int) -> UpdateSteps:
     rows = np.array([step[0] for step in steps], np.int64).reshape(-1, inputs)
     sources, targets, outputs = (np.array([step[i] for step in steps], np.int64) for i in (1, 2, 3))
-    return Steps(rows, sources, targets, outputs)
+    return UpdateSteps(rows, sources, targets, outputs)

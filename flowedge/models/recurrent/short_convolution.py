@@ -10,7 +10,7 @@ from torch import nn
 from flowedge.models.architecture import Architecture, ShortConvolution
 from flowedge.models.recurrent.recurrent_layer import Updates
 from flowedge.models.recurrent.row_states import RowStates
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 
 
 class GatedConvolution(nn.Module):
@@ -32,7 +32,7 @@ class GatedConvolution(nn.Module):
         output: torch.Tensor = self.out_proj(after * convolved)
         return output
 
-    def run(self, states: RowStates, steps: Steps, paths: torch.Tensor, rows: int) -> torch.Tensor:
+    def run(self, states: RowStates, steps: UpdateSteps, paths: torch.Tensor, rows: int) -> torch.Tensor:
         """As of RecurrentLayer."""
         recent, weight = states.recent[self.index], self.conv.weight.squeeze(1).float().t()
         outputs = recent.new_zeros((rows, recent.shape[1]))

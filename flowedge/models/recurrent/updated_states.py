@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flowedge.core.arrays import IntArray
 from flowedge.models.recurrent.row_states import RowStates
-from flowedge.models.recurrent.row_steps import Steps
+from flowedge.models.recurrent.row_steps import UpdateSteps
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class UpdatedStates:
     context: int
     tail_parents: IntArray
 
-    def steps(self, rows: int) -> Steps:
+    def steps(self, rows: int) -> UpdateSteps:
         """The steps of `rows` rows, whose states have taken the context in."""
         return self.states.steps(self.cached, rows, self.tail_parents)
 

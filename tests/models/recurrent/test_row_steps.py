@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowedge.models.recurrent.row_steps import Steps, steps_of_context, steps_of_drafts
+from flowedge.models.recurrent.row_steps import UpdateSteps, steps_of_context, steps_of_drafts
 
 INPUTS = 4
 
@@ -22,7 +22,7 @@ def path_of(parents: list[int], row: int) -> list[int]:
     return [] if row < 0 else [*path_of(parents, parents[row]), row]
 
 
-def states_after(steps: Steps) -> tuple[dict[int, list[int]], list[tuple[int, ...]]]:
+def states_after(steps: UpdateSteps) -> tuple[dict[int, list[int]], list[tuple[int, ...]]]:
     """The rows that each output's state has taken in, and what each step's convolution read."""
     states: dict[int, list[int]] = {0: []}
     outputs = {}
