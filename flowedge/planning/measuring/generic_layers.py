@@ -79,18 +79,30 @@ def generic_block(
         quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
         layer.fuse()
         layers.append(layer)
-    block = LayerBlock(
+    block = middle_block(config, architecture, layers, dtype, device)
+    block.prepare(exact=exact)
+    return block
+
+
+def middle_block(
+    config: Any,
+    architecture: Architecture,
+    layers: list[DecoderLayer],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> LayerBlock:
+    """Return the block of a model's layers from its second, without windows; it still has to be prepared."""
+    stop = len(layers) + 1
+    return LayerBlock(
         config,
         1,
-        count + 1,
+        stop,
         layers=layers,
-        windows=[None] * count,
-        rotary=Rotary(config, range(1, count + 1), device),
+        windows=[None] * len(layers),
+        rotary=Rotary(config, range(1, stop), device, partial_rotary=architecture.partial_rotary),
         embedding=None,
         embedding_multiplier=1.0,
         norm=None,
         dtype=dtype,
         device=device,
     )
-    block.prepare(exact=exact)
-    return block

@@ -13,7 +13,7 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.quant.quantize import quantize_block
-from flowedge.models.rotary import Rotary
+from flowedge.planning.measuring.generic_layers import middle_block
 from flowedge_testbed.report.markdown import table
 from testbed.tools.exact.costs import Timed
 from testbed.tools.gpu.turns import shortest_ms
@@ -49,20 +49,7 @@ def block_of(shape: str, quant: str, *, recurrent: bool) -> LayerBlock:
         if not parameter.isfinite().all() or parameter.ndim == 1:
             torch.nn.init.uniform_(parameter, 0.0, 1.0)
     quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
-    device = torch.device("cpu")
-    block = LayerBlock(
-        config,
-        1,
-        2,
-        layers=[layer],
-        windows=[None],
-        rotary=Rotary(config, range(1, 2), device, partial_rotary=True),
-        embedding=None,
-        embedding_multiplier=1.0,
-        norm=None,
-        dtype=dtype,
-        device=device,
-    )
+    block = middle_block(config, architecture, [layer], dtype, torch.device("cpu"))
     block.prepare(exact=True)
     return block
 
