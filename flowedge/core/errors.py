@@ -159,6 +159,12 @@ class DrainingError(DeviceLostError):
     status = "UNAVAILABLE"
 
 
+class DeviceInUseError(DeviceError):
+    """A device that is part of another pipeline, which is being set up or alive."""
+
+    code = "in_use"
+
+
 class PipelineNotReadyError(DeviceError):
     """A pipeline that is being set up, for the first time or after it has lost a device; `device` leads it.
 
@@ -204,10 +210,15 @@ def error_from_code(code: str, device: str, reason: str) -> FlowEdgeError:
     for cls in plain:
         if cls.code == code:
             return cls(f"device {device}: {reason}" if device else reason)
-    of_device = {
-        cls.code: cls for cls in (DeviceLostError, DrainingError, OtherModelError, PipelineNotReadyError)
-    }
-    return of_device.get(code, DeviceError)(device, reason)
+    of_device: tuple[type[DeviceError], ...] = (
+        DeviceInUseError,
+        DeviceLostError,
+        DrainingError,
+        OtherModelError,
+        PipelineNotReadyError,
+    )
+    by_code = {cls.code: cls for cls in of_device}
+    return by_code.get(code, DeviceError)(device, reason)
 
 
 def wrong_type(name: str, value: object, expected: str) -> BadRequestError:

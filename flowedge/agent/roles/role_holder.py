@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
-from flowedge.core.errors import AccessError, DeviceError, DrainingError
+from flowedge.core.errors import AccessError, DeviceError, DeviceInUseError, DrainingError
 from flowedge.core.log_fields import about
 from flowedge.live.transport.server import StreamOwner
 
@@ -77,7 +77,8 @@ class RoleHolder:
 
         Raises:
             AccessError: when that role is in use, and another member has given it.
-            DeviceError: when that role is in use for another pipeline, or the device is kept idle.
+            DeviceError: when the device is kept idle.
+            DeviceInUseError: when that role is in use for another pipeline.
             DrainingError: while the device is being stopped.
         """
         self.check_open()
@@ -91,7 +92,7 @@ class RoleHolder:
             return
         if old is not None and old.in_use:
             if old.pipeline != role.pipeline:
-                raise DeviceError(
+                raise DeviceInUseError(
                     self._device, f"it is part of pipeline {old.label}, which is alive; release that first"
                 )
             if old.owner != role.owner:

@@ -19,6 +19,7 @@ from flowedge.core.errors import (
     AccessError,
     DeadlineError,
     DeviceError,
+    DeviceInUseError,
     DeviceLostError,
     FlowEdgeError,
     PipelineNotReadyError,
@@ -294,7 +295,9 @@ class PoolMember(AbstractAsyncContextManager["PoolMember"]):
         A device that is gone or busy may be back at any moment; any other error may need a person.
         """
         self.not_ready = isinstance(error, PipelineNotReadyError)
-        self._note_loss(comes_back=isinstance(error, DeviceLostError | PipelineNotReadyError | DeadlineError))
+        # Where two gateways have the same devices, one is refused them until the other has set them up.
+        comes_back = DeviceInUseError | DeviceLostError | PipelineNotReadyError | DeadlineError
+        self._note_loss(comes_back=isinstance(error, comes_back))
         of_device = isinstance(error, DeviceError | DeadlineError)
         self._most_wait_s = self._settings.ask_s if of_device else self._settings.most_ask_s
         self._become(str(error))

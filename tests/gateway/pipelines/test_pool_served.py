@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from flowedge.client.assembly import release
 from tests.gateway.asking import COMPLETIONS, await_sessions, body
 from tests.support.gateways import GatewayProcess
 from tests.support.processes import AgentProcess, agents, become_pipeline, running, start_all
@@ -119,4 +120,32 @@ def test_requests_wait_a_while_for_a_pipeline_that_was_lost(tmp_path: Path) -> N
             assert patient.samples()["flowedge_gateway_waiting"] == 1
             lost[1].stop()
             start_all(lost)  # idle, at the same addresses
+            assert asked.result(WAIT_S).status_code == 200
+
+
+def test_requests_wait_while_another_pipeline_has_a_device(
+    idle_agents: list[AgentProcess], tmp_path: Path
+) -> None:
+    """As when two gateways set up the same devices: the second is refused them."""
+    with agents(["shared-d0", "shared-v1"]) as shared:
+        draft_node, stage = shared
+        file = pipelines_file(
+            tmp_path, f'name = "tiny"\nagents = ["{draft_node.address}", "{stage.address}"]'
+        )
+        settings = {"pipelines": {**POOL["pipelines"], "queue_s": 100.0}}
+        gateway = GatewayProcess("--pipelines", file, settings=settings)
+        with running(gateway), gateway.client() as client, ThreadPoolExecutor(1) as pool:
+            await_ready(gateway, 1)
+            draft_node.kill()
+            await_ready(gateway, 0)
+            become_pipeline([idle_agents[0], stage], pipeline="other")
+            start_all([draft_node])
+            deadline = time.monotonic() + WAIT_S
+            while "which is alive" not in (health := client.get("/health/ready").text):
+                assert time.monotonic() < deadline, health
+                time.sleep(0.05)
+            asked = pool.submit(client.post, COMPLETIONS, json=body(4, model="tiny"))
+            while gateway.samples()["flowedge_gateway_waiting"] != 1 and not asked.done():
+                assert time.monotonic() < deadline
+            release([idle_agents[0].address, stage.address], "other")
             assert asked.result(WAIT_S).status_code == 200
