@@ -53,9 +53,13 @@ class Experts:
     Attributes:
         count: experts of a layer; chosen: experts that a row is computed by.
         intermediate: the width of an expert's hidden values.
-        normalised: whether the weights of a row's experts are divided by their sum.
-        rounded: whether the weights are rounded to the dtype of the rows.
+        normalised: whether the weights of a row's experts are divided by their sum and `least_sum`.
+        rounded: whether the weights, and scores by a sigmoid, are rounded to the dtype of the rows.
         layers: whether each layer of the model has experts.
+        scores: the function of the router's products that weighs experts.
+        choice_bias: whether a number of each expert is added to its score where experts are chosen, and not
+            where they are weighed.
+        scale: the factor on weights.
         shared: the width of the hidden values of one more expert, which computes every row and is weighed by
             a gate of its own; 0 for none.
     """
@@ -66,6 +70,10 @@ class Experts:
     normalised: bool
     rounded: bool
     layers: tuple[bool, ...]
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    choice_bias: bool = False
+    least_sum: float = 0.0
+    scale: float = 1.0
     shared: int = 0
 
 
@@ -185,6 +193,21 @@ def _qwen3_5_experts(config: Any) -> Experts:
 
 def _qwen3_next_experts(config: Any) -> Experts:
     return replace(_qwen3_experts(config), shared=int(config.shared_expert_intermediate_size))
+
+
+def _lfm2_experts(config: Any) -> Experts:
+    return Experts(
+        int(config.num_experts),
+        int(config.num_experts_per_tok),
+        int(config.moe_intermediate_size),
+        normalised=bool(config.norm_topk_prob),
+        rounded=True,
+        layers=tuple(layer >= config.num_dense_layers for layer in range(config.num_hidden_layers)),
+        scores="sigmoid",
+        choice_bias=bool(config.use_expert_bias),
+        least_sum=1e-6,
+        scale=float(config.routed_scaling_factor),
+    )
 
 
 def _lfm2_intermediate(config: Any) -> int:
@@ -353,6 +376,28 @@ _QWEN3_5_MOE = replace(
     experts=_qwen3_5_experts,
 )
 
+_LFM2 = Family(
+    "lfm2",
+    "Lfm2",
+    renames=(
+        (r"^model\.embedding_norm\.", "model.norm."),
+        (r"\.operator_norm\.", ".input_layernorm."),
+        (r"\.ffn_norm\.", ".post_attention_layernorm."),
+        (r"\.feed_forward\.expert_bias$", ".mlp.gate.choice_bias"),
+        (r"\.feed_forward\.", ".mlp."),
+        (r"\.w1\.", ".gate_proj."),
+        (r"\.w2\.", ".down_proj."),
+        (r"\.w3\.", ".up_proj."),
+        (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+        (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
+        (r"(\.layers\.\d+)\.conv\.", r"\1.linear_attn."),
+    ),
+    query_key_norms=True,
+    epsilon_field="norm_eps",
+    intermediate=_lfm2_intermediate,
+    recurrence=_short_convolution,
+)
+
 # By the `model_type` of config.json.
 FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
@@ -367,24 +412,13 @@ FAMILIES: dict[str, Family] = {
         residual_multiplier=lambda config: float(config.residual_multiplier),
         logits_divisor=lambda config: float(config.logits_scaling),
     ),
-    "lfm2": Family(
-        "lfm2",
-        "Lfm2",
-        renames=(
-            (r"^model\.embedding_norm\.", "model.norm."),
-            (r"\.operator_norm\.", ".input_layernorm."),
-            (r"\.ffn_norm\.", ".post_attention_layernorm."),
-            (r"\.feed_forward\.w1\.", ".mlp.gate_proj."),
-            (r"\.feed_forward\.w2\.", ".mlp.down_proj."),
-            (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
-            (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
-            (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
-            (r"(\.layers\.\d+)\.conv\.", r"\1.linear_attn."),
-        ),
-        query_key_norms=True,
-        epsilon_field="norm_eps",
-        intermediate=_lfm2_intermediate,
-        recurrence=_short_convolution,
+    "lfm2": _LFM2,
+    "lfm2_moe": replace(
+        _LFM2,
+        module="lfm2_moe",
+        prefix="Lfm2Moe",
+        intermediate=lambda config: int(config.intermediate_size),
+        experts=_lfm2_experts,
     ),
     "llama": _LLAMA,
     "ministral3": _MINISTRAL3,

@@ -22,15 +22,23 @@ class Router(nn.Module):
     def __init__(self, hidden: int, experts: Experts) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts.count, hidden))
+        self.choice_bias = nn.Parameter(torch.empty(experts.count)) if experts.choice_bias else None
         self.experts = experts
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
-        likelihoods = torch.softmax(functional.linear(rows, self.weight).float(), dim=-1)
-        weights, chosen = torch.topk(likelihoods, self.experts.chosen, dim=-1)
-        if self.experts.normalised:
-            weights /= weights.sum(dim=-1, keepdim=True)
-        return (weights.to(rows.dtype) if self.experts.rounded else weights), chosen
+        experts, products = self.experts, functional.linear(rows, self.weight)
+        if experts.scores == "sigmoid":
+            scores = (products if experts.rounded else products.float()).sigmoid().float()
+        else:
+            scores = torch.softmax(products.float(), dim=-1)
+        biased = scores if self.choice_bias is None else scores + self.choice_bias
+        chosen = torch.topk(biased, experts.chosen, dim=-1).indices
+        weights = scores.gather(-1, chosen)
+        if experts.normalised:
+            weights /= weights.sum(dim=-1, keepdim=True) + experts.least_sum
+        weights *= experts.scale
+        return (weights.to(rows.dtype) if experts.rounded else weights), chosen
 
 
 class ExpertLinears(nn.Module):

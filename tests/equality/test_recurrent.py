@@ -90,9 +90,9 @@ class Model:
         return token_ids(alone.generate(request(PROMPT, SAMPLINGS[sampling], TOKENS, PLAIN)))
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "lfm2"])
+@pytest.fixture(scope="module", params=["qwen3_5", "lfm2", pytest.param("lfm2_moe", marks=pytest.mark.proof)])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """A model with gated delta nets, and one with short convolutions."""
+    """Models with gated delta nets, with short convolutions, and with experts beside these."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)

@@ -97,7 +97,7 @@ MODELS: dict[str, Make] = {
     "phi3-longrope": family("phi3-longrope"),
     "smollm3": family("smollm3"),
     "qwen3_next": family("qwen3_next"),
-    "lfm2": family("lfm2"),
+    "lfm2_moe": family("lfm2_moe"),
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
     "gguf-recurrent": gguf("qwen3_5_moe"),

@@ -116,6 +116,20 @@ ARCHITECTURES["lfm2"] = {
     "query_key_norms": True,
     "recurrence": ShortConvolution(32, 3, layers=(True, True, False, True)),
 }
+ARCHITECTURES["lfm2_moe"] = ARCHITECTURES["lfm2"] | {
+    "experts": Experts(
+        6,
+        2,
+        32,
+        normalised=True,
+        rounded=True,
+        layers=(False, True, True, True),
+        scores="sigmoid",
+        choice_bias=True,
+        least_sum=1e-6,
+        scale=1.5,
+    ),
+}
 ARCHITECTURES["qwen3_5_moe"] = ARCHITECTURES["qwen3_5"] | {
     "experts": Experts(6, 2, 32, normalised=True, rounded=True, layers=(True,) * LAYERS, shared=32),
 }

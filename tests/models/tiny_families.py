@@ -132,6 +132,18 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_eps": 1e-5,
         },
     ),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "moe_intermediate_size": 32,
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.5,
+            "tie_word_embeddings": True,
+        },
+    ),
     "qwen3_5": ("qwen3_5_text", DELTA_NET),
     "qwen3_5_moe": (
         "qwen3_5_moe_text",
@@ -218,5 +230,8 @@ def randomise(model: torch.nn.Module) -> None:
     for path, parameter in model.named_parameters():
         if path.endswith("bias") or "norm" in path:
             parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
-        elif path.endswith("mlp.gate.weight"):
+        elif path.endswith((".gate.weight", ".router.weight")):
             parameter.data.normal_(std=0.5)
+    for path, buffer in model.named_buffers():
+        if path.endswith("expert_bias"):
+            buffer.normal_(std=0.1)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gguf import GGUFWriter, TensorNameMap, TokenType, get_tensor_name_map
-from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, ExpertGatingFuncType, GGMLQuantizationType
 from gguf.quants import quantize
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -34,12 +34,14 @@ ARCHITECTURES = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
     "lfm2": "lfm2",
+    "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "phi3": "phi3",
 }
+LFM2 = ("lfm2", "lfm2moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
 PERMUTED = ("llama", "mistral3", "granite", "smollm3")
 
@@ -83,7 +85,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
     add_key_heads(file, config, architecture)
-    file.add_layer_norm_rms_eps(config.norm_eps if architecture == "lfm2" else config.rms_norm_eps)
+    file.add_layer_norm_rms_eps(config.norm_eps if architecture in LFM2 else config.rms_norm_eps)
     file.add_vocab_size(config.vocab_size)
     if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
         file.add_key_length(head_size)
@@ -100,10 +102,13 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     if experts:
         file.add_expert_count(experts)
         file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture in ("qwen3moe", "qwen35moe"):
+    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe"):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "qwen35moe":
         file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture == "lfm2moe":
+        file.add_leading_dense_block_count(config.num_dense_layers)
+        file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
     if architecture == "granite":
         file.add_attention_scale(config.attention_multiplier)
         file.add_embedding_scale(config.embedding_multiplier)
@@ -122,7 +127,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
     heads = config.num_key_value_heads
-    if architecture == "lfm2":
+    if architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
     else:
@@ -201,9 +206,11 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
             values = values + 1
         if architecture in DELTA_NETS:
             values = tiled(values, name, config)
-        if architecture in (*DELTA_NETS, "lfm2"):
+        if architecture in (*DELTA_NETS, *LFM2):
             values = without_axes(values, name)
-        if name.endswith("dt_bias"):
+        if name.endswith("expert_bias"):
+            found[f"{name}.bias"] = values
+        elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
         elif name.endswith("experts.gate_up_proj"):
             gate, up = np.split(values, 2, axis=1)

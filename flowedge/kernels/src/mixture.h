@@ -11,8 +11,11 @@ namespace flowedge {
 // A mixture of experts in the place of a gated MLP.
 struct Mixture {
     int64_t count, chosen;  // experts, and those of a row
-    int32_t normalised;     // whether the weights of a row's experts add up to 1
-    int32_t rounded;        // whether they are rounded to the format of rows
+    int32_t normalised;     // whether the weights of a row's experts are divided by their sum and `least_sum`
+    int32_t rounded;        // whether they, and scores by a sigmoid, are rounded to the format of rows
+    int32_t sigmoid;        // whether a score is a sigmoid of the router's product; otherwise, a softmax of all
+    float least_sum, scale; // scale: the factor on weights
+    const float* choice_bias;  // [count], added to scores to choose experts; null for none
     Linear router;
     // [all(), 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide. The one behind the others
     // is shared: it computes every row.
@@ -44,26 +47,27 @@ class Routing {
         places_.resize(rows * chosen_);
     }
 
-    // Chooses the experts of a row by its scores [count], which are overwritten: the likeliest, the first of equals.
-    // The score of the shared expert follows.
+    // Chooses the experts of a row by the router's products [count], which are overwritten by scores: those of the highest
+    // scores, the first of equals. The product of the shared expert follows.
     void choose(const Mixture& mixture, int64_t row, float* scores, Format format) {
         int32_t* experts = experts_.data() + row * chosen_;
         float* weights = weights_.data() + row * chosen_;
-        const float most = *std::max_element(scores, scores + mixture.count);
-        float total = 0.0f, own = 0.0f;
-        for (int64_t i = 0; i < mixture.count; i++) total += scores[i] = exponential(all(scores[i] - most))[0];
+        float own = mixture.least_sum;
+        score(mixture, scores, format);
         static thread_local std::vector<int32_t> order;
         order.resize(mixture.count);
         for (int64_t i = 0; i < mixture.count; i++) order[i] = (int32_t)i;
-        auto likelier = [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
+        auto biased = [&](int32_t i) { return mixture.choice_bias ? scores[i] + mixture.choice_bias[i] : scores[i]; };
+        auto first = [&](int32_t a, int32_t b) { return biased(a) != biased(b) ? biased(a) > biased(b) : a < b; };
         const int64_t chosen = mixture.chosen;
-        std::partial_sort(order.begin(), order.begin() + chosen, order.end(), likelier);
+        std::partial_sort(order.begin(), order.begin() + chosen, order.end(), first);
         std::copy_n(order.begin(), chosen, experts);
-        for (int64_t j = 0; j < chosen; j++) own += scores[experts[j]] / total;
+        for (int64_t j = 0; j < chosen; j++) own += scores[experts[j]];
         std::sort(experts, experts + chosen);
         for (int64_t j = 0; j < chosen; j++) {
-            weights[j] = scores[experts[j]] / total;
+            weights[j] = scores[experts[j]];
             if (mixture.normalised) weights[j] /= own;
+            weights[j] *= mixture.scale;
         }
         if (mixture.shares()) {
             experts[chosen] = (int32_t)mixture.count;
@@ -128,6 +132,19 @@ class Routing {
 
   private:
     static constexpr int64_t FREE_ROWS = 4;
+
+    // Replaces the router's products by the scores of experts.
+    static void score(const Mixture& mixture, float* scores, Format format) {
+        if (mixture.sigmoid) {
+            for (int64_t i = 0; i < mixture.count; i++) scores[i] = logistic(scores[i]);
+            if (mixture.rounded) round_to(format, scores, mixture.count);
+            return;
+        }
+        const float most = *std::max_element(scores, scores + mixture.count);
+        float total = 0.0f;
+        for (int64_t i = 0; i < mixture.count; i++) total += scores[i] = exponential(all(scores[i] - most))[0];
+        for (int64_t i = 0; i < mixture.count; i++) scores[i] /= total;
+    }
 
     int64_t chosen_ = 0;
     std::vector<int32_t> experts_;  // [rows, chosen], those of a row ascending

@@ -58,6 +58,7 @@ def _weights(
 
     def read(path: str) -> Values:
         known = path.replace("linear_attn.dt_bias", "linear_attn.dt_proj.bias")
+        known = known.replace(".expert_bias", ".expert_bias.bias")
         stored = stored_names.get_name(known, try_suffixes=(".weight", ".bias"))
         if stored is None or stored not in tensors:
             raise CheckpointError(f"{checkpoint.place}: no tensor of {path} (in GGUF {stored})")

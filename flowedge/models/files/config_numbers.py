@@ -42,6 +42,7 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "linear_conv_kernel_dim": (1, 64),
     "full_attention_interval": (1, MAX_LAYERS),
     "conv_L_cache": (1, 64),
+    "num_dense_layers": (0, MAX_LAYERS),
     "block_multiple_of": (1, 1 << 20),
     "draft_vocab_size": (1, 1 << 24),
     "target_hidden_size": (1, 1 << 17),
@@ -77,6 +78,7 @@ _REAL: dict[str, tuple[float, float]] = {
     "embd_pdrop": (0.0, 1.0),
     "router_aux_loss_coef": (0.0, 1e9),
     "router_jitter_noise": (0.0, 1e9),
+    "routed_scaling_factor": (1e-6, 1e6),
 }
 _BOOLEAN = frozenset(
     {
@@ -85,6 +87,7 @@ _BOOLEAN = frozenset(
         "mlp_bias",
         "use_sliding_window",
         "norm_topk_prob",
+        "use_expert_bias",
         "use_cache",
         "truncate",
         "conv_bias",

@@ -47,6 +47,7 @@ _MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.d
 _DENSE = _ATTENTION | _MLP | {"ffn_norm": "post_attention_layernorm"}
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _ROUTER = {"ffn_gate_inp": "mlp.gate"}
+_CHOICE_BIAS = "exp_probs_b.bias"  # of a layer
 _DELTA_NET = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -117,6 +118,7 @@ ARCHITECTURES = {
             drafts=True,
         ),
         GGUFArchitecture("lfm2", _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION),
+        GGUFArchitecture("lfm2moe", _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION | _ROUTER),
         GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
         GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
         GGUFArchitecture(
@@ -195,6 +197,8 @@ def _places(
     index, part, expert, suffix = match.groups()
     layer = layer_prefix(int(index))
     has_experts = "ffn_gate_inp" in architecture.modules
+    if has_experts and stored.endswith(f".{_CHOICE_BIAS}") and expert is None:
+        return {f"{layer}mlp.gate.choice_bias": StoredTensor(stored)}
     if part in _STACKED and has_experts and suffix == "weight" and expert is None:
         return _experts(f"{layer}mlp.experts.", stored, shape, _STACKED[part])
     if part in _SINGLE_EXPERT and has_experts and expert is not None and suffix == "weight":

@@ -53,6 +53,7 @@ def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
 
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
+_LFM2 = frozenset({"lfm2", "lfm2moe"})
 _PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"})
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
@@ -87,7 +88,7 @@ class ModelFacts:
         """The key heads of layers with attention; some files have a number for each layer, 0 for others."""
         metadata, key = self.metadata, ".attention.head_count_kv"
         stored = metadata.values.get(metadata.architecture + key)
-        if metadata.architecture != "lfm2" or not isinstance(stored, list):
+        if metadata.architecture not in _LFM2 or not isinstance(stored, list):
             return metadata.count(key, metadata.count(".attention.head_count"))
         counts = {value for value in stored if type(value) is int and value}
         if len(counts) != 1:
@@ -124,7 +125,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "num_attention_heads": metadata.count(".attention.head_count"),
         "num_key_value_heads": facts.kv_heads,
         "max_position_embeddings": metadata.count(".context_length"),
-        "norm_eps" if metadata.architecture == "lfm2" else "rms_norm_eps": metadata.number(
+        "norm_eps" if metadata.architecture in _LFM2 else "rms_norm_eps": metadata.number(
             ".attention.layer_norm_rms_epsilon"
         ),
         "tie_word_embeddings": OUTPUT not in facts.shapes,
@@ -314,6 +315,18 @@ def _lfm2(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _lfm2_moe(facts: ModelFacts) -> dict[str, Any]:
+    metadata = facts.metadata
+    return _lfm2(facts) | {
+        "model_type": "lfm2_moe",
+        **_expert_sizes(metadata),
+        "num_dense_layers": metadata.count(".leading_dense_block_count", 0, least=0),
+        "use_expert_bias": any(name.endswith(".exp_probs_b.bias") for name in facts.shapes),
+        # A file does not store it: true in all published models.
+        "norm_topk_prob": True,
+    }
+
+
 def _gemma2(facts: ModelFacts) -> dict[str, Any]:
     metadata = facts.metadata
     return {
@@ -409,6 +422,7 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2_moe,
     "qwen35": _qwen35,
     "qwen35moe": _qwen35_moe,
     "gemma2": _gemma2,

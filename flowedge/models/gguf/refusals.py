@@ -35,7 +35,7 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".attention.temperature_scale": ((0,), _MISTRAL3),
     ".attn_logit_softcapping": ((0,), frozenset({"gemma2"})),
     ".embedding_scale": ((0, 1), _GRANITE),
-    ".expert_gating_func": ((0, 1), _NOBODY),
+    ".expert_gating_func": ((0, 1), frozenset({"lfm2moe"})),
     ".expert_group_count": ((0, 1), _NOBODY),
     ".expert_shared_count": ((0,), _QWEN35),
     ".expert_weights_norm": ((True,), _NOBODY),

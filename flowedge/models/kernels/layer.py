@@ -148,6 +148,10 @@ class KernelLayer:
             chosen=sizes.chosen,
             normalised=sizes.normalised,
             rounded=sizes.rounded,
+            sigmoid=sizes.scores == "sigmoid",
+            least_sum=sizes.least_sum,
+            scale=sizes.scale,
+            choice_bias=None if mlp.gate.choice_bias is None else self._floats(mlp.gate.choice_bias),
             router=self._linear(mlp.gate),
             experts=ctypes.addressof(experts),
         )
