@@ -47,8 +47,21 @@ def head_size(config: Any) -> int:
 
 
 @dataclass(frozen=True)
+class Clamp:
+    """Bounds of gates and values of gpt-oss's experts: (value + 1) * gate * sigmoid(slope * gate).
+
+    Attributes:
+        limit: the most of a gate, and of the magnitude of a value.
+        slope: the factor on gates within the sigmoid.
+    """
+
+    limit: float
+    slope: float
+
+
+@dataclass(frozen=True)
 class Experts:
-    """The experts of a layer's MLP.
+    """The experts of a layer's MLP, and how a router chooses those of a row.
 
     Attributes:
         count: experts of a layer; chosen: experts that a row is computed by.
@@ -60,6 +73,8 @@ class Experts:
         choice_bias: whether a number of each expert is added to its score where experts are chosen, and not
             where they are weighed.
         scale: the factor on weights.
+        biases: whether the router and the linear layers of experts have biases.
+        clamp: the bounds of gates and values, in place of the activation; None for no bounds.
         shared: the width of the hidden values of one more expert, which computes every row and is weighed by
             a gate of its own; 0 for none.
     """
@@ -74,6 +89,8 @@ class Experts:
     choice_bias: bool = False
     least_sum: float = 0.0
     scale: float = 1.0
+    biases: bool = False
+    clamp: Clamp | None = None
     shared: int = 0
 
 
@@ -210,6 +227,11 @@ def _lfm2_experts(config: Any) -> Experts:
     )
 
 
+def _gpt_oss_experts(config: Any) -> Experts:
+    clamp = Clamp(float(config.swiglu_limit), float(config.swiglu_alpha))
+    return replace(_mixtral_experts(config), rounded=True, biases=True, clamp=clamp)
+
+
 def _lfm2_intermediate(config: Any) -> int:
     width = int(config.intermediate_size)
     if not config.block_auto_adjust_ff_dim:
@@ -239,7 +261,7 @@ class Family:
         windows: the layers that the config's `sliding_window` applies to.
         biases: the linear layers with biases: those of attention or MLP where the config says so, or always
             those of queries, keys and values.
-        norm_plus_one, norms_after, query_key_norms, fused, partial_rotary: as of Architecture.
+        norm_plus_one, norms_after, query_key_norms, sinks, fused, partial_rotary: as of Architecture.
         some_unrotated: whether the config's `no_rope_layers` says which layers rotate: those with 1.
         activation_field: the field of the config that names the activation.
         epsilon_field: the field of the config that has the epsilon of norms.
@@ -248,6 +270,7 @@ class Family:
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
         experts: (config) -> the experts of a mixture; None for a family without experts.
         recurrence: (config) -> its layers with a state; None for a family without such layers.
+        experts_in_turns: as `in_turns` of experts_of.
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
         output_gate: as of Architecture.
@@ -267,6 +290,7 @@ class Family:
     norm_plus_one: bool = False
     norms_after: bool = False
     query_key_norms: bool = False
+    sinks: bool = False
     fused: bool = False
     partial_rotary: bool = False
     some_unrotated: bool = False
@@ -277,6 +301,7 @@ class Family:
     attention_softcap: bool = False
     experts: Callable[[Any], Experts] | None = None
     recurrence: Callable[[Any], Recurrence] | None = None
+    experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
     embedding: Literal["1", "root of width", "config"] = "1"
@@ -403,6 +428,16 @@ FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
     "gemma3": replace(_GEMMA3, multimodal=True, renames=_OF_LANGUAGE_MODEL),
     "gemma3_text": _GEMMA3,
+    "gpt_oss": Family(
+        "gpt_oss",
+        "GptOss",
+        renames=((r"\.mlp\.router\.", ".mlp.gate."),),
+        windows="by layer type",
+        biases=frozenset({"attention"}),
+        sinks=True,
+        experts=_gpt_oss_experts,
+        experts_in_turns=True,
+    ),
     "granite": Family(
         "granite",
         "Granite",
@@ -493,6 +528,7 @@ class Architecture:
         norms_after: whether a norm follows the attention and the MLP too. The four norms of a layer then are
             input, post_attention, pre_feedforward and post_feedforward.
         query_key_norms: whether queries and keys have a norm of each head's width.
+        sinks: whether each head has a score of one more key, whose value is zero.
         qkv_bias, output_bias, mlp_bias: whether these linear layers have biases.
         fused: whether checkpoints store the projections that read the same rows as one.
         activation: the activation of the MLP's gate.
@@ -519,6 +555,7 @@ class Architecture:
     norm_plus_one: bool
     norms_after: bool
     query_key_norms: bool
+    sinks: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -563,6 +600,7 @@ class Architecture:
             norm_plus_one=family.norm_plus_one,
             norms_after=family.norms_after,
             query_key_norms=family.query_key_norms,
+            sinks=family.sinks,
             qkv_bias=attention_bias or "always qkv" in family.biases,
             output_bias=attention_bias,
             mlp_bias="mlp" in family.biases and bool(config.mlp_bias),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flowedge.models.architecture import Architecture, DeltaNet, ShortConvolution
-from flowedge.models.attention.attention import Attention
+from flowedge.models.attention.attention import Attention, Scoring
 from flowedge.models.experts import MixtureMlp
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
@@ -64,16 +64,18 @@ class GroupedAttention(_Prepared):
         self.o_proj = nn.Linear(heads * size, architecture.hidden, bias=architecture.output_bias)
         if architecture.query_key_norms:
             self.q_norm, self.k_norm = _norm(architecture, size), _norm(architecture, size)
+        self.sinks = nn.Parameter(torch.empty(heads)) if architecture.sinks else None
         self._widths = (heads, 2 * kv_heads)  # of queries, and of keys and values, in heads
         self._sizes = (size, kv_heads, heads + kv_heads, heads * size)
 
     @cached_property
-    def calls(self) -> tuple[list[Call], Call, Call | None]:
-        """The projections to queries, keys and values, the projection of the output, the norm of heads."""
-        norm = None
-        if self._architecture.query_key_norms:
-            norm = head_norm_call(self.q_norm, self.k_norm, self._architecture)
-        return [product_call(part) for part in self.projections], product_call(self.o_proj), norm
+    def calls(self) -> tuple[list[Call], Call, Call | None, Scoring]:
+        """The projections to queries, keys and values, that of the output, the norm of heads, the scoring."""
+        norm, architecture = None, self._architecture
+        if architecture.query_key_norms:
+            norm = head_norm_call(self.q_norm, self.k_norm, architecture)
+        scoring = Scoring(architecture.scaling, architecture.softcap, self.sinks)
+        return [product_call(part) for part in self.projections], product_call(self.o_proj), norm, scoring
 
     @property
     def projections(self) -> list[nn.Module]:
@@ -82,7 +84,7 @@ class GroupedAttention(_Prepared):
 
     def forward(self, rows: torch.Tensor, attention: Attention, rotation: Rotation) -> torch.Tensor:
         """Return [rows, hidden] for the normed `rows` of this shape; arguments as of DecoderLayer."""
-        projections, project_output, norm = self.calls
+        projections, project_output, norm, scoring = self.calls
         size, kv_heads, rotated, width = self._sizes
         count, index = rows.shape[0], self.cache_index
         heads = _beside(projections, rows).view(count, -1, size)
@@ -102,8 +104,7 @@ class GroupedAttention(_Prepared):
             turned.copy_(normed)
         query, keys_values = heads.transpose(0, 1).split_with_sizes(self._widths)
         attention.store_rows(index, keys_values.view(2, kv_heads, count, size))
-        scaling, softcap = self._architecture.scaling, self._architecture.softcap
-        attended = attention.attend(index, query.unsqueeze(0), kv_heads, scaling, softcap)
+        attended = attention.attend(index, query.unsqueeze(0), kv_heads, scoring)
         output = attended.transpose(1, 2).reshape(-1, width)
         return project_output(output if gates is None else output * gates.reshape(-1, width).sigmoid())
 

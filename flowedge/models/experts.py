@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Architecture, Experts
+from flowedge.models.architecture import Architecture, Clamp, Experts
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.row_counts import ANY_COUNT
 from flowedge.models.row_functions import Activate, DecidingLinear, activation_of
@@ -22,12 +22,13 @@ class Router(nn.Module):
     def __init__(self, hidden: int, experts: Experts) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts.count, hidden))
+        self.bias = nn.Parameter(torch.empty(experts.count)) if experts.biases else None
         self.choice_bias = nn.Parameter(torch.empty(experts.count)) if experts.choice_bias else None
         self.experts = experts
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
-        experts, products = self.experts, functional.linear(rows, self.weight)
+        experts, products = self.experts, functional.linear(rows, self.weight, self.bias)
         if experts.scores == "sigmoid":
             scores = (products if experts.rounded else products.float()).sigmoid().float()
         else:
@@ -46,20 +47,30 @@ class ExpertLinears(nn.Module):
 
     Attributes:
         activation: the activation of the gates.
+        clamp: the bounds of gates and values; None for no bounds.
         row_counts: numbers of rows that an expert computes at once.
     """
 
     activation: Activate
 
-    def __init__(self, activation: Activate, hidden: int, inner: int, count: int) -> None:
+    def __init__(
+        self,
+        activation: Activate,
+        hidden: int,
+        inner: int,
+        count: int,
+        *,
+        biases: bool = False,
+        clamp: Clamp | None = None,
+    ) -> None:
         """Make `count` experts whose hidden values are `inner` wide; their weights are not loaded."""
         super().__init__()
-        self.activation = activation
+        self.activation, self.clamp = activation, clamp
         self.row_counts = ANY_COUNT
         for index in range(count):
             expert = nn.Module()
-            expert.gate_proj, expert.up_proj = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
-            expert.down_proj = nn.Linear(inner, hidden, bias=False)
+            expert.gate_proj, expert.up_proj = (nn.Linear(hidden, inner, bias=biases) for _ in range(2))
+            expert.down_proj = nn.Linear(inner, hidden, bias=biases)
             self.add_module(str(index), expert)
 
     def forward(self, rows: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -86,7 +97,10 @@ class ExpertLinears(nn.Module):
 
     def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:
         gate = self.activation(expert.gate_proj(rows))
-        product: torch.Tensor = expert.down_proj(gate * expert.up_proj(rows))
+        values = expert.up_proj(rows)
+        if self.clamp is not None:
+            values = values.clamp(-self.clamp.limit, self.clamp.limit) + 1
+        product: torch.Tensor = expert.down_proj(gate * values)
         return product
 
 
@@ -97,8 +111,14 @@ class MixtureMlp(nn.Module):
         """shared: the MLP of the shared expert."""
         super().__init__()
         self.gate = Router(architecture.hidden, experts)
-        activation = activation_of(architecture.activation)
-        self.experts = ExpertLinears(activation, architecture.hidden, experts.intermediate, experts.count)
+        self.experts = ExpertLinears(
+            activation_of(architecture.activation, experts.clamp),
+            architecture.hidden,
+            experts.intermediate,
+            experts.count,
+            biases=experts.biases,
+            clamp=experts.clamp,
+        )
         self.shared_expert = shared
         if shared is not None:
             self.shared_expert_gate = DecidingLinear(architecture.hidden, 1)

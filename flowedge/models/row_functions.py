@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Activation, Architecture
+from flowedge.models.architecture import Activation, Architecture, Clamp
 
 _LEAST_OUTPUTS = 32
 Call = Callable[[torch.Tensor], torch.Tensor]
@@ -112,5 +112,11 @@ _FUNCTIONS: dict[Activation, Activate] = {
 }
 
 
-def activation_of(name: Activation) -> Activate:
-    return _FUNCTIONS[name]
+def activation_of(name: Activation, clamp: Clamp | None = None) -> Activate:
+    """Return the activation of gates: that of a name, or the one that `clamp` describes."""
+    return _FUNCTIONS[name] if clamp is None else partial(_clamped, clamp)
+
+
+def _clamped(clamp: Clamp, gates: torch.Tensor) -> torch.Tensor:
+    gates = gates.clamp(max=clamp.limit)
+    return gates * torch.sigmoid(gates * clamp.slope)

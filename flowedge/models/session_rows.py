@@ -13,6 +13,7 @@ import torch
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import moved, to_device, to_host
@@ -216,14 +217,12 @@ class SessionsAttention:
         for session, rows in zip(self._sessions, divided, strict=True):
             session.store_rows(layer, rows)
 
-    def attend(
-        self, layer: int, query: torch.Tensor, kv_heads: int, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, kv_heads: int, scoring: Scoring) -> torch.Tensor:
         if len(self._sessions) == 1:
-            return self._sessions[0].attend(layer, query, kv_heads, scaling, softcap)
+            return self._sessions[0].attend(layer, query, kv_heads, scoring)
         divided = query.split_with_sizes(self._counts, 2)
         attended = [
-            session.attend(layer, rows, kv_heads, scaling, softcap).transpose(1, 2)
+            session.attend(layer, rows, kv_heads, scoring).transpose(1, 2)
             for session, rows in zip(self._sessions, divided, strict=True)
         ]
         return torch.cat(attended, 1).transpose(1, 2)

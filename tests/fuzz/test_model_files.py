@@ -98,6 +98,7 @@ MODELS: dict[str, Make] = {
     "smollm3": family("smollm3"),
     "qwen3_next": family("qwen3_next"),
     "lfm2_moe": family("lfm2_moe"),
+    "gpt_oss": family("gpt_oss"),
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
     "gguf-recurrent": gguf("qwen3_5_moe"),

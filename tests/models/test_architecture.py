@@ -14,6 +14,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import (
     FAMILIES,
     Architecture,
+    Clamp,
     DeltaNet,
     Experts,
     ShortConvolution,
@@ -39,6 +40,7 @@ LLAMA: dict[str, Any] = {
     "norm_plus_one": False,
     "norms_after": False,
     "query_key_norms": False,
+    "sinks": False,
     "qkv_bias": False,
     "output_bias": False,
     "mlp_bias": False,
@@ -115,6 +117,26 @@ ARCHITECTURES["lfm2"] = {
     "norm_eps": 1e-5,
     "query_key_norms": True,
     "recurrence": ShortConvolution(32, 3, layers=(True, True, False, True)),
+}
+ARCHITECTURES["gpt_oss"] = {
+    "intermediate": 32,
+    "head_size": 16,
+    "scaling": 16**-0.5,
+    "norm_eps": 1e-5,
+    "windows": (WINDOW, None, WINDOW, None),
+    "qkv_bias": True,
+    "output_bias": True,
+    "sinks": True,
+    "experts": Experts(
+        6,
+        2,
+        32,
+        normalised=True,
+        rounded=True,
+        layers=(True,) * LAYERS,
+        biases=True,
+        clamp=Clamp(0.8, 1.702),
+    ),
 }
 ARCHITECTURES["lfm2_moe"] = ARCHITECTURES["lfm2"] | {
     "experts": Experts(

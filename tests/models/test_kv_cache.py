@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.kv_cache import KVCache
 
 CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
@@ -85,6 +86,6 @@ def test_layers_with_a_window_attend_to_the_rows_that_it_reaches(layer: int) -> 
     cache = KVCache(CONFIG, 2, 100, windows=[None, 4])
     cache.kv[:, 1, :, :67], cache.kv[:, 1, :, 67:] = 2, 1
     seen = cache.seen_keys(70, 70, np.array([-1]), np.array([70]), 1)
-    attended = seen.attend(layer, torch.zeros(1, 4, 1, 4), 2, 1.0, None)
+    attended = seen.attend(layer, torch.zeros(1, 4, 1, 4), 2, Scoring(1.0))
     expected = 1.0 if layer else (67 * 2 + 4) / 71
     torch.testing.assert_close(attended, torch.full((1, 4, 1, 4), expected))

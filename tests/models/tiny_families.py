@@ -122,6 +122,17 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            **EXPERTS,
+            **rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False),
+            "head_dim": 16,
+            "intermediate_size": 32,
+            "sliding_window": WINDOW,
+            "swiglu_limit": 0.8,
+        },
+    ),
     "lfm2": (
         "lfm2",
         {
@@ -232,6 +243,8 @@ def randomise(model: torch.nn.Module) -> None:
             parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
         elif path.endswith((".gate.weight", ".router.weight")):
             parameter.data.normal_(std=0.5)
+        elif path.endswith("sinks"):
+            parameter.data.normal_()
     for path, buffer in model.named_buffers():
         if path.endswith("expert_bias"):
             buffer.normal_(std=0.1)

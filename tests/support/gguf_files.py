@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35",
@@ -81,13 +82,13 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     file.add_context_length(config.max_position_embeddings)
     file.add_embedding_length(config.hidden_size)
     file.add_block_count(config.num_hidden_layers)
-    if hasattr(config, "intermediate_size"):
+    if hasattr(config, "intermediate_size") and architecture != "gpt-oss":
         file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
     add_key_heads(file, config, architecture)
     file.add_layer_norm_rms_eps(config.norm_eps if architecture in LFM2 else config.rms_norm_eps)
     file.add_vocab_size(config.vocab_size)
-    if architecture in ("mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
+    if architecture in ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
         file.add_key_length(head_size)
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
@@ -98,17 +99,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_ssm_group_count(config.linear_num_key_heads)
         file.add_ssm_time_step_rank(config.linear_num_value_heads)
         file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    if experts:
-        file.add_expert_count(experts)
-        file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe"):
-        file.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if architecture == "qwen35moe":
-        file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-    if architecture == "lfm2moe":
-        file.add_leading_dense_block_count(config.num_dense_layers)
-        file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    add_experts(file, config, architecture)
     if architecture == "granite":
         file.add_attention_scale(config.attention_multiplier)
         file.add_embedding_scale(config.embedding_multiplier)
@@ -123,6 +114,22 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     add_rope(file, rope, config, head_size)
+
+
+def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if experts:
+        file.add_expert_count(experts)
+        file.add_expert_used_count(config.num_experts_per_tok)
+    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe"):
+        file.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "qwen35moe":
+        file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture == "lfm2moe":
+        file.add_leading_dense_block_count(config.num_dense_layers)
+        file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    if architecture == "gpt-oss":
+        file.add_expert_feed_forward_length(config.intermediate_size)
 
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -212,15 +219,25 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
             found[f"{name}.bias"] = values
         elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
-        elif name.endswith("experts.gate_up_proj"):
-            gate, up = np.split(values, 2, axis=1)
-            found[name.replace("gate_up_proj", "gate_proj.weight")] = gate
-            found[name.replace("gate_up_proj", "up_proj.weight")] = up
-        elif name.endswith("experts.down_proj"):
+        elif name.endswith("sinks"):
             found[f"{name}.weight"] = values
+        elif ".experts." in name:
+            found |= experts_of(name, values, in_turns=architecture == "gpt-oss")
         else:
             found[name] = values
     return found
+
+
+def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
+    """The stacks of a file that transformers' stack `name` of all experts is stored as."""
+    prefix, _, part = name.rpartition(".")
+    kind = "bias" if part.endswith("_bias") else "weight"
+    if in_turns and kind == "weight":
+        values = values.swapaxes(1, 2)
+    if part.startswith("down_proj"):
+        return {f"{prefix}.down_proj.{kind}": values}
+    both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=1)
+    return {f"{prefix}.{each}.{kind}": own for each, own in zip(("gate_proj", "up_proj"), both, strict=True)}
 
 
 def tiled(values: Array, name: str, config: Any) -> Array:

@@ -63,7 +63,8 @@ def predicting_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[st
 
 def _stored(checkpoint: Checkpoint, names: Iterable[str]) -> list[str]:
     # Several names may belong to one stored tensor. The loader reports missing ones.
-    return sorted({checkpoint.source(name)[1].name for name in names if checkpoint.has(name)})
+    parts = (checkpoint.source(name)[1] for name in names if checkpoint.has(name))
+    return sorted({stored for part in parts for stored in part.names})
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.cuda_graphs.recording import Recording, RecordingMaker
 from flowedge.models.cuda_graphs.static_decoding import StaticKeys
 from flowedge.models.cuda_graphs.static_keys import StaticMaskedKeys, StaticShape
@@ -50,8 +51,7 @@ class StaticAttention:
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.cached.store_rows(0, torch.stack((keys, values)))
-        scaling = queries.shape[-1] ** -0.5
-        return self.cached.attend(0, queries[None], keys.shape[0], scaling, None)
+        return self.cached.attend(0, queries[None], keys.shape[0], Scoring(queries.shape[-1] ** -0.5))
 
 
 R = TypeVar("R", bound=HeadRows)

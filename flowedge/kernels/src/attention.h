@@ -37,6 +37,7 @@ struct Heads {
     int64_t kv_heads, group, size;  // query heads of a key head, and the width of a head
     float scaling, softcap;         // softcap 0: none
     int64_t window;                 // positions that a row sees; 0 for all
+    const float* sinks;             // [kv_heads * group], the scores of keys whose values are zero; null for none
 };
 
 // Memory of a thread for the attention of one key head. Vectors of a head are followed by zeros up to `width`.
@@ -153,8 +154,10 @@ inline void attend(const float* queries, int64_t query_stride, float* output, in
         low = std::min(low, seen_from(m));
         high = std::max(high, paths.positions[m] + 1);
     }
-    std::fill(room.largest, room.largest + count * group, HIDDEN);
-    std::fill(room.total, room.total + count * group, 0.0f);
+    for (int64_t i = 0; i < count * group; i++) {
+        room.largest[i] = heads.sinks ? heads.sinks[head * group + i % group] : HIDDEN;
+        room.total[i] = heads.sinks ? 1.0f : 0.0f;
+    }
     std::fill(room.weighted, room.weighted + count * group * width, 0.0f);
     auto take = [&](int64_t slot, int64_t place, float* keys, float* values) {
         read_vector(cache, cache.keys, cache.key_scales, size, head, slot, keys + place * width);

@@ -20,6 +20,7 @@ struct Layer {
     int32_t activation, format;                           // format: of rows between layers
     const float *input_norm, *attention_norm, *mlp_norm, *output_norm;  // null where the family has none
     const float *query_norm, *key_norm;                                 // [head_size] or null
+    const float* sinks;                                                 // as of Heads
     Linear qkv[3], gate_up[2], output, down;  // fused linear layers leave the later places of a list empty
     int64_t intermediate;
     const Mixture* mixture;    // null where the layer has an MLP
@@ -92,17 +93,32 @@ inline Floats activated(int32_t activation, Floats value) {
     }
 }
 
-// gate = activation(gate) * up, for `size` numbers. All elements are computed alike, also those at the end.
-inline void gate(int32_t activation, float* gate, const float* up, int64_t size) {
+// What multiplies the values of an MLP: activation(gate). With a limit above 0, gates are limited from above and values
+// on both sides, and it is gate * logistic(slope * gate), of values + 1. NaN stays NaN.
+struct Gate {
+    int32_t activation;
+    float limit, slope;
+
+    Floats multiply(Floats gate, Floats value) const {
+        if (limit <= 0) return activated(activation, gate) * value;
+        const Floats most = all(limit);
+        gate = gate > most ? most : gate;
+        value = value > most ? most : value < -most ? -most : value;
+        return gate / (exponential(gate * -slope) + 1.0f) * (value + 1.0f);
+    }
+};
+
+// `gates` are replaced by their products with `size` values. All elements are computed alike, also those at the end.
+inline void gate(const Gate& gate, float* gates, const float* values, int64_t size) {
     int64_t i = 0;
     for (; i + W <= size; i += W)
-        store(gate + i, activated(activation, load<Floats>(gate + i)) * load<Floats>(up + i));
+        store(gates + i, gate.multiply(load<Floats>(gates + i), load<Floats>(values + i)));
     if (i < size) {
         float first[W] = {}, second[W] = {};
-        std::memcpy(first, gate + i, (size - i) * sizeof(float));
-        std::memcpy(second, up + i, (size - i) * sizeof(float));
-        store(first, activated(activation, load<Floats>(first)) * load<Floats>(second));
-        std::memcpy(gate + i, first, (size - i) * sizeof(float));
+        std::memcpy(first, gates + i, (size - i) * sizeof(float));
+        std::memcpy(second, values + i, (size - i) * sizeof(float));
+        store(first, gate.multiply(load<Floats>(first), load<Floats>(second)));
+        std::memcpy(gates + i, first, (size - i) * sizeof(float));
     }
 }
 
@@ -314,7 +330,7 @@ class LayerForward {
                     float* projected = wide(first + row);
                     float* gates = projected + net.convolved() + head * net.value_size;
                     normalise(values, net.norm, net.value_size, layer_.epsilon, values);
-                    gate(SILU, gates, values, net.value_size);
+                    gate({SILU}, gates, values, net.value_size);
                     std::memcpy(projected + head * net.value_size, gates, net.value_size * sizeof(float));
                 });
             }
@@ -328,7 +344,7 @@ class LayerForward {
         products(layer_.mlp_norm, layer_.gate_up, 2);
         team_.meet();
         for (int64_t m = own_.start; m < own_.stop; m++) {
-            gate(layer_.activation, wide(m), wide(m) + size, size);
+            gate({layer_.activation}, wide(m), wide(m) + size, size);
             write_operand(layer_.down, wide(m), m, room_.operand);
         }
         team_.meet();
@@ -384,7 +400,7 @@ class LayerForward {
             const Linear* linears = mixture.experts + routing.expert_of[e] * 3;
             const Linear& down = linears[2];
             const int64_t inner = linears[0].out;
-            gate(layer_.activation, values, values + inner, inner);
+            gate({layer_.activation, mixture.limit, mixture.slope}, values, values + inner, inner);
             std::memset(values + inner, 0, (down.in - inner) * sizeof(float));
             write_operand(down, values, e, room_.operand);
         }
@@ -452,7 +468,7 @@ class LayerForward {
     // The queries in `wide` are replaced by the attention's output.
     void attend_heads() {
         const Heads heads{layer_.kv_heads, layer_.heads / layer_.kv_heads, layer_.head_size,
-                          layer_.scaling,  layer_.softcap,                 layer_.window};
+                          layer_.scaling,  layer_.softcap,                 layer_.window,     layer_.sinks};
         const AttentionRoom room =
             AttentionRoom::of(room_.attention + team_.member * room_.attention_floats, room_.attention_rows, heads);
         const int64_t divisions = (team_.members + heads.kv_heads - 1) / heads.kv_heads;  // of a session's rows

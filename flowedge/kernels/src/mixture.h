@@ -20,6 +20,7 @@ struct Mixture {
     // [all(), 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide. The one behind the others
     // is shared: it computes every row.
     const Linear* experts;
+    float limit, slope;  // of experts' gates and values, see Gate; limit 0: none
     Linear shared_gate;  // of the shared expert's weight; its weight is null where there is no shared expert
 
     bool shares() const { return shared_gate.weight; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,30 +13,38 @@ from flowedge.core.arrays import IntArray
 Windows = Sequence[int | None]  # of each layer, in positions
 
 
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """How the products of a row's queries and keys become weights of values.
+
+    Attributes:
+        scaling: the factor on the products.
+        softcap: the bound that tanh keeps the products within; None for no bound.
+        sinks: [heads], the score of one more key of each head, whose value is zero; None for no such key.
+    """
+
+    scaling: float
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
 class Attention(Protocol):
     """Attention of the rows of one forward."""
 
     def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:
         """Store a layer's keys and values [2, kv_heads, rows, head_size]."""
 
-    def attend(
-        self, layer: int, query: torch.Tensor, kv_heads: int, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, kv_heads: int, scoring: Scoring) -> torch.Tensor:
         """Return the attention's output for queries [1, heads, rows, head_size], in their shape and dtype.
 
-        Args:
-            layer: the index of the layer in the sessions' caches.
-            scaling: the factor on the products of queries and keys.
-            softcap: the bound that tanh keeps these products within; None for no bound.
+        layer: the index of the layer in the sessions' caches.
         """
 
 
 class SeenKeys(Protocol):
     """The keys that the rows of one forward see in a session's cache."""
 
-    def attend(
-        self, layer: int, query: torch.Tensor, kv_heads: int, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, kv_heads: int, scoring: Scoring) -> torch.Tensor:
         """As of Attention."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.attention.attention import Windows
+from flowedge.models.attention.attention import Scoring, Windows
 from flowedge.models.attention.draft_rows import draft_depths, visible_drafts
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import HostArray, to_device
@@ -23,8 +23,7 @@ def attend_masked(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float | None,
-    softcap: float | None = None,
+    scoring: Scoring,
 ) -> torch.Tensor:
     """Attention by the kernel that suits the device and the dtype; no keys and values are copied.
 
@@ -32,13 +31,13 @@ def attend_masked(
         query: [1, heads, rows, head_size].
         key, value: [1, kv_heads, context, head_size], views of any stride.
         attention_mask: additive, [1, 1, rows, context], of the query's dtype.
-        softcap: the bound that tanh keeps the scores within.
 
     Returns:
         [1, heads, rows, head_size].
     """
-    if softcap is not None:
-        return attend_capped(query, key, value, attention_mask, scaling, softcap)
+    scaling = scoring.scaling
+    if scoring.softcap is not None or scoring.sinks is not None:
+        return attend_weighted(query, key, value, attention_mask, scoring)
     grouped = query.shape[1] != key.shape[1]
     # In 16 bits, torch's kernel for CPUs packs the keys of every query head, so heads are folded there too.
     if grouped and not (query.is_cpu and query.dtype == torch.float32):
@@ -70,28 +69,33 @@ def attend_packed(
     return output.reshape(query.shape)
 
 
-def attend_capped(
+def attend_weighted(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float | None,
-    softcap: float,
+    scoring: Scoring,
 ) -> torch.Tensor:
-    """Attention with soft-capped scores, for which torch has no kernel; heads are folded as above.
+    """Attention with soft-capped scores or sinks, for which torch has no kernel; heads are folded as above.
 
     Shapes as in `attend_masked`.
     """
     _, _, rows, size = query.shape
     kv_heads = key.shape[1]
     folded = query.reshape(1, kv_heads, -1, size)
-    scale = size**-0.5 if scaling is None else scaling
-    scores = torch.matmul(folded, key.transpose(2, 3)).mul_(scale / softcap).tanh_().mul_(softcap)
+    scores = torch.matmul(folded, key.transpose(2, 3))
+    if scoring.softcap is None:
+        scores.mul_(scoring.scaling)
+    else:
+        scores.mul_(scoring.scaling / scoring.softcap).tanh_().mul_(scoring.softcap)
     scores = scores.view(1, kv_heads, -1, rows, key.shape[2])
     if attention_mask is not None:
         scores.add_(attention_mask[:, None])
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    output = torch.matmul(weights.view(*folded.shape[:3], -1), value)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.view(1, kv_heads, -1, 1, 1).expand(-1, -1, -1, rows, -1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32)[..., : key.shape[2]].to(query.dtype)
+    output = torch.matmul(weights.reshape(*folded.shape[:3], -1), value)
     return output.reshape(query.shape)
 
 
@@ -242,9 +246,8 @@ class MaskedKeys:
         layer: int,
         query: torch.Tensor,
         kv_heads: int,  # noqa: ARG002
-        scaling: float,
-        softcap: float | None,
+        scoring: Scoring,
     ) -> torch.Tensor:
         mask = self._masks[layer]
         keys, values = self._store.view(layer, self._stop - mask.shape[3], self._stop)
-        return attend_masked(query, keys, values, mask, scaling, softcap)
+        return attend_masked(query, keys, values, mask, scoring)

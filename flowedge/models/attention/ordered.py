@@ -23,7 +23,7 @@ import torch
 from torch.nn.functional import pad
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.attention.attention import Windows
+from flowedge.models.attention.attention import Scoring, Windows
 from flowedge.models.attention.draft_rows import draft_depths, visible_drafts
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.attention.ordered_plan import (
@@ -160,17 +160,18 @@ class DevicePlan:
         cached: CachedKeysValues,
         layer: int,
         kv_heads: int,
-        scaling: float,
-        softcap: float | None = None,
+        scoring: Scoring,
     ) -> torch.Tensor:
         """The attention's output [1, heads, rows, head_size] of queries of this shape, in their dtype."""
         _, _, rows, size = query.shape
-        folded = (query.float() * scaling).view(kv_heads, -1, rows, size)
-        scorer = _Scorer(cached, layer, softcap, self.least_queries, self._chunk_memory(folded))
+        folded = (query.float() * scoring.scaling).view(kv_heads, -1, rows, size)
+        scorer = _Scorer(cached, layer, scoring.softcap, self.least_queries, self._chunk_memory(folded))
         parts = [scorer.recent(folded[:, :, recent.first : recent.stop], recent) for recent in self.recent]
         sums = parts[0] if len(parts) == 1 else _concatenated(parts)
         for old in self.old:
             sums = _with_old(sums, old, scorer, folded)
+        if scoring.sinks is not None:
+            sums = _with_sinks(sums, scoring.sinks)
         _, weights, values = sums
         return values.div_(weights).to(query.dtype).reshape(query.shape)
 
@@ -290,6 +291,13 @@ def _with_old(recent_groups: Sums, old: _Old, scorer: _Scorer, query: torch.Tens
     return recent_groups
 
 
+def _with_sinks(sums: Sums, sinks: torch.Tensor) -> Sums:
+    """Count the sinks [heads], whose values are zero, among the keys of each row."""
+    largest, total, weighted = sums
+    scores = sinks.float().view(*largest.shape[:2], 1, 1).expand(largest.shape)
+    return _merged((scores, torch.ones_like(total), torch.zeros_like(weighted)), (largest, total, weighted))
+
+
 def _merged(first: Sums, second: Sums) -> Sums:
     largest = torch.maximum(first[0], second[0])
     weights = [(part[0] - largest).exp_() for part in (first, second)]
@@ -368,7 +376,5 @@ class OrderedKeys:
     def __init__(self, store: KeyValueStore, by_layer: Sequence[DevicePlan]) -> None:
         self._store, self._by_layer = store, by_layer
 
-    def attend(
-        self, layer: int, query: torch.Tensor, kv_heads: int, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
-        return self._by_layer[layer].attend(query, self._store, layer, kv_heads, scaling, softcap)
+    def attend(self, layer: int, query: torch.Tensor, kv_heads: int, scoring: Scoring) -> torch.Tensor:
+        return self._by_layer[layer].attend(query, self._store, layer, kv_heads, scoring)

@@ -6,7 +6,7 @@ tensors. The whole model is read at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 
 Values = npt.NDArray[np.float32]
 
+# Ends of parameters' names that a file has otherwise.
+_STORED_ENDS = {".dt_bias": ".dt_proj.bias", ".expert_bias": ".expert_bias.bias", ".sinks": ".sinks.weight"}
 # Architectures that store the rows of q and k in pairs.
 _INTERLEAVED = ("llama", "granite", "mistral3", "smollm3")
 
@@ -57,8 +59,8 @@ def _weights(
     stored_names = get_tensor_name_map(MODEL_ARCH(number), int(config.num_hidden_layers))
 
     def read(path: str) -> Values:
-        known = path.replace("linear_attn.dt_bias", "linear_attn.dt_proj.bias")
-        known = known.replace(".expert_bias", ".expert_bias.bias")
+        end = next((end for end in _STORED_ENDS if path.endswith(end)), "")
+        known = path.removesuffix(end) + _STORED_ENDS.get(end, "")
         stored = stored_names.get_name(known, try_suffixes=(".weight", ".bias"))
         if stored is None or stored not in tensors:
             raise CheckpointError(f"{checkpoint.place}: no tensor of {path} (in GGUF {stored})")
@@ -67,13 +69,23 @@ def _weights(
     for name in names:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if name.endswith("experts.gate_up_proj"):
-            prefix = name.removesuffix("gate_up_proj")
-            parts = [read(f"{prefix}{part}_proj.weight") for part in ("gate", "up")]
-            values = np.concatenate(parts, axis=1)
+        if ".experts." in name:
+            values = _stacked(name, read, in_turns=checkpoint.family.experts_in_turns)
         else:
-            values = read(f"{name}.weight" if name.endswith("experts.down_proj") else name)
+            values = read(name)
         yield name, torch.from_numpy(_restored(values, name, checkpoint)).to(dtype)
+
+
+def _stacked(name: str, read: Callable[[str], Values], *, in_turns: bool) -> Values:
+    """The stack `name` of transformers' experts; `in_turns` as of experts_of."""
+    prefix, _, part = name.rpartition(".")
+    kind = "bias" if part.endswith("_bias") else "weight"
+    names = ("gate_proj", "up_proj") if part.startswith("gate_up_proj") else ("down_proj",)
+    values = [read(f"{prefix}.{each}.{kind}") for each in names]
+    if not in_turns:
+        return np.concatenate(values, axis=1)
+    stacked = np.stack(values, axis=2).reshape(len(values[0]), -1, *values[0].shape[2:])
+    return np.ascontiguousarray(stacked.swapaxes(1, 2)) if kind == "weight" else stacked
 
 
 def _restored(values: Values, name: str, checkpoint: Checkpoint) -> Values:

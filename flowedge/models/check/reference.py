@@ -94,7 +94,7 @@ class ReferenceModel:
             if quant != "none":
                 encode = _encoding(checkpoint, quant, quant_cache)
                 quantize_block(layers_as_stored(checkpoint, model), quant, encode=encode)
-            elif checkpoint.gguf:
+            elif checkpoint.stores_blocks:
                 quantise_as_stored(checkpoint, model)
             _quantise_tables(checkpoint, model, dtype, device, quant, quant_cache)
         # The checkpoint's defaults, such as a repetition penalty, are no part of the sampling rule.

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.architecture import layer_prefix
+from flowedge.models.architecture import Clamp, layer_prefix
 from flowedge.models.check.gguf_reference import grouped_order
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.experts import ExpertLinears
-from flowedge.models.row_functions import DecidingLinear
+from flowedge.models.row_functions import DecidingLinear, activation_of
 
 _INNER = ".layer"  # in the path of a linear layer that another one stands around
 _DECIDING = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate"})
@@ -23,15 +23,27 @@ class SplitExperts(ExpertLinears):
     """Experts as blocks have them, with the arguments of transformers' experts."""
 
     def __init__(self, stacked: Any) -> None:
-        """Use views of the weights of `stacked`, a transformers experts module."""
-        count, hidden, inner = stacked.down_proj.shape
-        super().__init__(stacked.act_fn, hidden, inner, count)
-        for index, (gate_up, down) in enumerate(zip(stacked.gate_up_proj, stacked.down_proj, strict=True)):
-            for name, weight in zip(
-                ("gate_proj", "up_proj", "down_proj"), (*gate_up.chunk(2), down), strict=True
-            ):
-                linear: Any = self.get_submodule(f"{index}.{name}")
-                linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        """Use the weights of `stacked`, a transformers experts module: views where these are whole rows."""
+        in_turns = hasattr(stacked, "gate_up_proj_bias")  # as of experts_of
+        both, down = stacked.gate_up_proj, stacked.down_proj
+        if in_turns:
+            both, down = both.mT, down.mT
+            clamp = Clamp(float(stacked.limit), float(stacked.alpha))
+            activation = activation_of("silu", clamp)
+        else:
+            clamp, activation = None, stacked.act_fn
+        count, hidden, inner = down.shape
+        super().__init__(activation, hidden, inner, count, biases=in_turns, clamp=clamp)
+        self._take("weight", both, down, in_turns=in_turns)
+        if in_turns:
+            self._take("bias", stacked.gate_up_proj_bias, stacked.down_proj_bias, in_turns=in_turns)
+
+    def _take(self, name: str, both: torch.Tensor, down: torch.Tensor, *, in_turns: bool) -> None:
+        gate, up = (both[:, ::2], both[:, 1::2]) if in_turns else both.chunk(2, 1)
+        for part, values in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
+            for index, own in enumerate(values):
+                kept = nn.Parameter(own.detach().contiguous(), requires_grad=False)
+                setattr(self.get_submodule(f"{index}.{part}"), name, kept)
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import EMBEDDING, LM_HEAD, DeltaNet
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
+from flowedge.models.checkpoint.mxfp4_stack import Mxfp4Stack
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
 from flowedge.models.files import prequantised
 from flowedge.models.files.stored_tensors import (
+    Indexed,
     StoredTensor,
     delta_parts,
     experts_of,
@@ -51,7 +54,8 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         if isinstance(net, DeltaNet) and is_by_key_head(name):
             found |= delta_parts(name, stored, tuple(files.handle(stored).shape), net)
         elif is_stack(name):
-            found |= experts_of(name, stored, tuple(files.handle(stored).shape))
+            shape, in_turns = tuple(files.handle(stored).shape), model.family.experts_in_turns
+            found |= experts_of(name, stored, shape, in_turns=in_turns)
         else:
             found[name] = StoredTensor(stored)
     return found
@@ -178,9 +182,14 @@ class Checkpoint:
         stored = self._tensor(name)
         return self._files.sha256(stored.name) if stored.is_whole else None
 
+    @property
+    def stores_blocks(self) -> bool:
+        """Whether `block_type` may name a type: of a GGUF model, or of one with experts in MXFP4."""
+        return bool(self.gguf) or any(part.exponents for part in self._tensors.values())
+
     def block_type(self, name: str) -> str:
         """The type of GGUF that a tensor is stored in, if it stores blocks; "" for other tensors."""
-        handle = self._files.handle(self._tensor(name).name)
+        handle = self._handle(self._tensor(name))
         return "" if isinstance(handle, torch.Tensor) or handle.blocks is handle else handle.type_name
 
     def stored_encoding(self, name: str) -> str:
@@ -190,7 +199,7 @@ class Checkpoint:
     def is_read_unchanged(self, name: str) -> bool:
         """Return whether `tensor` reads the file's bytes straight into the memory of the result."""
         stored = self._tensor(name)
-        return not stored.encoding and isinstance(self._files.handle(stored.name), WeightSlice)
+        return not stored.encoding and isinstance(self._handle(stored), WeightSlice)
 
     def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""
@@ -199,11 +208,11 @@ class Checkpoint:
     def file_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, counted in the order of the file."""
         stored = self._tensor(name)
-        in_file = StoredTensor(stored.name, stored.expert, stored.rows, spans=stored.spans)
+        in_file = replace(stored, paired_heads=0, added=0.0, axis=None, log_negated=False)
         return self._read_stored(name, in_file, start, stop)
 
     def _read_stored(self, name: str, part: StoredTensor, start: int, stop: int) -> torch.Tensor:
-        handle = self._files.handle(part.name)
+        handle = self._handle(part)
         whole = handle if isinstance(handle, torch.Tensor) else handle.blocks
         return self._take(name, part, whole, slice(start, stop))
 
@@ -248,11 +257,21 @@ class Checkpoint:
 
     def _read(self, name: str, rows: slice | None = None) -> torch.Tensor:
         stored = self._tensor(name)
-        return self._take(name, stored, self._files.handle(stored.name), rows)
+        return self._take(name, stored, self._handle(stored), rows)
 
-    def _take(
-        self, name: str, part: StoredTensor, whole: StoredSlice | torch.Tensor, rows: slice | None
-    ) -> torch.Tensor:
+    def _handle(self, part: StoredTensor) -> StoredSlice | Mxfp4Stack | torch.Tensor:
+        """The stored tensor that a part is of."""
+        handle = self._files.handle(part.name)
+        if not part.exponents:
+            return handle
+        if part.exponents not in self._files.paths:
+            raise CheckpointError(f"{self.place}: tensor {part.exponents} is missing")
+        try:
+            return Mxfp4Stack(handle, self._files.handle(part.exponents))
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.place}: tensor {part.name}: {error}") from error
+
+    def _take(self, name: str, part: StoredTensor, whole: Indexed, rows: slice | None) -> torch.Tensor:
         try:
             return part.take(whole, rows)
         except OSError as error:
@@ -316,7 +335,7 @@ class Checkpoint:
 
     def _header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         stored = self._tensor(name)
-        handle = self._files.handle(stored.name)
+        handle = self._handle(stored)
         return stored.shape(tuple(handle.shape)), handle.dtype
 
     def _tensor(self, name: str) -> StoredTensor:

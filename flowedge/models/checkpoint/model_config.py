@@ -15,7 +15,7 @@ from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
 from flowedge.models.files.quantiser_settings import quantiser_settings
 from flowedge.models.quant.packed_integers import IntegerFormat
-from flowedge.models.quant.stored_settings import integer_format
+from flowedge.models.quant.stored_settings import integer_format, method_of
 from flowedge.text.json_object import errors_of_file, read_json_object
 
 CONFIG_NAME = "config.json"
@@ -57,6 +57,8 @@ class ModelConfig:
             family = family.in_transformers
         _check_numbers(raw, place / CONFIG_NAME if place == directory else place, family)
         quantiser = quantiser_settings(raw, directory)
+        if quantiser is not None and method_of(quantiser) == "mxfp4" and family.experts_in_turns:
+            quantiser = None  # its blocks are read like those of a GGUF file
         stored = _integer_format(quantiser, directory)
         quant = prequantised.stored_quant(quantiser, directory) if stored is None else stored.quant
         config = _load_config(directory, place, raw, family)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flowedge.models.architecture import DeltaNet, head_size
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
@@ -99,8 +100,7 @@ class _RowsAlone:
         layer: int,  # noqa: ARG002
         query: torch.Tensor,
         kv_heads: int,
-        scaling: float,  # noqa: ARG002
-        softcap: float | None,  # noqa: ARG002
+        scoring: Scoring,  # noqa: ARG002
     ) -> torch.Tensor:
         return self._values.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes, DevicePlan
 from flowedge.models.attention.ordered_plan import BLOCK, CachedPaths, plan_keys
 
@@ -145,4 +146,4 @@ def _attend(
 ) -> torch.Tensor:
     plan = plan_keys(paths, group_rows=sizes.group_rows)
     on_device = DevicePlan.of(plan, queries.device, sizes.least_queries)
-    return on_device.attend(queries, cached, 0, cached.kv_heads, scaling=queries.shape[3] ** -0.5)
+    return on_device.attend(queries, cached, 0, cached.kv_heads, Scoring(queries.shape[3] ** -0.5))

@@ -79,6 +79,8 @@ _REAL: dict[str, tuple[float, float]] = {
     "router_aux_loss_coef": (0.0, 1e9),
     "router_jitter_noise": (0.0, 1e9),
     "routed_scaling_factor": (1e-6, 1e6),
+    "swiglu_limit": (1e-3, 1e6),
+    "swiglu_alpha": (1e-3, 1e6),
 }
 _BOOLEAN = frozenset(
     {

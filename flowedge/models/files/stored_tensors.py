@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import DeltaNet
 from flowedge.models.files.config_numbers import MAX_EXPERTS
-from flowedge.models.files.weight_file import StoredSlice
 
 _BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")
-_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
+_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
+
+
+class Indexed(Protocol):
+    """A tensor, or one of a file that is read by indexing."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, index: Any) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,9 @@ class StoredTensor:
     Attributes:
         name: the stored tensor's name in its file.
         expert: the expert's index on the first axis of a stack; None for a whole stored tensor.
-        rows: [start, stop) of the expert's rows.
+        rows: [start, stop) of the expert's rows, of which it has every one, or every `step`-th.
+        transposed: whether the expert's rows are the columns of what is stored.
+        exponents: the stored tensor of the exponents of blocks in MXFP4; "" for other tensors.
         paired_heads: the number of heads among the rows, if the two rows that a rotary angle turns are stored
             side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
         added: the value that was added to each element before it was stored.
@@ -42,6 +52,14 @@ class StoredTensor:
     spans: tuple[tuple[int, int], ...] = ()
     axis: int | None = None
     log_negated: bool = False
+    step: int = 1
+    transposed: bool = False
+    exponents: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the stored tensors that this part is read from."""
+        return (self.name, self.exponents) if self.exponents else (self.name,)
 
     @property
     def is_whole(self) -> bool:
@@ -54,9 +72,12 @@ class StoredTensor:
             return (sum(stop - start for start, stop in self.spans), *whole[1:])
         if self.axis is not None:
             return (*whole[: self.axis], 1, *whole[self.axis :])
-        return whole if self.expert is None else (self.rows[1] - self.rows[0], *whole[2:])
+        if self.expert is None:
+            return whole
+        inner = whole[1:-1] if self.transposed else whole[2:]
+        return (len(range(*self.rows, self.step)), *inner)
 
-    def take(self, whole: StoredSlice | torch.Tensor, rows: slice | None = None) -> torch.Tensor:
+    def take(self, whole: Indexed, rows: slice | None = None) -> torch.Tensor:
         """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
         if self.axis is not None:
             return whole[...].unsqueeze(self.axis)[rows or slice(None)]
@@ -65,8 +86,11 @@ class StoredTensor:
         if self.spans:
             return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
         if self.expert is not None:
-            span = range(*self.rows)[rows or slice(None)]
-            index: Any = self.expert, slice(span.start, span.stop)
+            span = range(*self.rows, self.step)[rows or slice(None)]
+            chosen = slice(span.start, span.stop, span.step)
+            if self.transposed:
+                return whole[self.expert].t()[chosen].contiguous()
+            index: Any = self.expert, chosen
         else:
             index = ... if rows is None else rows
         if self.paired_heads:
@@ -85,7 +109,7 @@ class StoredTensor:
             before += stop - start
         return found
 
-    def _heads(self, whole: StoredSlice | torch.Tensor, rows: range) -> torch.Tensor:
+    def _heads(self, whole: Indexed, rows: range) -> torch.Tensor:
         """The rows in the order of transformers; all rows of their heads are read."""
         size = whole.shape[0] // self.paired_heads
         first, last = rows.start // size, -(-rows.stop // size)
@@ -101,17 +125,19 @@ class StoredTensor:
         spans = "rows " + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
         axis = "" if self.axis is None else f"without axis {self.axis}"
         added = f"added {self.added:g}" if self.added else ""
-        return " ".join(filter(None, (paired, added, spans, axis, "-e^x" if self.log_negated else "")))
+        every = f"every {self.step}" if self.step > 1 else ""
+        other = ("-e^x" if self.log_negated else "", every, "transposed" if self.transposed else "")
+        return " ".join(filter(None, (paired, added, spans, axis, *other)))
 
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""
         if self.expert is None:
             return f"{self.name} {self.encoding}".strip()
-        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}]"
+        return f"{self.name}[{self.expert}, {self.rows[0]}:{self.rows[1]}] {self.encoding}".strip()
 
 
 def is_stack(name: str) -> bool:
-    """Return whether a tensor of this name holds the weights of all experts of a layer, stacked."""
+    """Return whether a tensor of this name holds something of all experts of a layer, stacked."""
     return _STACK.fullmatch(name) is not None
 
 
@@ -153,21 +179,37 @@ def delta_parts(name: str, stored: str, shape: tuple[int, ...], net: DeltaNet) -
     }
 
 
-def experts_of(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
+def experts_of(
+    name: str, stored: str, shape: tuple[int, ...], *, in_turns: bool = False
+) -> Mapping[str, StoredTensor]:
     """The tensors of single experts, by name, in the stack `name` that is stored as `stored`.
 
     `shape` is [experts, rows, columns]. The rows of gate_up_proj are the gate's, then the up projection's.
+
+    in_turns: whether a row of the up projection follows each of the gate's instead, as in gpt-oss. Its
+        stacks are [experts, columns, rows], or blocks of MXFP4 with exponents beside them, and biases
+        [experts, rows].
     """
     match = _STACK.fullmatch(name)
-    if match is None or len(shape) != 3 or shape[0] > MAX_EXPERTS:
+    if match is None:
         return {name: StoredTensor(stored)}
-    experts, part = match.groups()
-    rows = shape[1]
-    parts = {"down_proj": (0, rows)}
-    if part == "gate_up_proj":
-        parts = {"gate_proj": (0, rows // 2), "up_proj": (rows // 2, rows)}
+    experts, part, kind = match.groups()
+    if len(shape) != {"_bias": 2, "_blocks": 4, "_scales": 3}.get(kind, 3) or shape[0] > MAX_EXPERTS:
+        return {name: StoredTensor(stored)}
+    if kind == "_scales":  # read with the blocks
+        return {}
+    transposed = in_turns and kind is None
+    rows = shape[2] if transposed else shape[1]
+    parts = {"down_proj": (0, rows, 1)}
+    if part == "gate_up_proj" and in_turns:
+        parts = {"gate_proj": (0, rows, 2), "up_proj": (1, rows, 2)}
+    elif part == "gate_up_proj":
+        parts = {"gate_proj": (0, rows // 2, 1), "up_proj": (rows // 2, rows, 1)}
+    exponents = f"{stored.removesuffix('_blocks')}_scales" if kind == "_blocks" else ""
     return {
-        f"{experts}.{expert}.{projection}.weight": StoredTensor(stored, expert, span)
+        f"{experts}.{expert}.{projection}.{'bias' if kind == '_bias' else 'weight'}": StoredTensor(
+            stored, expert, (start, stop), step=step, transposed=transposed, exponents=exponents
+        )
         for expert in range(shape[0])
-        for projection, span in parts.items()
+        for projection, (start, stop, step) in parts.items()
     }

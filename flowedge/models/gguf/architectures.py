@@ -47,7 +47,6 @@ _MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.d
 _DENSE = _ATTENTION | _MLP | {"ffn_norm": "post_attention_layernorm"}
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _ROUTER = {"ffn_gate_inp": "mlp.gate"}
-_CHOICE_BIAS = "exp_probs_b.bias"  # of a layer
 _DELTA_NET = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -87,12 +86,14 @@ class GGUFArchitecture:
     Attributes:
         modules: the path of a module in its decoder layer, by its name in the file.
         paired: whether the rows of q and k are stored as llama.cpp's interleaved rotation needs them.
+        parameters: the path of a parameter in its decoder layer, by the whole name in the file.
         norm_offset: the value that the file adds to the weights of norms, but those of gated delta nets.
         drafts: whether layers behind those of the model may draft for it; they are not read.
     """
 
     name: str
     modules: Mapping[str, str] = field(default_factory=lambda: _DENSE)
+    parameters: Mapping[str, str] = field(default_factory=dict)
     paired: bool = False
     norm_offset: float = 0.0
     drafts: bool = False
@@ -118,7 +119,16 @@ ARCHITECTURES = {
             drafts=True,
         ),
         GGUFArchitecture("lfm2", _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION),
-        GGUFArchitecture("lfm2moe", _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION | _ROUTER),
+        GGUFArchitecture(
+            "lfm2moe",
+            _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION | _ROUTER,
+            {"exp_probs_b.bias": "mlp.gate.choice_bias"},
+        ),
+        GGUFArchitecture(
+            "gpt-oss",
+            _ATTENTION | _ROUTER | {"post_attention_norm": "post_attention_layernorm"},
+            {"attn_sinks.weight": "self_attn.sinks"},
+        ),
         GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
         GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
         GGUFArchitecture(
@@ -197,10 +207,10 @@ def _places(
     index, part, expert, suffix = match.groups()
     layer = layer_prefix(int(index))
     has_experts = "ffn_gate_inp" in architecture.modules
-    if has_experts and stored.endswith(f".{_CHOICE_BIAS}") and expert is None:
-        return {f"{layer}mlp.gate.choice_bias": StoredTensor(stored)}
-    if part in _STACKED and has_experts and suffix == "weight" and expert is None:
-        return _experts(f"{layer}mlp.experts.", stored, shape, _STACKED[part])
+    if expert is None and (parameter := architecture.parameters.get(f"{part}.{suffix}")):
+        return {f"{layer}{parameter}": StoredTensor(stored)}
+    if part in _STACKED and has_experts and expert is None:
+        return _experts(f"{layer}mlp.experts.", stored, shape, _STACKED[part], suffix)
     if part in _SINGLE_EXPERT and has_experts and expert is not None and suffix == "weight":
         name = f"{layer}mlp.experts.{int(expert)}.{_SINGLE_EXPERT[part]}.weight"
         return {name: StoredTensor(stored)}
@@ -214,13 +224,14 @@ def _places(
 
 
 def _experts(
-    prefix: str, stored: str, shape: tuple[int, ...], projections: tuple[str, ...]
+    prefix: str, stored: str, shape: tuple[int, ...], projections: tuple[str, ...], kind: str
 ) -> dict[str, StoredTensor]:
-    if len(shape) != 3 or shape[0] > MAX_EXPERTS or shape[1] % len(projections):
-        raise CheckpointError(f"tensor {stored} of shape {list(shape)} is not a stack of experts' weights")
+    axes, noun = (3, "weights") if kind == "weight" else (2, "biases")
+    if len(shape) != axes or shape[0] > MAX_EXPERTS or shape[1] % len(projections):
+        raise CheckpointError(f"tensor {stored} of shape {list(shape)} is not a stack of experts' {noun}")
     rows = shape[1] // len(projections)
     return {
-        f"{prefix}{expert}.{projection}.weight": StoredTensor(
+        f"{prefix}{expert}.{projection}.{kind}": StoredTensor(
             stored, expert, (rows * part, rows * (part + 1))
         )
         for expert in range(shape[0])

@@ -264,6 +264,23 @@ def _qwen3_moe(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(facts: ModelFacts) -> dict[str, Any]:
+    """gpt-oss, whose file has neither the bounds of its experts nor where YaRN's ramp ends: as published."""
+    metadata = facts.metadata
+    rope = facts.rope
+    return {
+        "model_type": "gpt_oss",
+        "head_dim": facts.head_size,
+        "rope_parameters": rope | ({"truncate": False} if rope["rope_type"] == "yarn" else {}),
+        "sliding_window": metadata.count(".attention.sliding_window"),
+        "intermediate_size": metadata.count(".expert_feed_forward_length"),
+        "num_local_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "attention_bias": has_bias(facts.shapes, "attn_q"),
+        **_layer_types(metadata),
+    }
+
+
 def _layer_kinds(facts: ModelFacts, recurrent: str) -> list[str]:
     """The kind of each layer, which is `recurrent` for those without queries."""
     return [
@@ -421,6 +438,7 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "gpt-oss": _gpt_oss,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
     "qwen35": _qwen35,

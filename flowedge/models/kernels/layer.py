@@ -113,6 +113,8 @@ class KernelLayer:
         _fill(fields.qkv, [self._linear(part) for part in attention.projections])
         if architecture.query_key_norms:
             fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
+        if attention.sinks is not None:
+            fields.sinks = self._floats(attention.sinks)
 
     def _convolution(self, part: GatedConvolution) -> int:
         fields = ConvolutionFields(
@@ -155,6 +157,8 @@ class KernelLayer:
             router=self._linear(mlp.gate),
             experts=ctypes.addressof(experts),
         )
+        if sizes.clamp is not None:
+            fields.limit, fields.slope = sizes.clamp.limit, sizes.clamp.slope
         if shared is not None:
             fields.shared_gate = self._linear(mlp.shared_expert_gate)
         before = self.weight_bytes
@@ -176,7 +180,7 @@ class KernelLayer:
         if isinstance(module, Router | DecidingLinear):
             outputs, inputs = module.weight.shape
             module = nn.Linear(inputs, outputs, bias=False, device="meta").requires_grad_(False)
-            module.weight = cast("nn.Parameter", linear.weight)
+            module.weight, module.bias = cast("nn.Parameter", linear.weight), linear.bias
         if type(module) is nn.Linear and fits_kernels(module.weight):
             linear = float_linear(module)
         if not isinstance(linear, KernelLinear):

@@ -42,6 +42,8 @@ class MixtureFields(ctypes.Structure):
         ("choice_bias", _Pointer),
         ("router", LinearFields),
         ("experts", _Pointer),
+        ("limit", ctypes.c_float),
+        ("slope", ctypes.c_float),
         ("shared_gate", LinearFields),
     ]
 
@@ -86,6 +88,7 @@ class LayerFields(ctypes.Structure):
         ("output_norm", _Pointer),
         ("query_norm", _Pointer),
         ("key_norm", _Pointer),
+        ("sinks", _Pointer),
         ("qkv", LinearFields * 3),
         ("gate_up", LinearFields * 2),
         ("output", LinearFields),

@@ -101,7 +101,8 @@ class LayerSizes(YamlDocument):
         count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
         intermediate, experts = getattr(config, "intermediate_size", None), None
         if count:
-            if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
+            dense = getattr(config, "mlp_only_layers", None) or getattr(config, "num_dense_layers", None)
+            if dense or getattr(config, "decoder_sparse_step", 1) != 1:
                 raise BadRequestError("models of which only some layers have experts cannot be planned yet")
             shared = 1 if getattr(config, "shared_expert_intermediate_size", 0) else 0  # computes every row
             experts = {"count": count + shared, "chosen": config.num_experts_per_tok + shared}

@@ -104,7 +104,7 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     }
     for (const Made& expert : experts) linears.push_back(expert.linear);
     const Made shared_gate(BFLOAT16, 1, hidden, 0), gated(weights, (2 * heads + 2 * kv_heads) * size, hidden, 32, zeros);
-    const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), shared_gate.linear};
+    const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear};
     if (kind == MIXTURE) own.mixture = &mixture;
     if (kind == GATED) own.gates = heads * size, own.qkv[0] = gated.linear;
     DeltaNet net{2, 4, 24, 20, 4, 1};

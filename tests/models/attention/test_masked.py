@@ -10,7 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as attention_with_sinks
 
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.masked import attend_masked, attend_packed
 
 HEADS, KV_HEADS, SIZE, ROWS, CONTEXT = 8, 2, 16, 16, 1516
@@ -27,7 +29,6 @@ def inputs(heads: int = HEADS, rows: int = ROWS) -> dict[str, Any]:
         "key": kv[0],
         "value": kv[1],
         "attention_mask": mask,
-        "scaling": SIZE**-0.5,
     }
 
 
@@ -44,10 +45,10 @@ def allocated(call: Any) -> int:
 def test_it_equals_transformers_sdpa(heads: int, rows: int) -> None:
     values = inputs(heads, rows)
     module: Any = SimpleNamespace(num_key_value_groups=heads // KV_HEADS, is_causal=True)
-    expected = sdpa_attention_forward(module, **values)[0]
-    got = attend_masked(**values).transpose(1, 2)
+    expected = sdpa_attention_forward(module, **values, scaling=SIZE**-0.5)[0]
+    got = attend_masked(**values, scoring=Scoring(SIZE**-0.5)).transpose(1, 2)
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
-    packed = attend_packed(**values).transpose(1, 2)
+    packed = attend_packed(**values, scaling=SIZE**-0.5).transpose(1, 2)
     torch.testing.assert_close(packed, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -57,19 +58,29 @@ def test_soft_capping_equals_transformers_eager(heads: int, rows: int) -> None:
     values = inputs(heads, rows)
     values["query"] *= 5  # scores that the cap bends
     module: Any = SimpleNamespace(num_key_value_groups=heads // KV_HEADS, training=False)
-    expected = eager_attention_forward(module, **values, softcap=3.0)[0]
-    got = attend_masked(**values, softcap=3.0).transpose(1, 2)
+    expected = eager_attention_forward(module, **values, scaling=SIZE**-0.5, softcap=3.0)[0]
+    got = attend_masked(**values, scoring=Scoring(SIZE**-0.5, 3.0)).transpose(1, 2)
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
-    assert (got - attend_masked(**values).transpose(1, 2)).abs().max() > 1e-2
+    assert (got - attend_masked(**values, scoring=Scoring(SIZE**-0.5)).transpose(1, 2)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("heads", [KV_HEADS, HEADS])
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_sinks_equal_transformers_eager(heads: int, rows: int) -> None:
+    values, sinks = inputs(heads, rows), torch.linspace(-3, 3, heads)
+    module: Any = SimpleNamespace(num_key_value_groups=heads // KV_HEADS, training=False, sinks=sinks)
+    expected = attention_with_sinks(module, **values, scaling=SIZE**-0.5)[0]
+    got = attend_masked(**values, scoring=Scoring(SIZE**-0.5, sinks=sinks)).transpose(1, 2)
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_keys_and_values_are_not_copied() -> None:
     values = inputs()
     module: Any = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, is_causal=True)
     with torch.inference_mode():
-        ours = allocated(lambda: attend_masked(**values))
-        capped = allocated(lambda: attend_masked(**values, softcap=50.0))
-        stock = allocated(lambda: sdpa_attention_forward(module, **values))
+        ours = allocated(lambda: attend_masked(**values, scoring=Scoring(SIZE**-0.5)))
+        capped = allocated(lambda: attend_masked(**values, scoring=Scoring(SIZE**-0.5, 50.0)))
+        stock = allocated(lambda: sdpa_attention_forward(module, **values, scaling=SIZE**-0.5))
     expanded = 2 * HEADS * CONTEXT * SIZE * 4
     assert stock > expanded, "the measurement does not see transformers' copy"
     assert ours < values["key"].nbytes / 2, f"{ours} bytes allocated"

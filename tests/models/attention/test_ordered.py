@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from flowedge.models.attention import ordered as ordered_attention
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes, DevicePlan
 from flowedge.models.attention.ordered_plan import CachedPaths, plan_keys
 from flowedge.models.exact.self_test_attention import attention_sizes
@@ -38,7 +39,7 @@ def attend(
     reading = DevicePlan.of(
         plan_keys(paths, window, sizes.group_rows), torch.device("cpu"), sizes.least_queries
     )
-    return reading.attend(queries, slots, 0, KV_HEADS, SIZE**-0.5)[0]
+    return reading.attend(queries, slots, 0, KV_HEADS, Scoring(SIZE**-0.5))[0]
 
 
 def sizes_here() -> AttentionSizes:
@@ -76,18 +77,20 @@ def test_rows_of_trees_have_the_bits_of_their_paths_alone(depth_bias: float, sin
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_soft_caps_equal_their_definition(rows: int) -> None:
+def test_soft_caps_and_sinks_equal_their_definition(rows: int) -> None:
     generator, first = torch.Generator().manual_seed(6), 300
     positions = np.arange(first, first + rows)
     paths = CachedPaths(first, positions, np.tri(rows, dtype=np.bool_), positions)
     slots = Slots(torch.randn((2, KV_HEADS, first + rows, SIZE), generator=generator))
     queries = 5 * torch.randn((1, HEADS, rows, SIZE), generator=generator)
     plan = DevicePlan.of(plan_keys(paths), torch.device("cpu"), sizes_here().least_queries)
-    got = plan.attend(queries, slots, 0, KV_HEADS, 0.25, 2.0)
+    sinks = 3 * torch.randn(HEADS, generator=generator)
+    got = plan.attend(queries, slots, 0, KV_HEADS, Scoring(0.25, 2.0, sinks))
     mask = torch.from_numpy(np.tri(rows, first + rows, first, dtype=np.bool_))
     keys, values = slots.keys_values.repeat_interleave(HEADS // KV_HEADS, 1)[:, None]
     scores = torch.tanh(queries @ keys.transpose(2, 3) * 0.25 / 2) * 2
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    weights = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(1, -1, rows, 1)), -1).softmax(-1)[..., :-1]
     torch.testing.assert_close(got, weights @ values, atol=1e-5, rtol=1e-5)
 
 
@@ -125,7 +128,7 @@ def test_masks_that_a_gpu_expands_are_those_of_a_cpu(
         with monkeypatch.context() as patch:
             patch.setattr(ordered_attention, "to_device", to_device)
             on_gpu = DevicePlan.of(plan, torch.device("cuda:0"), 16)
-        got, expected = (each.attend(queries, slots, 0, KV_HEADS, 0.25) for each in (on_gpu, on_cpu))
+        got, expected = (each.attend(queries, slots, 0, KV_HEADS, Scoring(0.25)) for each in (on_gpu, on_cpu))
         assert torch.equal(got, expected)
     assert len(uploads) == 4, "a plan is one copy"
     assert all(dtypes == ["bool", *["int64"] * (len(dtypes) - 1)] for dtypes in uploads)

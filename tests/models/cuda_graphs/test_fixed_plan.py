@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths, visible_drafts
 from flowedge.models.attention.kv_store import PlainStore
 from flowedge.models.attention.ordered import DevicePlan
@@ -52,7 +53,7 @@ def test_bits_and_sizes(window: int | None, group_rows: int | None) -> None:
         assert fixed is not None
         found.append(sizes(fixed))
         outputs = [
-            DevicePlan.of(each, torch.device("cpu"), 16).attend(query, store, 0, 2, 0.2)
+            DevicePlan.of(each, torch.device("cpu"), 16).attend(query, store, 0, 2, Scoring(0.2))
             for each in (plan, fixed)
         ]
         assert torch.equal(*outputs)

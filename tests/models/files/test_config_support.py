@@ -54,8 +54,8 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "llama",
-        {"model_type": "gpt_oss"},
-        "'gpt_oss' is not supported; supported types: gemma2, gemma3, .*llama, ",
+        {"model_type": "olmo2"},
+        "'olmo2' is not supported; supported types: gemma2, gemma3, .*llama, ",
     ),
     ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
     (

@@ -25,13 +25,24 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "qwen3_moe": {"mlp_only_layers": []},
+    "gpt_oss": {"swiglu_limit": 7.0},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "lfm2": {"block_auto_adjust_ff_dim": False, "intermediate_size": 48},
 }
 NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
-TESTED |= {"smollm3", "mixtral", "ministral3", "qwen3_moe", "qwen3_5", "qwen3_5_moe", "lfm2", "lfm2_moe"}
+TESTED |= {
+    "smollm3",
+    "mixtral",
+    "ministral3",
+    "qwen3_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "lfm2",
+    "lfm2_moe",
+    "gpt_oss",
+}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",

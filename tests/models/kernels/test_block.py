@@ -25,7 +25,7 @@ from tests.support.kernels import RUNNING, kernels_of
 
 ROWS = 128
 # What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts, states.
-DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5", "lfm2", "lfm2_moe")
+DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5", "lfm2", "lfm2_moe", "gpt_oss")
 
 
 def families(tested: Collection[str]) -> Any:

@@ -1,4 +1,4 @@
-"""A model with recurrent layers: every strategy gives the tokens of transformers, whatever it drafts."""
+"""Families of 2026: every strategy gives the tokens of transformers, whatever it drafts."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class Model:
         return token_ids(alone.generate(request(PROMPT, SAMPLINGS[sampling], TOKENS, PLAIN)))
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "lfm2", pytest.param("lfm2_moe", marks=pytest.mark.proof)])
+@pytest.fixture(scope="module", params=["qwen3_5", "lfm2", "lfm2_moe", "gpt_oss"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """Models with gated delta nets, with short convolutions, and with experts beside these."""
+    """Models with gated delta nets, with short convolutions, with sinks, and with experts beside states."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
@@ -141,13 +141,15 @@ def test_a_chat_begins_with_the_rows_of_the_turn_before(model: Model, strategy: 
         prompt = (*prompt, *wanted, *PROMPT[:9])
 
 
-def test_a_prompt_that_turns_off_earlier_is_computed(model: Model) -> None:
+def test_a_prompt_that_turns_off_earlier_is_computed_where_states_cannot(model: Model) -> None:
     served = model.pipeline(kept_rows=10_000)
     for name, prompt in (("a", PROMPT), ("b", (*PROMPT[:30], 1, 2, 3)), ("c", PROMPT)):
         outputs = served.generate(request(prompt, SAMPLINGS["T0"], TOKENS, "auto", session=name))
         wanted = ReferenceModel.load(model.checkpoint).generate(prompt, SAMPLINGS["T0"], TOKENS, frozenset())
         assert token_ids(outputs) == tuple(wanted.token_ids)
-        assert finished(outputs).counters.reused_rows == 0
+        reused = finished(outputs).counters.reused_rows
+        has_states = model.checkpoint.architecture.recurrence is not None
+        assert reused == 0 if has_states or name == "a" else reused >= 16
 
 
 def test_sessions_side_by_side(model: Model) -> None:
