@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.gateway.page.talking import ask, await_answer, settings
@@ -28,6 +29,26 @@ def test_an_answer_comes_with_its_statistics_and_is_kept(browser: Browser) -> No
     browser.driver.refresh()
     browser.wait(lambda: first in browser.text(".message .markdown"), "the conversation was kept")
     assert browser.text(".conversations .title") == LONG
+
+
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_an_image_is_refused_in_words(browser: Browser, way: str) -> None:
+    field = browser.wait(lambda: browser.one("#question"))
+    browser.driver.execute_script(
+        """
+        const data = new DataTransfer();
+        data.items.add(new File(["x"], "photo.png", { type: "image/png" }));
+        const given = { bubbles: true, cancelable: true, clipboardData: data, dataTransfer: data };
+        const made = { paste: ClipboardEvent, drop: DragEvent }[arguments[1]];
+        arguments[0].dispatchEvent(new made(arguments[1], given));
+        """,
+        field,
+        way,
+    )
+    browser.wait(lambda: "Images and other files are not supported" in browser.text(".composer [role=alert]"))
+    field.send_keys("T")
+    browser.wait(lambda: not browser.one(".composer [role=alert]"))
+    field.send_keys(Keys.BACKSPACE)
 
 
 def test_an_answer_can_be_stopped(browser: Browser) -> None:

@@ -278,6 +278,7 @@ function Answer({ message, live, regenerate, tryAgain }) {
 }
 
 function Composer({ field, draft, setDraft, send, editing, cancelEdit, answering, busy, locked, stop }) {
+  const [hasFiles, setHasFiles] = useState(false); // whether files were pasted or dropped, which no model reads
   useEffect(() => {
     const element = field.current;
     element.style.height = "auto";
@@ -291,12 +292,19 @@ function Composer({ field, draft, setDraft, send, editing, cancelEdit, answering
     if (event.key === "Escape" && answering) stop();
     if (event.key === "Escape" && editing) cancelEdit();
   };
-  return html`<form class="composer" aria-label="Question" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+  const given = (event, data) => {
+    if (!data?.files.length) return;
+    event.preventDefault();
+    setHasFiles(true);
+  };
+  return html`<form class="composer" aria-label="Question" onSubmit=${(event) => { event.preventDefault(); send(); }}
+    onPaste=${(event) => given(event, event.clipboardData)} onDragOver=${(event) => event.preventDefault()} onDrop=${(event) => given(event, event.dataTransfer)}>
+    ${hasFiles && html`<p class="hint" role="alert">Images and other files are not supported: models read text alone here. Paste text instead.</p>`}
     ${editing && html`<p class="hint">You are editing your last question. <button type="button" class="quiet" onClick=${cancelEdit}>Leave it as it was</button></p>`}
     <div class="composer-box">
       <label class="hidden" for="question">Question</label>
       <textarea id="question" ref=${field} rows="1" placeholder=${locked ? "An API key is needed to chat" : "Ask something"} value=${draft} disabled=${locked}
-        onInput=${(event) => setDraft(event.target.value)} onKeyDown=${key}></textarea>
+        onInput=${(event) => { setDraft(event.target.value); setHasFiles(false); }} onKeyDown=${key}></textarea>
       ${answering
         ? html`<button type="button" class="primary" id="stop" onClick=${stop}>Stop</button>`
         : html`<button type="submit" class="primary" id="send" disabled=${busy || locked || !draft.trim()}>Send</button>`}
