@@ -99,6 +99,7 @@ def steps(device: str, out: Path, model: Path, sizes: Sequence[str], tokens: int
         ["pytest", "-q", "-n", "0", "tests/models/cuda_graphs", "tests/drafting/test_static_heads.py"],
         limit_s=600,
     )
+    yield GpuStep("families", ["pytest", "-q", "-n", "0", "tests/models/test_gpu_families.py"], limit_s=600)
     for strategy in STRATEGIES:
         if not isinstance(make_strategy(strategy, {}), HierarchicalStrategy):
             yield GpuStep(

@@ -94,7 +94,7 @@ class Pipeline:
                 never,
             )
         assert hidden is not None
-        return self.head.logits(hidden)
+        return self.head.logits(hidden.cpu())
 
 
 class History:
