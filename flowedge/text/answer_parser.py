@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flowedge.text.located_parser import LocatedParser
 
 _CONTENT = "content"
+_PLAIN = "plain"  # of CHANNELS
 _REASONING = ("reasoning", "reasoning_content", "thinking")  # as families name it
 _ID_LETTERS = string.ascii_letters + string.digits
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
@@ -120,6 +121,7 @@ class AnswerParser:
         text, reasoning, calls = "", "", []
         for event in events:
             field = _REASONING[0] if event["field"] in _REASONING else event["field"]
+            field = _CONTENT if field == _PLAIN else field
             match event["type"]:
                 case "region_open":
                     self._holds_text = field not in self._texts

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.text.known_syntaxes import CONTENT, REASONING, THOUGHT, ToolCallFormat
+from flowedge.text.known_syntaxes import (
+    CHANNELS,
+    CONTENT,
+    REASONING,
+    THOUGHT,
+    ToolCallFormat,
+    has_channels,
+)
 
 _SEARCH_S = 0.2
 
@@ -99,13 +106,15 @@ def answer_syntax(template: str, own: Any, calls: ToolCallFormat | None, place: 
     if own:
         return _syntax_of_checkpoint(json.dumps(own, sort_keys=True), place)
     fields: dict[str, Any] = {}
-    if THOUGHT[1] in template:
+    if has_channels(template):
+        fields = {**CHANNELS}
+    elif THOUGHT[1] in template:
         fields["reasoning"] = REASONING
     if calls is not None:
         fields[TOOL_CALLS] = calls.field
     if not fields:
         return None
-    return _compiled(json.dumps({**_WHOLE_PREFIX, "fields": {**fields, "content": CONTENT}}))
+    return _compiled(json.dumps({**_WHOLE_PREFIX, "fields": {"content": CONTENT, **fields}}))
 
 
 @functools.lru_cache(maxsize=32)

@@ -10,6 +10,37 @@ _JSON = {"content": "json", "content_args": {"allow_non_json": True}, "repeats":
 THOUGHT = ("<think>", "</think>")
 REASONING: dict[str, Any] = {"open": THOUGHT[0], "close": THOUGHT[1], "content": "text"}
 CONTENT: dict[str, Any] = {"content": "text", "content_args": {"strip": False}}
+# Answers of gpt-oss, in OpenAI's harmony format: parts of channels, each with a header in front, whose
+# beginning counts as the end of the part before. Text outside of all parts is text of the answer.
+_PART_END = r"<\|end\|><\|start\|>assistant|<\|(?:return|call)\|>"
+CHANNELS: dict[str, dict[str, Any]] = {
+    "reasoning": {
+        "open": "<|channel|>analysis<|message|>",
+        "close_pattern": _PART_END,
+        "content": "text",
+        "repeats": True,
+        "join": "\n",
+    },
+    "content": {
+        "open_pattern": r"<\|channel\|>(?:final|commentary)(?:\s*<\|constrain\|>\w+)?<\|message\|>",
+        "close_pattern": _PART_END,
+        "repeats": True,
+        "join": "\n",
+        **CONTENT,
+    },
+    "plain": CONTENT,
+}
+_HARMONY = ("<|channel|>", "<|message|>")
+
+
+def has_channels(template: str) -> bool:
+    """Return whether the answers of a model with this chat template are parts of channels."""
+    return all(part in template for part in _HARMONY)
+
+
+def thinks(template: str) -> bool:
+    """Return whether the answers of a model with this chat template may have reasoning."""
+    return THOUGHT[1] in template or has_channels(template)
 
 
 @dataclass(frozen=True)
@@ -102,6 +133,21 @@ TOOL_CALL_FORMATS = (
         closing="}",
         between=", ",
         end="]",
+    ),
+    ToolCallFormat(
+        "channels",
+        (*_HARMONY, "functions."),
+        {
+            "open_pattern": r"(?:<\|channel\|>commentary)?\s*to=functions\.(?P<name>[^\s<]+)"
+            r"\s*(?:<\|channel\|>commentary)?\s*(?:<\|constrain\|>)?\s*(?:json)?\s*<\|message\|>",
+            "close_pattern": _PART_END,
+            "transform": {"name": "{name}", "arguments": "{content}"},
+            **_JSON,
+        },
+        begin="",
+        opening="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
+        closing="",
+        several=False,
     ),
     ToolCallFormat(
         "JSON object",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowedge.core.errors import BadRequestError
-from flowedge.text.known_syntaxes import THOUGHT, tool_call_format
+from flowedge.text.known_syntaxes import thinks, tool_call_format
 from flowedge.text.template_renderer import RENDERER
 from flowedge.text.tokenizer import chat_template, directory_of
 
@@ -70,7 +70,7 @@ def capabilities_of(tokenizer: Any) -> tuple[str, ...]:
     """
     template, place = chat_template(tokenizer), directory_of(tokenizer)
     tools = ["tools"] if calls_by_itself(tokenizer, template, place) else []
-    return (*tools, "thinking") if THOUGHT[1] in template else tuple(tools)
+    return (*tools, "thinking") if thinks(template) else tuple(tools)
 
 
 def calls_by_itself(tokenizer: Any, template: str, place: str) -> bool:

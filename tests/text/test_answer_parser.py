@@ -47,6 +47,10 @@ TEMPLATES = {
         '<|tool_call|>[{% for c in messages[-1].tool_calls %}{"name": "{{ c.function.name }}", "arguments": '
         '{{ c.function.arguments | tojson }}}{{ "" if loop.last else ", " }}{% endfor %}]<|/tool_call|>'
     ),
+    "channels": (
+        "{% set c = messages[-1].tool_calls[0].function %}<|channel|>commentary to=functions.{{ c.name }} "
+        "<|constrain|>json<|message|>{{ c.arguments | tojson }}"
+    ),
     "JSON object": (
         '{% set c = messages[-1].tool_calls[0].function %}{"name": {{ c.name | tojson }}, '
         '"parameters": {{ c.arguments | tojson }}}'
@@ -102,6 +106,34 @@ def test_a_thought_may_begin_in_the_prompt() -> None:
         assert read(form, "So.\n", step, asked) == ("", "So.", [])
         assert read(form, "No thought.\n\n", step, "<think>\n\n</think>\n\n") == ("No thought.\n\n", "", [])
         assert read(form, '<tool_call>{"name": "now"}</tool_call>', step)[2] == []
+
+
+CHANNELS = "<|channel|>analysis<|message|><|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+def test_parts_of_channels() -> None:
+    """The answers of gpt-oss."""
+    ask, final = "<|channel|>analysis<|message|>I ask.", "<|channel|>final<|message|>"
+    call = "to=functions.weather <|constrain|>json<|message|>" + json.dumps(BONN[1])
+    turn, called = "<|end|><|start|>assistant", [BONN]
+    for step in (1, 4, 1000):
+        form = answer_syntax(CHANNELS + "functions.", None, tool_call_format(CHANNELS + "functions."), "x")
+        assert read(form, f"{ask}{turn}{final}Yes. \n", step) == ("Yes. \n", "I ask.", [])
+        assert read(form, f"{final}Yes", step) == ("Yes", "", [])
+        assert read(form, "Plain", step) == ("Plain", "", [])
+        assert read(form, f"{ask}{turn}<|channel|>commentary {call}<|call|>", step) == ("", "I ask.", called)
+        assert read(
+            form, f"{ask}{turn} {call}".replace("weather ", "weather<|channel|>commentary "), step
+        ) == (
+            "",
+            "I ask.",
+            called,
+        )
+        told = f"{ask}{turn}<|channel|>commentary<|message|>First:{turn}<|channel|>commentary {call}"
+        assert read(form, told, step) == ("First:", "I ask.", called)
+        thinks = answer_syntax(CHANNELS, None, None, "x")
+        assert read(thinks, f"{ask}{turn}{final}Yes", step) == ("Yes", "I ask.", [])
+        assert read(thinks, ask, step) == ("", "I ask.", [])
 
 
 def test_a_call_that_is_malformed_is_text() -> None:

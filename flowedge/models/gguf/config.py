@@ -38,6 +38,9 @@ _TEXTS = frozenset(
     }
 )
 
+# Of gpt-oss, whose `<|end|>` ends a part of an answer.
+_HARMONY_TEXTS = frozenset({"<|return|>", "<|call|>"})
+
 
 def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
     """The ids of the tokens that end an answer; those of the file's keys come first.
@@ -48,7 +51,8 @@ def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
     found = [metadata.token(f"tokenizer.ggml.{key}", vocab_size) for key in _KEYS]
     tokens = metadata.values.get("tokenizer.ggml.tokens")
     if isinstance(tokens, list):
-        found += [index for index, text in enumerate(tokens[:vocab_size]) if text in _TEXTS]
+        texts = _HARMONY_TEXTS if _HARMONY_TEXTS.issubset(tokens) else _TEXTS
+        found += [index for index, text in enumerate(tokens[:vocab_size]) if text in texts]
     return [token for token in dict.fromkeys(found) if token is not None]
 
 

@@ -92,6 +92,12 @@ def test_end_tokens_by_their_texts() -> None:
     assert make_generation_config(facts(LLAMA | ends, few))["eos_token_id"] == [1, 4]
 
 
+def test_a_part_of_an_answer_of_gpt_oss_does_not_end_it() -> None:
+    tokens = ["<pad>", "<|return|>", "a", "<|call|>", "b", "<|end|>", "c"]
+    ends = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.tokens": tokens}
+    assert make_generation_config(facts(LLAMA | ends))["eos_token_id"] == [1, 3]
+
+
 IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("llama.block_count", None, r"the metadata have no llama\.block_count"),
     ("llama.block_count", 0, r"llama\.block_count is 0, not an integer from 1 to 4096"),
