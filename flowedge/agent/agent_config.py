@@ -84,8 +84,8 @@ class PipelineSettings(PipelineConfig):
     )
     drafter: DrafterSetting | None = setting(
         "bundled",
-        'Drafter of the pipeline: a directory or hub id, "bundled", "ngram" or "none". A list combines '
-        'several drafters: ["bundled", "ngram"].',
+        'Drafter of the pipeline: a directory or hub id, "bundled", "mtp", "ngram" or "none". A list '
+        'combines several drafters: ["bundled", "ngram"].',
     )
     stages: tuple[Annotated[str, checked_by(checked_address)], ...] = setting(
         (), "Addresses of the stages, host:port, in layer order. Empty: the idle agents that are found."

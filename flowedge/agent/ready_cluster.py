@@ -10,7 +10,7 @@ from flowedge.agent.local_cluster import LocalCluster, check_local_stages
 from flowedge.client import AsyncClient, Client
 from flowedge.client.assembly import OnProgress, PipelineSpec, assemble
 from flowedge.core.pipeline_config import PipelineConfig, drafter_names
-from flowedge.drafting.choice import BUNDLED, NGRAM
+from flowedge.drafting.choice import BUNDLED, default_drafter
 
 
 class ReadyCluster(AbstractContextManager["ReadyCluster"]):
@@ -35,7 +35,7 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
     ) -> None:
         """
         model: a checkpoint directory, GGUF file or hub id, or "bundled".
-        drafter: names of drafters to join; the bundled one for the bundled model, or else lookup in the text.
+        drafter: names of drafters to join; by default as of `default_drafter`.
         quant: quantisation of the layers.
         timeout_s: seconds that a whole generation may take.
         on_progress: called with the name of each device and what it is doing.
@@ -45,7 +45,7 @@ class ReadyCluster(AbstractContextManager["ReadyCluster"]):
         """
         check_local_stages(stages)
         self._stages = stages
-        chosen = drafter if drafter is not None else BUNDLED if model == BUNDLED else NGRAM
+        chosen = drafter if drafter is not None else default_drafter(model)
         self._settings = (
             PipelineConfig().changed(model=model, drafter=drafter_names(chosen), quant=quant).settings()
         )

@@ -115,8 +115,7 @@ class DraftingChoice:
 def choose_drafting(model: str, given: str | Sequence[str] | None, strategy: str) -> DraftingChoice:
     """Return the drafters and the strategy for a model.
 
-    Without --drafter they are the bundled head for the bundled model, and lookup (ngram) for others. Without
-    any drafter, "auto" is plain decoding.
+    Without --drafter they are those of `default_drafter`. Without any drafter, "auto" is plain decoding.
 
     Raises:
         BadRequestError: when the names cannot be joined, or there is no drafter and the strategy needs one.
@@ -127,13 +126,13 @@ def choose_drafting(model: str, given: str | Sequence[str] | None, strategy: str
     if not given and not needs_drafter:
         return DraftingChoice((BUNDLED,) if model == BUNDLED else (), strategy)
     if not given:
-        if model == BUNDLED:
-            return DraftingChoice((BUNDLED,), strategy)
-        notice = (
-            f"no --drafter is given for {model}: drafting by lookup in the text ({choice.NGRAM}); a head of "
-            "its own is faster"
-        )
-        return DraftingChoice((choice.NGRAM,), strategy, notice)
+        default, notice = choice.default_drafter(model), ""
+        if default == choice.NGRAM:
+            notice = (
+                f"no --drafter is given for {model}: drafting by lookup in the text ({default}); a head of "
+                f"its own is faster, or {choice.MTP} if a layer that predicts further tokens comes with it"
+            )
+        return DraftingChoice((default,), strategy, notice)
     drafter = choose_drafter(model, given)
     if drafter or not needs_drafter:
         return DraftingChoice(drafter, strategy)
@@ -160,4 +159,4 @@ def local_path(source: str) -> str:
     """Return a model's name, with a path of this machine made absolute."""
     path = expand_home(source)
     is_local = path.is_dir() or (path.suffix == SUFFIX and path.is_file())
-    return str(path.resolve()) if source not in choice.BUNDLED_FOLDERS and is_local else source
+    return str(path.resolve()) if source not in choice.WORDS and is_local else source

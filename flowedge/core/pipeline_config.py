@@ -38,8 +38,8 @@ PathText = Annotated[str, Field(max_length=MAX_PATH)]
 def drafter_names(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of the drafters to join, checked; empty where nothing is to be drafted.
 
-    A name is "ngram", "recall", that of a bundled drafter, a directory or a hub id. "none" alone, an empty
-    text and an empty sequence mean no drafter.
+    A name is "ngram", "recall", "mtp", that of a bundled drafter, a directory or a hub id. "none" alone, an
+    empty text and an empty sequence mean no drafter.
 
     Raises:
         BadRequestError: when a name is empty or repeated, "none" stands beside another name, or more than
@@ -102,9 +102,10 @@ class PipelineConfig(SettingsGroup):
     )
     drafter: DrafterSetting | None = setting(
         None,
-        "EAGLE head or small language model (a directory or hub id), ngram (lookup in the text), or none "
-        "(plain decoding); the bundled model has bundled, bundled-small and bundled-eagle3. If omitted: "
-        "bundled for the bundled model, ngram for others. Repeat the option to join several, the best first: "
+        "EAGLE head or small language model (a directory or hub id), mtp (the layer that comes with the "
+        "model), ngram (lookup in the text), or none (plain decoding); the bundled model has bundled, "
+        "bundled-small and bundled-eagle3. If omitted: bundled for the bundled model, mtp for models on this "
+        "machine that have it, ngram for others. Repeat the option to join several, the best first: "
         "--drafter bundled --drafter recall --drafter ngram.",
         examples=["ngram"],
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.pipeline_config import NO_DRAFTER, drafter_label, drafter_names
+from flowedge.models.checkpoint.model_header import predicts_ahead
+from flowedge.models.checkpoint.model_source import find_here
 from flowedge.text.json_object import read_json_object
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 NGRAM = "ngram"
 RECALL = "recall"
+MTP = "mtp"  # the layer that comes with the target and predicts further tokens
 BUNDLED = "bundled"
 BUNDLED_SMALL = "bundled-small"
 BUNDLED_EAGLE3 = "bundled-eagle3"
@@ -26,7 +29,22 @@ BUNDLED_FOLDERS = {  # of flowedge/bundled
     BUNDLED_EAGLE3: "eagle3",
     BUNDLED_TARGET: "model",
 }
-WORDS = (NO_DRAFTER, NGRAM, RECALL, *BUNDLED_FOLDERS)
+WORDS = (NO_DRAFTER, NGRAM, RECALL, MTP, *BUNDLED_FOLDERS)
+
+
+def default_drafter(model: str) -> str:
+    """Return the drafter of a model for which none is named.
+
+    That is the bundled model's head, what comes with the model where its files on this machine have such a
+    layer, or else lookup.
+    """
+    if model == BUNDLED:
+        return BUNDLED
+    try:
+        found = find_here(model, needed=False)
+        return MTP if found is not None and predicts_ahead(found) else NGRAM
+    except CheckpointError:  # whoever opens the model says so
+        return NGRAM
 
 
 def unknown_drafter(source: str) -> BadRequestError:
@@ -67,7 +85,7 @@ def drafters_of(message: MeasureDeviceRequest) -> tuple[str, ...]:
     return drafter_names(message.drafters or message.drafter)
 
 
-DrafterKind = Literal["eagle", "eagle3", "lm", "ngram"]
+DrafterKind = Literal["eagle", "eagle3", "mtp", "lm", "ngram"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from flowedge.drafting.choice import NGRAM, RECALL
+from flowedge.drafting.choice import MTP, NGRAM, RECALL
 from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, lm_quant
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.head_files import (
@@ -20,6 +21,7 @@ from flowedge.drafting.heads.head_files import (
     llama_config,
 )
 from flowedge.drafting.heads.head_store import HeadSizes
+from flowedge.drafting.heads.mtp_head import is_mtp_recordable, mtp_bytes
 from flowedge.drafting.lm import check_can_draft
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
@@ -87,6 +89,8 @@ class _Claim:
         if source == NGRAM:
             drafter = NGramDrafter()
             return DrafterMemory(row=drafter.session_bytes(1) - drafter.session_bytes(0))
+        if source == MTP:
+            return self._of_mtp()
         directory = drafter_directory(source)
         kind = kind_of(directory)
         if kind == "lm":
@@ -106,17 +110,37 @@ class _Claim:
 
     def _of_head(self, directory: Path, *, eagle3: bool) -> DrafterMemory:
         config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
-        target, given = self.target, self.target.config
         parameters, weights, has_embedding = _head_sizes(directory, self._quant, self.dtype)
         saved = parameters * self.dtype.itemsize - weights
-        if not has_embedding and target.head_name != target.embedding_name:
-            weights += table_bytes(target, target.embedding_name, self.dtype, self.device, self.table_quant)
+        if not has_embedding:
+            weights += self._embedding
         if not eagle3:
-            weights += self._copy(int(given.vocab_size), int(given.hidden_size), self._quant, saved)
-        row = HeadSizes.of(config, self.dtype, torch.device("cpu"), self.recalls and not eagle3).row_bytes
-        if self.cuda_graphs and fixed_rope_length(config) is None:
-            row = row_bytes_with_scratch(row)
-        return DrafterMemory(weights, row)
+            weights += self._copy_of_target(self._quant, saved)
+        recorded = fixed_rope_length(config) is None
+        return DrafterMemory(weights, self._head_row(config, self.recalls and not eagle3, recorded))
+
+    def _of_mtp(self) -> DrafterMemory:
+        target, quant = self.target, lm_quant(self.target, self._quant)
+        plain, weights = (mtp_bytes(target, each, self.dtype, self.device) for each in ("none", quant))
+        weights += self._embedding + self._copy_of_target(quant, plain - weights)
+        return DrafterMemory(weights, self._head_row(target.config, False, is_mtp_recordable(target)))
+
+    @property
+    def _embedding(self) -> int:
+        """The bytes of the target's embedding beside its LM head; 0 where the two are one tensor."""
+        target = self.target
+        if target.head_name == target.embedding_name:
+            return 0
+        return table_bytes(target, target.embedding_name, self.dtype, self.device, self.table_quant)
+
+    def _copy_of_target(self, quant: str, saved: int) -> int:
+        config = self.target.config
+        return self._copy(int(config.vocab_size), int(config.hidden_size), quant, saved)
+
+    def _head_row(self, config: Any, recalls: bool, recordable: bool) -> int:
+        """The bytes of a row of a head with this config."""
+        row = HeadSizes.of(config, self.dtype, torch.device("cpu"), recalls).row_bytes
+        return row_bytes_with_scratch(row) if self.cuda_graphs and recordable else row
 
     @property
     def _quant(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.files import expand_home
@@ -15,6 +16,7 @@ from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,
     BUNDLED_SMALL,
+    MTP,
     NGRAM,
     RECALL,
     DrafterKind,
@@ -31,6 +33,7 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
+from flowedge.drafting.heads.mtp_head import load_mtp_head, mtp_bytes
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter, check_can_draft
 from flowedge.drafting.model_drafter import ModelDrafter
@@ -43,6 +46,7 @@ from flowedge.models.cuda_graphs.static_decoding import capture_decoding
 from flowedge.models.gguf.model_files import files_in
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead, load_embedding
+from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import module_bytes, quantize_block
 from flowedge.models.taps import Taps, eagle3_taps
 
@@ -61,6 +65,7 @@ class TargetModel:
         vocabulary: the tokens that drafters without a vocabulary of their own propose at first; None for all.
         learner: chooses another vocabulary from the tokens that are drawn.
         table_quant: of the target's layers, which its embedding and LM head follow (see load_table).
+        quant_cache: of a drafter that is read from the target's checkpoint, as of LayerLoader.
         stated_name, stated_vocab, stated_device: where there is no checkpoint, the word for the target in
             errors, the number of its tokens, and the device of drafters.
     """
@@ -77,6 +82,7 @@ class TargetModel:
     stated_vocab: int = 0
     stated_device: str = "cpu"
     table_quant: str | None = None
+    quant_cache: QuantCache | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -122,10 +128,9 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
 
 def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
     """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
+    words: dict[str, DrafterKind] = {NGRAM: "ngram", MTP: "mtp"}
     return tuple(
-        "ngram" if source == NGRAM else kind_of(drafter_directory(source))
-        for source in names
-        if source != RECALL
+        words.get(source) or kind_of(drafter_directory(source)) for source in names if source != RECALL
     )
 
 
@@ -137,6 +142,8 @@ def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
 def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
+    if source == MTP:
+        return _load_mtp(target)
     directory = drafter_directory(source)
     kind = kind_of(directory)
     if kind != "lm":
@@ -166,13 +173,34 @@ def kind_of(directory: Path) -> DrafterKind:
     return "lm" if files_in(directory) is not None else kind_of_checkpoint(directory)
 
 
-def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:
-    checkpoint, lm_head = target.checkpoint, target.head
-    if checkpoint is None or lm_head is None:
+def _load_mtp(target: TargetModel) -> HeadDrafter:
+    checkpoint, lm_head = _opened(target, MTP)
+    quant = lm_quant(checkpoint, target.quant)
+    head = load_mtp_head(checkpoint, target.dtype, target.device, quant, target.quant_cache)
+    plain = mtp_bytes(checkpoint, "none", target.dtype, target.device)
+    proposals = _proposals(lm_head, target, quant, plain - module_bytes(head))
+    drafter = HeadDrafter(head, lm_head, _embedding(checkpoint, target), proposals=proposals)
+    if target.cuda_graphs:
+        capture_drafting(drafter)
+    return drafter
+
+
+def _opened(target: TargetModel, drafter: object) -> tuple[Checkpoint, LMHead]:
+    """The checkpoint and the LM head of a target, which a head needs."""
+    if target.checkpoint is None or target.head is None:
         raise BadRequestError(
-            f"drafter {directory} is a draft head, which needs the embedding and the LM head of "
+            f"drafter {drafter} is a draft head, which needs the embedding and the LM head of "
             f"{target.title}; name that model as well, or draft by a language model or by n-gram lookup"
         )
+    return target.checkpoint, target.head
+
+
+def _embedding(checkpoint: Checkpoint, target: TargetModel) -> nn.Embedding:
+    return load_embedding(checkpoint, dtype=target.dtype, device=target.device, quant=target.table_quant)
+
+
+def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:
+    checkpoint, lm_head = _opened(target, directory)
     config = checkpoint.config
     head: DraftHead
     if kind == "eagle3":
@@ -187,9 +215,7 @@ def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls:
     embedding = head.embed_tokens
     if embedding is None:
         check_width(head, config, directory, target.title)
-        embedding = load_embedding(
-            checkpoint, dtype=target.dtype, device=target.device, quant=target.table_quant
-        )
+        embedding = _embedding(checkpoint, target)
     proposals = (
         None if kind == "eagle3" else _proposals(lm_head, target, target.quant, before - module_bytes(head))
     )

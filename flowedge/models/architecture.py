@@ -21,6 +21,7 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
+MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
 
 SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
 TILED = "linear_value_heads_tiled"  # of a config.json that is made of a GGUF file; see DeltaNet
@@ -274,6 +275,7 @@ class Family:
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
         output_gate: as of Architecture.
+        predicts_ahead: whether checkpoints may have a layer that predicts further tokens, behind MTP_PREFIX.
         embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
         residual_multiplier, logits_divisor: (config) -> as of Architecture.
         logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
@@ -304,6 +306,7 @@ class Family:
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
+    predicts_ahead: bool = False
     embedding: Literal["1", "root of width", "config"] = "1"
     residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
     logits_divisor: Callable[[Any], float] = lambda _config: 1.0
@@ -390,6 +393,7 @@ _QWEN3_5 = Family(
     partial_rotary=True,
     recurrence=_delta_net,
     output_gate=True,
+    predicts_ahead=True,
 )
 
 _QWEN3_5_MOE = replace(
@@ -614,6 +618,18 @@ class Architecture:
             embedding_rounded=family.embedding == "root of width",
             logits_divisor=family.logits_divisor(config),
             logits_softcap=_optional(family.logits_softcap(config)),
+        )
+
+    @property
+    def ahead(self) -> Architecture:
+        """That of a layer which predicts further tokens, with full attention and any experts of the model."""
+        experts = self.experts if self.experts and any(self.experts.layers) else None
+        return replace(
+            self,
+            windows=(None,),
+            rotated=(True,),
+            recurrence=None,
+            experts=None if experts is None else replace(experts, layers=(True,)),
         )
 
     def is_recurrent(self, layer: int) -> bool:

@@ -66,26 +66,22 @@ class LayerLoader:
         counts = {False: 0, True: 0}  # of layers, by whether they are recurrent
         layers = []
         for index in range(start, stop):
-            layers.append(self._empty(index, counts[recurs(index)]))
+            layers.append(_empty_layer(self.checkpoint, index, counts[recurs(index)]))
             counts[recurs(index)] += 1
-        self._fill(layers, start)
-        if self._computed_by_torch:
-            for layer in layers:  # one by one: a joined weight may be a copy
-                layer.fuse()
+        self.fill([(layer, layer_prefix(index)) for index, layer in enumerate(layers, start)])
         return layers
 
-    def _fill(self, layers: Sequence[nn.Module], start: int) -> None:
-        steps = [
-            step
-            for index, layer in enumerate(layers, start)
-            for step in self._steps(layer, layer_prefix(index))
-        ]
+    def fill(self, modules: Sequence[tuple[nn.Module, str]]) -> None:
+        """Load modules without memory, each with its tensors' prefix; errors as in `load_all`."""
+        for module, prefix in modules:
+            _check_biases(module, self.checkpoint, prefix)
+        steps = [step for module, prefix in modules for step in self._steps(module, prefix)]
         run_steps(steps, torch.get_num_threads() if self.device.type == "cpu" else 1)
-
-    def _empty(self, index: int, cache_index: int) -> DecoderLayer:
-        layer = _empty_layer(self.checkpoint, index, cache_index)
-        _check_biases(layer, self.checkpoint, layer_prefix(index))
-        return layer
+        if self._computed_by_torch:
+            layers = [each for module, _ in modules for each in module.modules()]
+            for layer in layers:  # one by one: a joined weight may be a copy
+                if isinstance(layer, DecoderLayer):
+                    layer.fuse()
 
     def _steps(self, layer: nn.Module, prefix: str) -> Iterator[Step]:
         """Yield a function for each module of an empty layer that has weights, which loads the weights."""
@@ -246,25 +242,21 @@ def layer_bytes(
     device: torch.device | str = "cpu",
 ) -> dict[str, int]:
     """The bytes in memory of the loaded decoder layer `index` by quantisation, from config and headers."""
-    layer = _empty_layer(checkpoint, index)
-    return {
-        quant: _bytes_of(
-            layer, checkpoint, index, checkpoint_quant(checkpoint, quant), dtype, torch.device(device)
-        )
-        for quant in quants
-    }
+    layer, prefix = _empty_layer(checkpoint, index), layer_prefix(index)
+    return {quant: bytes_when_loaded(layer, checkpoint, prefix, quant, dtype, device) for quant in quants}
 
 
-def _bytes_of(
-    layer: nn.Module,
+def bytes_when_loaded(
+    module: nn.Module,
     checkpoint: Checkpoint,
-    index: int,
+    prefix: str,
     quant: str,
     dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device | str = "cpu",
 ) -> int:
-    prefix, total = layer_prefix(index), 0
-    for path, child in layer.named_modules():
+    """The bytes in memory of a module that is loaded from the tensors behind a prefix, from headers alone."""
+    quant, device, total = checkpoint_quant(checkpoint, quant), torch.device(device), 0
+    for path, child in module.named_modules():
         for name, parameter in child.named_parameters(recurse=False):
             weight = f"{prefix}{path}.weight"
             if not isinstance(child, nn.Linear) or name != "weight":

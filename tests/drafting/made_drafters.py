@@ -18,6 +18,7 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
@@ -28,6 +29,7 @@ from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.taps import eagle3_taps
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.drafting.mtp_files import make_mtp
 from tests.models.cuda_graphs.static_pipeline import CountingMaker
 
 HIDDEN, VOCAB = 32, 60
@@ -77,6 +79,20 @@ def eagle3(directory: Path) -> HeadDrafter:
     return HeadDrafter(head, lm_head, nn.Embedding(VOCAB, HIDDEN), eagle3_taps(8))
 
 
+def mtp(directory: Path, family: str = "qwen3_5", native: bool = True, static: bool = False) -> HeadDrafter:
+    if not (directory / "config.json").is_file():
+        make_mtp(directory, family, vocab_size=VOCAB)
+    checkpoint = Checkpoint(directory)
+    target = TargetModel(checkpoint, LMHead.load(checkpoint), None, torch.float32)
+    drafter = load_drafter(("mtp",), target)
+    assert isinstance(drafter, HeadDrafter)
+    if not native:
+        vars(vars(drafter)["_forward"])["_kernels"] = None
+    if static:
+        drafter.decode_statically(CountingMaker(), uncaptured=0)
+    return drafter
+
+
 def small(directory: Path, part: DraftVocabulary | None = None, native: bool = True) -> LMDrafter:
     if not (directory / "config.json").is_file():
         save_small_lm(directory, vocab_size=VOCAB)
@@ -89,9 +105,9 @@ def small(directory: Path, part: DraftVocabulary | None = None, native: bool = T
 
 def makers(directory: Path) -> dict[str, Make]:
     """How drafters are made, by name; their files are in `directory`."""
-    for name in ("eagle3", "lm"):
-        (directory / name).mkdir(exist_ok=True)
-    of_eagle3, of_lm = directory / "eagle3", directory / "lm"
+    of_eagle3, of_lm, of_mtp, of_moe = (directory / name for name in ("eagle3", "lm", "mtp", "moe"))
+    for each in (of_eagle3, of_lm, of_mtp, of_moe):
+        each.mkdir(exist_ok=True)
     return {
         "eagle": eagle,
         "eagle+recall": lambda: eagle(recalls=True),
@@ -102,10 +118,15 @@ def makers(directory: Path) -> dict[str, Make]:
         "eagle static": lambda: static_eagle(False),
         "eagle+recall static": lambda: static_eagle(True),
         "eagle3": lambda: eagle3(of_eagle3),
+        "mtp": lambda: mtp(of_mtp),
+        "mtp of experts": lambda: mtp(of_moe, "qwen3_5_moe"),
+        "mtp by torch": lambda: mtp(of_mtp, native=False),
+        "mtp static": lambda: mtp(of_mtp, static=True),
         "lm": lambda: small(of_lm),
         "lm of a part": lambda: small(of_lm, PART),
         "lm by torch": lambda: small(of_lm, native=False),
         "ngram": NGramDrafter,
+        "mtp+ngram": lambda: JoinedDrafter([mtp(of_mtp)], NGramDrafter(), VOCAB),
         "eagle+ngram": lambda: JoinedDrafter([eagle()], NGramDrafter(), VOCAB),
         "lm+ngram": lambda: JoinedDrafter([small(of_lm)], NGramDrafter(), VOCAB),
         "eagle+lm+ngram": lambda: JoinedDrafter([eagle(True), small(of_lm)], NGramDrafter(), VOCAB),
@@ -115,8 +136,20 @@ def makers(directory: Path) -> dict[str, Make]:
 
 NAMES = (
     *("eagle", "eagle+recall", "eagle bf16", "eagle of a part", "eagle by torch", "eagle+recall by torch"),
+    *("mtp", "mtp of experts", "mtp by torch", "mtp static", "mtp+ngram"),
     *("eagle static", "eagle+recall static", "eagle3", "lm", "lm of a part", "lm by torch", "ngram"),
     *("eagle+ngram", "lm+ngram", "eagle+lm+ngram", "eagle+lm"),
 )
 # What the kernels compute: a row has the same bits beside any other rows.
-EXACT = ("eagle", "eagle+recall", "eagle bf16", "lm", "ngram", "eagle+ngram", "lm+ngram")
+EXACT = (
+    "eagle",
+    "eagle+recall",
+    "eagle bf16",
+    "mtp",
+    "mtp of experts",
+    "mtp+ngram",
+    "lm",
+    "ngram",
+    "eagle+ngram",
+    "lm+ngram",
+)

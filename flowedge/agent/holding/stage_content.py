@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, ON, PipelineConfig
 from flowedge.device.compute import CPU
 from flowedge.device.memory import AvailableMemory, MemorySettings
+from flowedge.drafting.choice import MTP
+from flowedge.drafting.heads.mtp_head import mtp_tensors
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.models.architecture import FINAL_NORM, layer_prefix
@@ -50,9 +52,13 @@ def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
     return _stored(checkpoint, names)
 
 
-def head_tensors(checkpoint: Checkpoint) -> list[str]:
-    """The stored names of the LM head and the embedding, which a draft node reads."""
-    return _stored(checkpoint, [checkpoint.head_name, checkpoint.embedding_name])
+def head_tensors(checkpoint: Checkpoint, drafters: Sequence[str] = ()) -> list[str]:
+    """The stored names of what a draft node with these drafters reads of its model.
+
+    That is the LM head, the embedding, and the layer that predicts further tokens if that drafts.
+    """
+    ahead = mtp_tensors(checkpoint) if MTP in drafters else []
+    return _stored(checkpoint, [checkpoint.head_name, checkpoint.embedding_name, *ahead])
 
 
 def predicting_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:

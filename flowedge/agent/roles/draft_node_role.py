@@ -427,7 +427,7 @@ class DraftNodeRole(PipelineRole):
         config = self.config
         if not is_reference(config.model):
             return await self._agent.run(lambda: side.open_target(config))
-        self._opened = await sharing.open_head(config.model, list(self.request.stages))
+        self._opened = await sharing.open_head(config, list(self.request.stages))
         return side.held_in(self._opened.checkpoint, config)
 
     async def _report_compute(self, devices: Mapping[str, pb.Device], report: ReportProgress) -> None:

@@ -15,6 +15,7 @@ from flowedge.agent.roles.coordinator import PlannedRoute, ReportProgress
 from flowedge.agent.roles.other_agents import all_or_none
 from flowedge.cluster.process import current
 from flowedge.core.errors import CheckpointError, DeviceError
+from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.discovery.discovery import discover
 from flowedge.network.address import is_loopback
@@ -97,12 +98,12 @@ class WeightSharing:
             for taker in takers
         }
 
-    async def open_head(self, model: str, stages: Sequence[str]) -> OpenedModel:
-        """Open a model that is named by its hash, with the tensors that the draft node needs of it.
+    async def open_head(self, config: PipelineConfig, stages: Sequence[str]) -> OpenedModel:
+        """Open the model of a pipeline, named by its hash, with the tensors that the draft node needs of it.
 
         Raises BadRequestError for an unknown hash, and what ModelOpener.open raises.
         """
-        agent = self.agent
+        agent, model = self.agent, config.model
         others = await find_neighbours(agent.name, stages, agent.config)
         report = partial(self.report, agent.name)
         opener = ModelOpener(agent.name, agent.local_weights, agent.config.weights, agent.run, report)
@@ -113,7 +114,7 @@ class WeightSharing:
                 manifest=await finish_in_thread(partial(agent.local_weights.known_models.resolve, model)),
                 fingerprint="",
                 sources=tuple(map(SourceAddress, [*stages, *others])),
-                select=self.side.head_tensors,
+                select=partial(self.side.head_tensors, drafters=config.drafters),
                 with_tokenizer=True,
             )
         )

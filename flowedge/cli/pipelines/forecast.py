@@ -9,7 +9,7 @@ from flowedge.cli.pipelines.model_choice import model_label
 from flowedge.client.assembly import PipelineSpec
 from flowedge.core.errors import CheckpointError
 from flowedge.core.pipeline_config import Quantisation, drafter_label
-from flowedge.drafting.choice import NGRAM
+from flowedge.drafting.choice import MTP, NGRAM
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, FoundModel, find_here
 from flowedge.planning.profile.model import STORED_BYTES, weight_bytes
 
@@ -55,6 +55,8 @@ def _drafter(spec: PipelineSpec) -> str:
         return "nothing (plain decoding)"
     if spec.drafters == (NGRAM,):
         return "lookup in the text (ngram), which needs no weights"
+    if spec.drafters == (MTP,):
+        return "the layer that comes with the model (mtp)"
     return drafter_label(spec.drafters)
 
 

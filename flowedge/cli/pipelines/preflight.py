@@ -17,6 +17,7 @@ from flowedge.core.generate_options import GenerateOptions
 from flowedge.device.files import expand_home
 from flowedge.drafting.choice import (
     BUNDLED_FOLDERS,
+    MTP,
     NGRAM,
     RECALL,
     DrafterKind,
@@ -110,6 +111,13 @@ class Preflight:
         """Check one drafter; return its kind, None where only the agents know it."""
         if name == NGRAM:
             return "ngram"
+        if name == MTP:
+            if target is not None and target.predicts_ahead is False:
+                raise BadRequestError(
+                    f"--drafter {MTP}: {target.place} has no layer that predicts further tokens; leave "
+                    "--drafter out to draft by lookup (ngram), or name a head"
+                )
+            return "mtp"
         found = _find_drafter(name, needed=needed)
         if found is None:
             return None

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
+
 from flowedge.cli.output import say_json
 from flowedge.cli.screens.tables import Column, ColumnKind, PlainTable, line, output_console, plain_table
+from flowedge.drafting.choice import MTP
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT
+from flowedge.drafting.heads.mtp_head import FORMATS, has_mtp, mtp_bytes
 from flowedge.models.check.inspection import ModelSizes, inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import torch_dtype
@@ -27,22 +31,32 @@ def show_model(
     as_json: bool,
 ) -> None:
     """Print the sizes of a model as the options of the command say; no quantisation stands for all."""
-    sizes = inspect_checkpoint(Checkpoint.open(model), dtype, quants)
+    checkpoint = Checkpoint.open(model)
+    sizes = inspect_checkpoint(checkpoint, dtype, quants)
     token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
     fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
-    draft_head = _draft_head(sizes)
+    draft_head, ahead = _draft_head(sizes), _ahead(checkpoint, torch_dtype(dtype))
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
         proposed = {"tokens": DEFAULT_FORMAT.tokens(sizes.vocab_size), "bytes": draft_head}
-        say_json({**content, "draft_head": proposed, "kv": kv, "memory_gib": memory, "fits": fits})
+        drafting = {"draft_head": proposed, "mtp_bytes": ahead}
+        say_json({**content, **drafting, "kv": kv, "memory_gib": memory, "fits": fits})
     else:
-        _print(model, sizes, draft_head, context, memory, fits)
+        _print(model, sizes, draft_head, ahead, context, memory, fits)
 
 
 def _draft_head(sizes: ModelSizes) -> dict[str, int]:
     """Return the bytes of the LM head that a drafter proposes with, by format; "none" is in the dtype."""
     rows, dtype = DEFAULT_FORMAT.tokens(sizes.vocab_size), torch_dtype(sizes.dtype)
-    return {quant: linear_bytes(rows, sizes.hidden_size, quant, dtype) for quant in ("none", "int8", "int4")}
+    return {quant: linear_bytes(rows, sizes.hidden_size, quant, dtype) for quant in FORMATS}
+
+
+def _ahead(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
+    """Return the bytes of the layer that predicts further tokens, by format; empty where there is none."""
+    if not has_mtp(checkpoint):
+        return {}
+    quants = FORMATS if checkpoint.quant == "none" else FORMATS[:1]
+    return {quant: mtp_bytes(checkpoint, quant, dtype) for quant in quants}
 
 
 def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
@@ -78,6 +92,7 @@ def _print(
     model: str,
     sizes: ModelSizes,
     draft_head: dict[str, int],
+    ahead: dict[str, int],
     context: int,
     memory: float | None,
     fits: list[dict[str, Any]],
@@ -98,11 +113,15 @@ def _print(
         console.print(
             f"in {form}: embedding {embedding} (first stage), LM head {_size(size)} (draft node){tied}"
         )
-    copies = (f"{_size(size)} in {_format(quant, sizes.dtype)}" for quant, size in draft_head.items())
     console.print(
         f"LM head of the {DEFAULT_FORMAT.tokens(sizes.vocab_size)} tokens that a drafter proposes: "
-        f"{', '.join(copies)}\n"
+        f"{_by_format(draft_head, sizes.dtype)}"
     )
+    if ahead:
+        console.print(
+            f"layer that predicts further tokens (--drafter {MTP}): {_by_format(ahead, sizes.dtype)}"
+        )
+    console.print()
     console.print(_layer_table(sizes))
     console.print()
     console.print(_kv_table(sizes, context))
@@ -112,6 +131,10 @@ def _print(
             f"(one device is the draft node; its drafter is not counted):"
         )
         console.print(_fit_table(fits, sizes.dtype))
+
+
+def _by_format(sizes: dict[str, int], dtype: str) -> str:
+    return ", ".join(f"{_size(size)} in {_format(quant, dtype)}" for quant, size in sizes.items())
 
 
 def _first_of_each(sizes: dict[str, int]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from flowedge.core.arrays import IntArray
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.attention.masked import attend_packed
+from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads
 from flowedge.models.row_functions import activation_of
@@ -70,16 +71,28 @@ class DraftHead(nn.Module, ABC):
     logits are those of token[t + 2].
 
     Attributes:
+        config: that of the head's layer.
         embed_tokens: the head's own embedding; None where it is the target's.
     """
 
-    def __init__(self, config: LlamaDecoderConfig, own_embedding: bool) -> None:
+    def __init__(self, config: Any, own_embedding: bool, *, partial_rotary: bool = False) -> None:
+        """partial_rotary: as of Architecture."""
         super().__init__()
         self.config = config
+        self._partial_rotary = partial_rotary
         sizes = config.vocab_size, config.hidden_size
         # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
         self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
-        self.rotary_emb = RotaryAngles(config)
+        self.rotary_emb = RotaryAngles(config, partial_rotary=partial_rotary)
+
+    def place_rotary(self, device: torch.device | str) -> None:
+        """Compute the rotary frequencies, in float32, for a device."""
+        self.rotary_emb = RotaryAngles(self.config, partial_rotary=self._partial_rotary).to(device)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a GPU computes small forwards without waiting for the host."""
+        return fixed_rope_length(self.config) is None
 
     @property
     @abstractmethod

@@ -58,8 +58,16 @@ class EagleHead(DraftHead):
     def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:
         return proposals.logits(states)
 
+    def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """What `fc` reads of rows, [..., 2 * hidden]."""
+        return torch.cat((embedded, hidden), dim=-1)
+
+    def finished(self, rows: Tensor) -> Tensor:
+        """The states of rows that the layer has computed, which they are."""
+        return rows
+
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
-        predicted: Tensor = self.layers[0](self.fc(torch.cat((embedded, hidden), dim=-1)), context)
+        predicted: Tensor = self.layers[0](self.fc(self.joined(embedded, hidden)), context)
         return predicted
 
     def forward_causal(self, token_embeddings: Tensor, features: Tensor) -> Tensor:

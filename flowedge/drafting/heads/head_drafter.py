@@ -25,7 +25,6 @@ from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSessio
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.cuda_graphs.recording import CapturingMaker, RecordingMaker
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
-from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import module_bytes
@@ -283,7 +282,7 @@ def capture_drafting(drafter: HeadDrafter) -> None:
     """Let a head on a GPU record its small forwards as CUDA graphs, if it can."""
     if drafter.device.type != "cuda":
         return
-    if fixed_rope_length(drafter.head.config) is not None:
-        _log.info("the draft head runs without CUDA graphs: its rotary angles are computed on the host")
+    if not drafter.head.is_recordable:
+        _log.info("the draft head runs without CUDA graphs: its rotary angles or experts need the host")
         return
     drafter.decode_statically(CapturingMaker(drafter.device))

@@ -19,7 +19,6 @@ from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.weight_file import open_weights
-from flowedge.models.rotary import RotaryAngles
 from flowedge.text.json_object import errors_of_file
 
 CONFIG_NAME = "config.json"
@@ -87,7 +86,7 @@ def fill_head(
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
     with errors_of_file(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
-        head.rotary_emb = RotaryAngles(head.config).to(device)
+        head.place_rotary(device)
     head.requires_grad_(False).eval()
 
 

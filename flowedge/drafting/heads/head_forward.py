@@ -14,7 +14,8 @@ from flowedge.drafting.heads.draft_head import CachedAttention, DraftHead, KeyVa
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.kernel_eagle import KernelEagle, no_kernels_reason
+from flowedge.drafting.heads.kernel_head import KernelHead, no_kernels_reason
+from flowedge.drafting.heads.mtp_head import MtpHead
 from flowedge.models.host.copies import HostArray, to_device
 from flowedge.models.rotary import Angles
 
@@ -52,9 +53,9 @@ class HeadForward:
 
     def __init__(self, head: DraftHead, embedding: nn.Embedding, sizes: HeadSizes) -> None:
         self._head, self._embedding, self._sizes = head, embedding, sizes
-        self._kernels: KernelEagle | None = None
-        if isinstance(head, EagleHead) and not no_kernels_reason(head):
-            self._kernels = KernelEagle(head)
+        self._kernels: KernelHead | None = None
+        if isinstance(head, EagleHead | MtpHead) and not no_kernels_reason(head):
+            self._kernels = KernelHead(head)
 
     def compute(self, parts: Sequence[StoredRows]) -> None:
         """Compute rows, and store their keys and values and what they predict; one part a session."""

@@ -114,6 +114,7 @@ class DraftModels:
             None if learner is None else learner.vocabulary,
             learner,
             table_quant=quant,
+            quant_cache=quant_cache,
         )
         loaded = load_drafter(drafters, target)
         eos = eos_token_ids(checkpoint, tokenizer)

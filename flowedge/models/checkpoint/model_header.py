@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import family_of
+from flowedge.models.architecture import MTP_PREFIX, family_of
 from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
 from flowedge.models.files.config_numbers import check_values
+from flowedge.models.files.safetensors_header import read_safetensors_header
 from flowedge.text.json_object import read_json_object
+
+_GGUF_PROJECTION = ".nextn.eh_proj."  # in the name of a tensor of a layer that predicts further tokens
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class ModelHeader:
         place: the path to name in errors.
         positions: at least as many tokens as the longest sequence that the model takes.
         hidden_size, vocab_size: of the target; of the target that a draft head was made for.
+        predicts_ahead: whether it comes with a layer that predicts further tokens.
     """
 
     place: str
@@ -29,6 +33,7 @@ class ModelHeader:
     positions: int | None
     hidden_size: int | None
     vocab_size: int | None
+    predicts_ahead: bool | None = None
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
@@ -46,13 +51,47 @@ def read_header(found: FoundModel, place: str) -> ModelHeader:
         CheckpointError: when the header cannot be read, or the model's type is not supported.
     """
     if found.gguf:
-        return _header_of_gguf(found.gguf[0], place)
-    raw = _read_config(found.directory)
+        header = _header_of_gguf(found.gguf[0], place)
+    else:
+        raw = _read_config(found.directory)
+        try:
+            family_of(str(raw.get("model_type")))
+        except CheckpointError as error:
+            raise CheckpointError(f"{place}: {error}") from error
+        header = header_of_config(raw, place)
+    return replace(header, predicts_ahead=predicts_ahead(found))
+
+
+def predicts_ahead(found: FoundModel) -> bool | None:
+    """Return whether a model comes with a layer that predicts further tokens; None where only loading tells.
+
+    The headers of its files are read. Errors as of `read_header`.
+    """
+    if found.gguf:
+        from flowedge.models.gguf.header import read_header as read_gguf_header  # noqa: PLC0415 (as below)
+
+        tensors = (each.name for path in found.gguf for each in read_gguf_header(path).tensors)
+        return any(_GGUF_PROJECTION in name for name in tensors)
+    if not family_of(str(_read_config(found.directory).get("model_type"))).predicts_ahead:
+        return False
+    stored = _stored_names(found.directory)
+    return None if stored is None else any(name.startswith(f"{MTP_PREFIX}fc.") for name in stored)
+
+
+def _stored_names(directory: Path) -> Collection[str] | None:
+    """The names of a model's tensors; None where its files do not tell them without being loaded."""
+    index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
+    if index.is_file():
+        named = read_json_object(index).get("weight_map")
+        return named.keys() if isinstance(named, dict) else None
+    if not single.is_file():
+        return None
     try:
-        family_of(str(raw.get("model_type")))
-    except CheckpointError as error:
-        raise CheckpointError(f"{place}: {error}") from error
-    return header_of_config(raw, place)
+        with single.open("rb") as file:
+            header = read_safetensors_header(file.fileno(), single.stat().st_size)
+    except (OSError, ValueError):  # which whoever loads the file reports
+        return None
+    return [entry.name for entry in header.entries]
 
 
 def read_head_header(directory: Path, place: str) -> ModelHeader:

@@ -144,8 +144,9 @@ def emulated_drafter(
 ) -> tuple[DrafterSize, tuple[DraftingSize, ...]]:
     """Return the `drafter` and the `drafting` of an PipelineProfile.
 
-    An EAGLE-1/2 head is priced as the named drafter, or as the profile's first if none is named. A small
-    language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the first.
+    An EAGLE-1/2 or mtp head is priced as the named drafter, or as the profile's first if none is named. A
+    small language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the
+    first.
 
     Args:
         named: a drafter of the profile, by name.
@@ -159,7 +160,7 @@ def emulated_drafter(
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
     kinds = drafter_kinds(names)
     recall = (RecallSize(kind="recall"),) if RECALL in names else ()
-    if kinds in ((), ("eagle",)) and not recall:
+    if kinds in ((), ("eagle",), ("mtp",)) and not recall:
         return default, ()
     parts = (*(_part(model, default, kind) for kind in kinds), *recall)
     if len(parts) == 1 and not isinstance(parts[0], NGramSize | RecallSize):
@@ -171,7 +172,7 @@ def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> Draft
     match kind:
         case "ngram":
             return NGramSize(kind="ngram")
-        case "eagle":
+        case "eagle" | "mtp":
             return default
         case "eagle3":
             return _of_kind(

@@ -16,7 +16,7 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.kernel_eagle import KernelEagle, no_kernels_reason
+from flowedge.drafting.heads.kernel_head import KernelHead, no_kernels_reason
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block
 from tests.drafting.made_drafters import VOCAB, small_config
@@ -85,7 +85,7 @@ def test_the_kernels_propose_what_torch_proposes(
 def test_a_row_has_the_same_bits_alone_and_among_others(dtype: torch.dtype, quant: str) -> None:
     of = head(dtype)
     quantize_block(of, quant)
-    native = KernelEagle(of)
+    native = KernelHead(of)
     sizes = HeadSizes.of(of.config, dtype, torch.device("cpu"), recalls=False)
     generator = torch.Generator().manual_seed(2)
     embedded, states = torch.randn(2, 40, HIDDEN, generator=generator).to(dtype)

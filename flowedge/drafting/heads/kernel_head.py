@@ -1,4 +1,4 @@
-"""The layer of an EAGLE-1/2 head, computed by the compiled kernels."""
+"""The layer of an EAGLE-1/2 or mtp head, computed by the compiled kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from flowedge.core.arrays import IntArray
 from flowedge.device.kernel_library import missing_reason
+from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
+from flowedge.drafting.heads.mtp_head import MtpHead
+from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.kernels.block import MOST_ROWS
+from flowedge.models.kernels.layer import KernelLayer, NoKernelError
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, product
 from flowedge.models.kernels.rotation_table import RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
@@ -32,20 +37,32 @@ from flowedge.models.rotary import Rotation
 _ACTIVATION = "silu"
 
 
-class KernelEagle:
+class KernelHead:
     """A head's weights as the kernels read them; a row has the same bits beside any other rows."""
 
-    def __init__(self, head: EagleHead) -> None:
+    def __init__(self, head: EagleHead | MtpHead) -> None:
         """Use the memory of a head for which `no_kernels_reason` returns an empty text."""
         layer: Any = head.layers[0]
-        config: Any = head.config
         self._head = head  # the owner of the memory
         self._dtype = layer.post_attention_layernorm.weight.dtype
         self._fc = _kernel_linear(head.fc)
-        attention, mlp = layer.self_attn, layer.mlp
-        self._linears: list[KernelLinear] = []  # the owners of the memory that the layer refers to
-        self._norm = layer.post_attention_layernorm.weight.detach().float()
-        fields = LayerFields(
+        self._kept: list[object] = []  # the owners of the memory that the layer refers to
+        # Not a method of this object, which would refer to itself and keep its weights until a collection.
+        self._rotations = RotationTable(partial(_rotation_of, head), self._dtype)
+        is_decoder = isinstance(head, MtpHead)
+        fields = self._of_decoder(layer) if is_decoder else self._of_eagle(layer, head.config)
+        self._layers = (ctypes.POINTER(LayerFields) * 1)(ctypes.pointer(fields))
+
+    def _of_decoder(self, layer: DecoderLayer) -> LayerFields:
+        (rotated,) = self._rotations.rotated
+        kernel = KernelLayer(layer, self._dtype, None, rotated)
+        self._kept.append(kernel)
+        return kernel.structure
+
+    def _of_eagle(self, layer: Any, config: Any) -> LayerFields:
+        attention, mlp, norm = layer.self_attn, layer.mlp, layer.post_attention_layernorm.weight.float()
+        self._kept.append(norm)
+        return LayerFields(
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads or config.num_attention_heads,
@@ -55,7 +72,7 @@ class KernelEagle:
             epsilon=config.rms_norm_eps,
             residual=1.0,
             format=FORMATS[self._dtype],
-            mlp_norm=pointer(self._norm),
+            mlp_norm=pointer(norm),
             qkv=(LinearFields * 3)(
                 *map(self._linear, (attention.q_proj, attention.k_proj, attention.v_proj))
             ),
@@ -64,9 +81,6 @@ class KernelEagle:
             down=self._linear(mlp.down_proj),
             intermediate=config.intermediate_size,
         )
-        self._layers = (ctypes.POINTER(LayerFields) * 1)(ctypes.pointer(fields))
-        # Not a method of this object, which would refer to itself and keep its weights until a collection.
-        self._rotations = RotationTable(partial(_rotation_of, head), self._dtype)
 
     def predict(
         self, embedded: torch.Tensor, states: torch.Tensor, parts: Sequence[tuple[HeadRows, HeadStore]]
@@ -77,7 +91,7 @@ class KernelEagle:
             embedded, states: [n, hidden], the tokens' embeddings and the states before them.
             parts: the rows of each session in this order, and their store.
         """
-        hidden = product(self._fc.structure, torch.cat((embedded, states), dim=-1)).to(self._dtype)
+        hidden = product(self._fc.structure, self._head.joined(embedded, states)).to(self._dtype)
         together: list[KernelRows] = []
         first = stop = 0
         for rows, store in parts:
@@ -90,7 +104,7 @@ class KernelEagle:
                 together.append(KernelRows(_rows_of(paths, part), rows.first + start, self._caches(store)))
                 stop += part.stop - part.start
         self._compute(hidden[first:stop], together)
-        return hidden
+        return self._head.finished(hidden)
 
     def _compute(self, hidden: torch.Tensor, sessions: Sequence[KernelRows]) -> None:
         """Compute the layer for rows [n, hidden], in place."""
@@ -105,29 +119,46 @@ class KernelEagle:
 
     def _linear(self, linear: Any) -> LinearFields:
         own = _kernel_linear(linear)
-        self._linears.append(own)
+        self._kept.append(own)
         return own.structure
 
 
-def _rotation_of(head: EagleHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
+def _rotation_of(head: DraftHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
     return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))]
 
 
-def no_kernels_reason(head: EagleHead) -> str:
+def no_kernels_reason(head: EagleHead | MtpHead) -> str:
     """Return why torch has to compute a head; empty where the kernels can."""
-    if head.fc.weight.device.type != "cpu":
+    if next(head.fc.parameters()).device.type != "cpu":
         return "its weights are not in the host's memory"
     if missing := missing_reason():
         return missing
-    if head.config.hidden_act != _ACTIVATION:
-        return f"there is no kernel for its activation {head.config.hidden_act}"
     if fixed_rope_length(head.config) is not None:
         return "its rotary angles depend on the length of the text"
-    weights = {parameter.dtype for parameter in head.parameters() if parameter.ndim == 2}
-    if not all(fits_kernels(parameter) for parameter in head.parameters() if parameter.ndim == 2):
-        return f"there are no kernels for weights of {', '.join(sorted(map(str, weights)))}"
-    padded = any(isinstance(each, KernelLinear) and each.width != each.in_features for each in head.modules())
+    if isinstance(head, MtpHead):
+        return _no_product_reason(head.fc) or _no_layer_reason(head)
+    if head.config.hidden_act != _ACTIVATION:
+        return f"there is no kernel for its activation {head.config.hidden_act}"
+    return _no_product_reason(head)
+
+
+def _no_product_reason(module: nn.Module) -> str:
+    """Return why the kernels cannot multiply with the weights of linear layers; empty where they can."""
+    weights = [parameter for parameter in module.parameters() if parameter.ndim == 2]
+    if not all(map(fits_kernels, weights)):
+        kinds = sorted({str(weight.dtype) for weight in weights})
+        return f"there are no kernels for weights of {', '.join(kinds)}"
+    linears = [each for each in module.modules() if isinstance(each, KernelLinear)]
+    padded = any(each.width != each.in_features for each in linears)
     return "the rows of its quantised weights are padded" if padded else ""
+
+
+def _no_layer_reason(head: MtpHead) -> str:
+    try:
+        KernelHead(head)
+    except NoKernelError as error:
+        return str(error)
+    return ""
 
 
 def _kernel_linear(linear: Any) -> KernelLinear:
