@@ -124,6 +124,11 @@ class DraftSession:
         """The number of true rows that the drafter has been given and that other sessions may copy."""
         return self._true_rows.taken if self.keeps_drafter else 0
 
+    @property
+    def unaccepted_rows(self) -> int:
+        """The number of rows of the prompt and the answer that are not context yet."""
+        return len(self.request.prompt) + self.answer.length - self._sequence.context
+
     def last_extension(self) -> ExtendDraft | None:
         """Return the job that gives the drafter the session's last true rows; None if their values lack."""
         if not self._true_rows or not self._true_rows.complete:

@@ -147,7 +147,8 @@ class TargetSessions:
         if keep:
             extension = session.last_extension() if session.keeps_drafter else None
             if len(session.ledger(TARGET).sequence.tokens):
-                accepted = last[0].accepted if last else ()
+                # Rows behind the answer are in no later prompt, and no state can be taken back over them.
+                accepted = last[0].accepted[: session.unaccepted_rows] if last else ()
                 self._outbox.prune(session.prune(AcceptPath(accepted, None, ends_round=False)))
             self._outbox.keep(name, len(cached_tokens(session)))
         else:
