@@ -15,11 +15,12 @@ from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, l
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
-    CONFIG_NAME,
     EMBEDDING_KEY,
+    IGNORED_PREFIX,
     SAFETENSORS_NAME,
     llama_config,
 )
+from flowedge.drafting.heads.head_settings import read_settings
 from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.heads.mtp_head import is_mtp_recordable, mtp_bytes
 from flowedge.drafting.lm import check_can_draft
@@ -34,7 +35,6 @@ from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
 from flowedge.models.token_table import table_bytes
-from flowedge.text.json_object import read_json_object
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
@@ -109,7 +109,7 @@ class _Claim:
         return DrafterMemory(weights + self._copy(int(own.config.vocab_size), hidden, quant, saved), row)
 
     def _of_head(self, directory: Path, *, eagle3: bool) -> DrafterMemory:
-        config = llama_config(read_json_object(directory / CONFIG_NAME), directory, "draft")
+        config = llama_config(read_settings(directory), directory, "draft")
         parameters, weights, has_embedding = _head_sizes(directory, self._quant, self.dtype)
         saved = parameters * self.dtype.itemsize - weights
         if not has_embedding:
@@ -163,7 +163,11 @@ def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, i
         parameters = pickled.stat().st_size // STORED_BYTES
         return parameters, parameters * dtype.itemsize, True
     weights = open_weights(file)
-    shapes = {name: weight.shape for name, weight in weights.items() if weight.dtype.is_floating_point}
+    shapes = {
+        name: weight.shape
+        for name, weight in weights.items()
+        if weight.dtype.is_floating_point and not name.startswith(IGNORED_PREFIX)
+    }
     held = sum(
         linear_bytes(*shape, quant, dtype)
         if len(shape) == 2 and name != EMBEDDING_KEY

@@ -33,6 +33,7 @@ from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
+from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, read_settings
 from flowedge.drafting.heads.mtp_head import load_mtp_head, mtp_bytes
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter, check_can_draft
@@ -48,7 +49,7 @@ from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import module_bytes, quantize_block
-from flowedge.models.taps import Taps, eagle3_taps
+from flowedge.models.taps import Taps
 
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
@@ -90,6 +91,12 @@ class TargetModel:
         return self.stated_vocab if checkpoint is None else int(checkpoint.config.vocab_size)
 
     @property
+    def layers(self) -> int:
+        """The number of layers of a target with a checkpoint."""
+        assert self.checkpoint is not None
+        return int(self.checkpoint.config.num_hidden_layers)
+
+    @property
     def device(self) -> torch.device:
         """The device of the LM head, and so of the drafters."""
         return torch.device(self.stated_device) if self.head is None else self.head.device
@@ -115,7 +122,8 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
     recalls = RECALL in names
     if recalls:
         check_recall(names, drafter_kinds(names))
-    parts = [_load(source, target, recalls) for source in names if source != RECALL]
+    taps = () if target.checkpoint is None else drafter_taps(names, target.layers)
+    parts = [_load(source, target, recalls, taps) for source in _without_recall(names)]
     learning = next((part for part in parts if isinstance(part, ModelDrafter) and part.can_learn), None)
     if learning is not None and target.learner is not None:
         learning.learn_by(target.learner)
@@ -129,17 +137,29 @@ def load_drafter(names: Sequence[str], target: TargetModel) -> Drafter | None:
 def drafter_kinds(names: Sequence[str]) -> tuple[DrafterKind, ...]:
     """The kinds of the named drafters but "recall", from configs alone. Errors as in load_drafter."""
     words: dict[str, DrafterKind] = {NGRAM: "ngram", MTP: "mtp"}
-    return tuple(
-        words.get(source) or kind_of(drafter_directory(source)) for source in names if source != RECALL
-    )
+    return tuple(words.get(source) or kind_of(drafter_directory(source)) for source in _without_recall(names))
 
 
 def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     """The taps of the named drafters for a target with `num_layers` layers. Errors as in load_drafter."""
-    return eagle3_taps(num_layers) if "eagle3" in drafter_kinds(names) else ()
+    tapped: set[int] = set()
+    for source, kind in zip(_without_recall(names), drafter_kinds(names), strict=True):
+        if kind == "eagle3":
+            tapped |= {*_own_taps(drafter_directory(source), num_layers)}
+    return tuple(sorted(tapped))
 
 
-def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
+def _own_taps(directory: Path, num_layers: int) -> Taps:
+    """The taps of an EAGLE-3 head."""
+    path = directory / CONFIG_NAME
+    return Eagle3Wiring.of(read_settings(directory), path).tapped(num_layers, path)
+
+
+def _without_recall(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name != RECALL]
+
+
+def _load(source: str, target: TargetModel, recalls: bool, taps: Taps) -> Drafter:
     if source == NGRAM:
         return NGramDrafter()
     if source == MTP:
@@ -147,7 +167,7 @@ def _load(source: str, target: TargetModel, recalls: bool) -> Drafter:
     directory = drafter_directory(source)
     kind = kind_of(directory)
     if kind != "lm":
-        return _load_head(directory, kind, target, recalls)
+        return _load_head(directory, kind, target, recalls, taps)
     checkpoint = Checkpoint(directory)
     check_same_tokenizer(target.tokenizer, tokenizer_of(checkpoint), checkpoint.place, target=target.title)
     check_can_draft(checkpoint)
@@ -199,13 +219,17 @@ def _embedding(checkpoint: Checkpoint, target: TargetModel) -> nn.Embedding:
     return load_embedding(checkpoint, dtype=target.dtype, device=target.device, quant=target.table_quant)
 
 
-def _load_head(directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool) -> HeadDrafter:
+def _load_head(
+    directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool, taps: Taps
+) -> HeadDrafter:
+    """taps: those of all drafters that are loaded."""
     checkpoint, lm_head = _opened(target, directory)
     config = checkpoint.config
     head: DraftHead
     if kind == "eagle3":
-        taps = eagle3_taps(int(config.num_hidden_layers))
-        head = load_eagle3_head(directory, target.dtype, target.device)
+        own = load_eagle3_head(directory, target.dtype, target.device)
+        own.read_of(taps, _own_taps(directory, target.layers))
+        head = own
     else:
         taps = ()
         head = load_eagle_head(directory, target.dtype, target.device)

@@ -25,7 +25,7 @@ STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the nex
 
 
 class Eagle3Training(HeadTraining):
-    """The training of an EAGLE-3 head on rows with its three taps."""
+    """The training of an EAGLE-3 head on rows with its taps."""
 
     head: Eagle3Head
 
@@ -47,7 +47,7 @@ class Eagle3Training(HeadTraining):
         place, wanted = self._target_distributions(batch, batch.rows[..., :hidden])
         embedded = self._target.embed(np.pad(batch.tokens[:, 1:], ((0, 0), (0, steps - 1))))
         with self.products(batch.rows):
-            states = self.head.fc(batch.rows[:, :-1, hidden:])
+            states = self.head.true_states(batch.rows[:, :-1])
             outputs = list(unrolled(self.head, embedded, states, steps))
         # Backwards in two parts, so that only a piece's logits are in memory at a time.
         leaves = [output.detach().requires_grad_() for output in outputs]
@@ -116,7 +116,7 @@ def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> 
     for step in range(steps):
         rotation = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
         context = _BranchAttention(rotation, keys, values)
-        states = head.midlayer(embedded[:, step : step + rows], states, context)
+        states = head.predict(embedded[:, step : step + rows], states, context)
         yield states
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flowedge.core.errors import BadRequestError
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
@@ -45,6 +46,11 @@ def head_training(
         head = load(directory, torch.float32)
         check_sizes(head, config, directory, str(target.checkpoint.place))
         check_width(head, config, directory, str(target.checkpoint.place))
+        if isinstance(head, Eagle3Head) and head.wiring.layers not in (None, target.taps):
+            raise BadRequestError(
+                f"{directory} reads the layers {list(head.wiring.layers or ())}; training goes on with heads "
+                f"that read {list(target.taps)}"
+            )
         head.embed_tokens = None  # the target's is used from now on
     elif settings.kind == "eagle3":
         size = min(settings.draft_vocab, int(config.vocab_size))

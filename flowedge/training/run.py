@@ -16,7 +16,8 @@ import numpy as np
 from flowedge.core.errors import BadRequestError, DeadlineError, DeviceError
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.choice import NGRAM, TOKENIZER_FILES
-from flowedge.drafting.heads.head_files import CONFIG_NAME, SAFETENSORS_NAME
+from flowedge.drafting.heads.head_files import SAFETENSORS_NAME
+from flowedge.drafting.heads.head_settings import CONFIG_NAME
 from flowedge.drafting.loading import drafter_directory
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions

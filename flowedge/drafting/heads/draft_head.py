@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from flowedge.models.attention.masked import attend_packed
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads
-from flowedge.models.row_functions import activation_of
+from flowedge.models.row_functions import RmsNorm, activation_of
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,13 @@ class HeadMlp(nn.Module):
 class EagleAttention(nn.Module):
     """The projections of grouped-query attention."""
 
-    def __init__(self, config: LlamaDecoderConfig, input_width: int | None = None) -> None:
-        """Take rows of `input_width`, which is the hidden size by default."""
+    def __init__(
+        self, config: LlamaDecoderConfig, input_width: int | None = None, *, query_key_norms: bool = False
+    ) -> None:
+        """Take rows of `input_width`, which is the hidden size by default.
+
+        query_key_norms: whether each head's queries and keys are normed before they rotate.
+        """
         super().__init__()
         width = config.hidden_size if input_width is None else input_width
         self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
@@ -175,12 +181,17 @@ class EagleAttention(nn.Module):
         self.k_proj = nn.Linear(width, key_width, bias=bias)
         self.v_proj = nn.Linear(width, key_width, bias=bias)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=bias)
+        norm = partial(RmsNorm, self.head_dim, eps=config.rms_norm_eps)
+        self.q_norm = norm() if query_key_norms else None
+        self.k_norm = norm() if query_key_norms else None
 
     def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for [..., rows, input_width]."""
         queries, keys, values = map(
             self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
         cos, sin = (angles.unsqueeze(-3) for angles in context.rotation)
         queries, keys = rotate_heads(queries, cos, sin), rotate_heads(keys, cos, sin)
         attended = context.attend(queries, keys, values)

@@ -12,32 +12,36 @@ from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
 from flowedge.drafting.heads.head_files import (
-    CONFIG_NAME,
     EMBEDDING_KEY,
     fill_head,
     llama_config,
     read_tensors,
     write_head,
 )
+from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, read_settings
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.copies import to_host
 from flowedge.models.row_functions import RmsNorm
-from flowedge.text.json_object import errors_of_file, read_json_object
+from flowedge.models.taps import Taps
+from flowedge.text.json_object import errors_of_file
 
 KIND = "EAGLE-3"
-TAPPED_STATES = 3
 OFFSETS_KEY, MASK_KEY = "d2t", "t2d"
-# Heads with these settings tap other layers, or wire their layer otherwise, than the published heads.
-REFUSED_SETTINGS = ("eagle_config", "eagle_aux_hidden_state_layer_ids", "norm_before_residual")
+QUERY_NORM = "midlayer.self_attn.q_norm.weight"
+PUBLISHED = Eagle3Wiring()  # that of the first heads
 
 
 class Eagle3Layer(nn.Module):
     """A Llama decoder layer whose attention reads the token's embedding beside the hidden state."""
 
-    def __init__(self, config: LlamaDecoderConfig) -> None:
+    def __init__(
+        self, config: LlamaDecoderConfig, *, norm_before_residual: bool = False, query_key_norms: bool = False
+    ) -> None:
+        """norm_before_residual: as of Eagle3Wiring; query_key_norms: whether queries and keys have norms."""
         super().__init__()
-        self.self_attn = EagleAttention(config, 2 * config.hidden_size)
+        self._norm_before_residual = norm_before_residual
+        self.self_attn = EagleAttention(config, 2 * config.hidden_size, query_key_norms=query_key_norms)
         self.mlp = HeadMlp(config)
         self.hidden_norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.input_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -45,41 +49,73 @@ class Eagle3Layer(nn.Module):
 
     def forward(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for `embedded` and `hidden` of the same shape."""
-        inputs = torch.cat((self.input_layernorm(embedded), self.hidden_norm(hidden)), dim=-1)
-        hidden = hidden + self.self_attn(inputs, context)
+        normed = self.hidden_norm(hidden)
+        inputs = torch.cat((self.input_layernorm(embedded), normed), dim=-1)
+        hidden = (normed if self._norm_before_residual else hidden) + self.self_attn(inputs, context)
         updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return updated
 
 
 class Eagle3Head(DraftHead):
-    """A head whose states are its own output before the final norm.
+    """A head whose states are its own output before the final norm, or behind it (see Eagle3Wiring).
 
-    The state of a true row is `fc` of the inputs of three layers of the target.
+    The state of a true row is `fc` of the inputs of some layers of the target.
+
+    Attributes:
+        wiring: what the head computes.
+        places: of each state that `fc` reads, its index among the states of a row: 0 is the final hidden
+            state, behind which tapped states follow, which may be another drafter's.
     """
 
     d2t: Tensor  # int64 [draft_vocab], the target's token id minus the draft token id
 
     def __init__(
-        self, config: LlamaDecoderConfig, draft_vocab: int, target_hidden: int, own_embedding: bool = False
+        self,
+        config: LlamaDecoderConfig,
+        draft_vocab: int,
+        target_hidden: int,
+        own_embedding: bool = False,
+        wiring: Eagle3Wiring = PUBLISHED,
+        query_key_norms: bool = False,
     ) -> None:
-        """Create a head for a target whose hidden states are `target_hidden` wide."""
+        """Create a head for a target whose hidden states are `target_hidden` wide.
+
+        query_key_norms: whether its queries and keys have norms, as in a layer of Qwen 3.
+        """
         super().__init__(config, own_embedding)
-        self.fc = nn.Linear(TAPPED_STATES * target_hidden, config.hidden_size, bias=False)
-        self.midlayer = Eagle3Layer(config)
-        self.norm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.wiring, self._target_hidden = wiring, target_hidden
+        self.places = list(range(1, wiring.taps + 1))
+        width, eps = wiring.taps * target_hidden, config.rms_norm_eps
+        self.input_norm = RmsNorm(width, eps=eps) if wiring.norm_before_fc else None
+        norms = [RmsNorm(target_hidden, eps=eps) for _ in range(wiring.taps)] if wiring.fc_norm else []
+        self.fc_norm = nn.ModuleList(norms)
+        self.fc = nn.Linear(width, config.hidden_size, bias=False)
+        self.midlayer = Eagle3Layer(
+            config, norm_before_residual=wiring.norm_before_residual, query_key_norms=query_key_norms
+        )
+        self.norm = RmsNorm(config.hidden_size, eps=eps)
         self.lm_head = nn.Linear(config.hidden_size, draft_vocab, bias=False)
         self.register_buffer(OFFSETS_KEY, torch.zeros(draft_vocab, dtype=torch.int64))
 
     @property
     def target_hidden_size(self) -> int:
-        return self.fc.in_features // TAPPED_STATES
+        return self._target_hidden
 
     @property
     def vocabulary(self) -> IntArray:
         return self.target_ids(np.arange(self.lm_head.out_features))
 
+    def read_of(self, taps: Taps, own: Taps) -> None:
+        """Have the head read the taps `own` out of rows that have `taps`."""
+        self.places = [1 + taps.index(tap) for tap in own]
+
     def true_states(self, rows: Tensor) -> Tensor:
-        fused: Tensor = self.fc(rows[:, -self.fc.in_features :])
+        states = rows.view(*rows.shape[:-1], -1, self._target_hidden)
+        tapped = [states[..., place, :] for place in self.places]
+        if self.wiring.fc_norm:
+            tapped = [norm(each) for norm, each in zip(self.fc_norm, tapped, strict=True)]
+        joined = torch.cat(tapped, dim=-1)
+        fused: Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
         return fused
 
     def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:  # noqa: ARG002
@@ -87,12 +123,12 @@ class Eagle3Head(DraftHead):
 
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
         predicted: Tensor = self.midlayer(embedded, hidden, context)
-        return predicted
+        return self.norm(predicted) if self.wiring.norm_output else predicted
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
-        logits: Tensor = self.lm_head(self.norm(states)).float()
-        return logits
+        logits: Tensor = self.lm_head(states if self.wiring.norm_output else self.norm(states))
+        return logits.float()
 
     def target_ids(self, draft_ids: IntArray) -> IntArray:
         """The target's ids of tokens of the draft vocabulary, in the same shape."""
@@ -103,14 +139,14 @@ class Eagle3Head(DraftHead):
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> Eagle3Head:
     """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
-    settings = read_json_object(directory / CONFIG_NAME)
-    for name in REFUSED_SETTINGS:
-        if settings.get(name):
-            raise CheckpointError(f"{directory / CONFIG_NAME} sets {name}, which is not supported")
+    settings = read_settings(directory)
+    wiring = Eagle3Wiring.of(settings, directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
     draft_vocab = _size(settings, "draft_vocab_size", config.vocab_size, directory)
     target_hidden = _size(settings, "target_hidden_size", config.hidden_size, directory)
-    tensors = read_tensors(directory)
+    stored = read_tensors(directory)
+    tensors = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in stored.items()}
+    del stored  # so that tensors are freed one by one
     mask = tensors.pop(MASK_KEY, None)
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
@@ -118,7 +154,8 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device |
         errors_of_file(directory / CONFIG_NAME, "the head that it asks for cannot be made"),
         torch.device("meta"),
     ):
-        head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding=EMBEDDING_KEY in tensors)
+        own_embedding, norms = EMBEDDING_KEY in tensors, QUERY_NORM in tensors
+        head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding, wiring, norms)
     offsets = tensors.get(OFFSETS_KEY)
     fill_head(head, tensors, dtype, directory, KIND, device)
     if offsets is not None and draft_vocab != config.vocab_size:
@@ -130,7 +167,8 @@ def save_eagle3_head(head: Eagle3Head, directory: Path) -> None:
     """Write config.json and model.safetensors in the published layout, each replaced in one step."""
     mask = torch.zeros(head.config.vocab_size, dtype=torch.bool)
     mask[torch.arange(len(head.d2t)) + head.d2t] = True
-    settings = {"draft_vocab_size": len(head.d2t), "target_hidden_size": head.target_hidden_size}
+    sizes = {"draft_vocab_size": len(head.d2t), "target_hidden_size": head.target_hidden_size}
+    settings = sizes | head.wiring.settings
     write_head(directory, head.config, settings, {**head.state_dict(), MASK_KEY: mask})
 
 

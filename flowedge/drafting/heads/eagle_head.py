@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
 from flowedge.drafting.heads.head_files import (
-    CONFIG_NAME,
     EMBEDDING_KEY,
     fill_head,
     llama_config,
     read_tensors,
     write_head,
 )
+from flowedge.drafting.heads.head_settings import CONFIG_NAME
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.row_functions import RmsNorm

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.drafting.heads.head_settings import CONFIG_NAME
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
@@ -21,12 +22,12 @@ from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.files.weight_file import open_weights
 from flowedge.text.json_object import errors_of_file
 
-CONFIG_NAME = "config.json"
 SAFETENSORS_NAME = "model.safetensors"
 BIN_NAME = "pytorch_model.bin"
 EMBEDDING_KEY = "embed_tokens.weight"
 UNUSED_SETTINGS = ("bias", "architectures", "model_type")
 IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
+IGNORED_PREFIX = "verifier_"  # copies of the target's tensors in checkpoints of speculators
 
 
 def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaDecoderConfig:
@@ -45,7 +46,7 @@ def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaD
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """A head's tensors by name, without derived buffers."""
+    """A head's tensors by name, without derived buffers and copies of the target's."""
     path = directory / SAFETENSORS_NAME
     if not path.exists():
         path = directory / BIN_NAME
@@ -53,7 +54,8 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{directory} has neither {SAFETENSORS_NAME} nor {BIN_NAME}")
         warnings.warn(f"{path} is a pickle; a {SAFETENSORS_NAME} is safer to share", stacklevel=3)
     stored = open_weights(path)
-    return {name: stored[name][...] for name in stored if not name.endswith(IGNORED_SUFFIX)}
+    kept = (name for name in stored if not name.endswith(IGNORED_SUFFIX))
+    return {name: stored[name][...] for name in kept if not name.startswith(IGNORED_PREFIX)}
 
 
 def fill_head(

@@ -108,8 +108,9 @@ def read_head_header(directory: Path, place: str) -> ModelHeader:
 
 def header_of_config(raw: Mapping[str, Any], place: str) -> ModelHeader:
     """Return what the content of a config.json tells."""
-    text = raw.get("text_config")
-    config = text if isinstance(text, dict) else raw
+    # The second is that of a draft head in the layout of speculators.
+    parts = (raw.get(name) for name in ("text_config", "transformer_layer_config"))
+    config = next((part for part in parts if isinstance(part, dict)), raw)
     return ModelHeader(
         place,
         _whole(config.get("num_hidden_layers")),

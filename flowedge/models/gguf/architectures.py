@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
+from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD, MTP_PREFIX, layer_prefix
 from flowedge.models.files.config_numbers import MAX_EXPERTS, MAX_LAYERS
 from flowedge.models.files.stored_tensors import StoredTensor
 
@@ -72,6 +72,16 @@ _SHARED_EXPERT = {
 _WITHOUT_AXIS = {"ssm_conv1d": 1, "shortconv.conv": 1, "ffn_gate_inp_shexp": 0}
 # The parameters of the decays, which have names of their own.
 _DECAYS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_dt\.bias)")
+# What a layer that predicts further tokens has beside the tensors of a decoder layer.
+_AHEAD = re.compile(r"blk\.\d{1,5}\.nextn\.([a-z_]+)\.weight")
+_OF_AHEAD = {
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head_norm": "norm",
+    "embed_tokens": "embed_tokens",
+    "shared_head_head": "lm_head",
+}
 _FOUR_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -88,7 +98,7 @@ class GGUFArchitecture:
         paired: whether the rows of q and k are stored as llama.cpp's interleaved rotation needs them.
         parameters: the path of a parameter in its decoder layer, by the whole name in the file.
         norm_offset: the value that the file adds to the weights of norms, but those of gated delta nets.
-        drafts: whether layers behind those of the model may draft for it; they are not read.
+        drafts: whether layers behind those of the model may predict further tokens; the first is read.
     """
 
     name: str
@@ -181,13 +191,33 @@ def module_tensors(
     for stored, shape in shapes.items():
         if stored in _FACTORS or _COPIED_FREQUENCIES.fullmatch(stored):
             continue
-        if architecture.drafts and (index := _INDEX.match(stored)) and int(index[1]) >= layers:
+        index = _INDEX.match(stored)
+        behind = int(index[1]) - layers if architecture.drafts and index is not None else -1
+        if behind > 0:
             continue
-        for name, place in _places(architecture, stored, shape, heads, kv_heads).items():
+        placed = _places_ahead if behind == 0 else _places
+        for name, place in placed(architecture, stored, shape, heads, kv_heads).items():
             if name in found:
                 raise CheckpointError(f"the tensors {found[name].name} and {stored} are both {name}")
             found[name] = place
     return found
+
+
+def _places_ahead(
+    architecture: GGUFArchitecture, stored: str, shape: tuple[int, ...], heads: int, kv_heads: int
+) -> dict[str, StoredTensor]:
+    """The places of the tensors of the layer that predicts further tokens."""
+    if match := _AHEAD.fullmatch(stored):
+        added = architecture.norm_offset if match[1].endswith("norm") else 0.0
+        return {f"{MTP_PREFIX}{_OF_AHEAD.get(match[1], match[1])}.weight": StoredTensor(stored, added=added)}
+    index = _INDEX.match(stored)
+    assert index is not None, "as chosen"
+    own, prefix = layer_prefix(int(index[1])), f"{MTP_PREFIX}layers.0."
+    try:
+        places = _places(architecture, stored, shape, heads, kv_heads)
+    except CheckpointError:  # a drafter that cannot be read is no reason to refuse the model
+        return {f"{MTP_PREFIX}{stored}": StoredTensor(stored)}
+    return {name.replace(own, prefix, 1): place for name, place in places.items()}
 
 
 def _places(

@@ -312,6 +312,7 @@ def _qwen35(facts: ModelFacts) -> dict[str, Any]:
         "linear_key_head_dim": metadata.count(".ssm.state_size"),
         "linear_value_head_dim": values // heads,
         "linear_conv_kernel_dim": metadata.count(".ssm.conv_kernel"),
+        "mtp_num_hidden_layers": metadata.count(".nextn_predict_layers", 0, least=0),
         TILED: True,
     }
 
