@@ -126,9 +126,9 @@ class TappingDrafter(LMDrafter):
     """A drafter whose proposals are often right, and which keeps the features that it is given."""
 
     needs_features = True
-    taps: Taps = TAPS
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, taps: Taps = TAPS) -> None:
+        self.taps = taps
         block, head = LayerBlock.load(checkpoint, 0, LAYERS), LMHead.load(checkpoint)
         super().__init__(LanguageModel(block, head, VOCAB, ""))
         self.given = Given()
@@ -158,13 +158,28 @@ def test_tapped_states_are_the_whole_models(
     drafter, layers = TappingDrafter(models.noisy), list(map(int, split))
     tokens, end = generate(models, drafter, strategy, SAMPLINGS[1], layers, place, keeps_taps=keeps == "kept")
     assert end.counters.prunes > 0
+    check_given(models, drafter, tokens, strategy)
+
+
+@pytest.mark.parametrize(
+    ("taps", "keeps"), [((0,), False), ((3,), True), ((0, 7), True), ((1, 3, 4, 6), True), ((6, 7), False)]
+)
+def test_any_layers_may_be_tapped(models: Models, taps: Taps, keeps: bool) -> None:
+    drafter = TappingDrafter(models.noisy, taps)
+    tokens, _ = generate(models, drafter, "flowspec", SAMPLINGS[1], [3, 1, 4], keeps_taps=keeps)
+    assert tokens == plain(models, SAMPLINGS[1])
+    check_given(models, drafter, tokens, "flowspec")
+
+
+def check_given(models: Models, drafter: TappingDrafter, tokens: list[int], strategy: str) -> None:
+    """Hold what a drafter was given against the whole model's states, the input of layer i for tap i."""
     features, text = np.concatenate(drafter.given.features), [PROMPT[0], *drafter.given.tokens]
     assert text == [*PROMPT, *tokens][: len(text)]
     assert len(text) > len(PROMPT) + TOKENS // 2 or strategy == "auto", "which may come to decode plainly"
     with torch.inference_mode():
         states = models.model(torch.tensor([text]), output_hidden_states=True).hidden_states
-    expected = torch.cat([states[layer][0, :-1] for layer in (-1, *TAPS)], dim=-1)
-    np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
+    expected = torch.cat([states[layer][0, :-1] for layer in (-1, *drafter.taps)], dim=-1)
+    np.testing.assert_allclose(features, expected.numpy(), rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize(("strategy", "keeps"), dealt_thinly(["naive_pp", "auto"], [False, True]))
@@ -178,6 +193,59 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool)
             tokens, end = generate(models, drafter, strategy, sampling, split, keeps_taps=keeps)
             assert tokens == expected
             assert end.counters.draft_layers > 0
+
+
+LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout"),
+    [
+        ((3,), {}),
+        ((0, 7), {"norm_output": True, "speculators": True}),
+        ((1, 3, 4, 6), {"fc_norm": True, "norm_output": True}),
+    ],
+)
+@pytest.mark.parametrize("keeps", [False, True], ids=["with-rows", "kept"])
+def test_heads_of_other_layers(
+    models: Models, layers: Taps, layout: dict[str, bool], keeps: bool, tmp_path: Path
+) -> None:
+    sizes = {"hidden": HIDDEN, "vocab": VOCAB, "draft_vocab": 15}
+    save_eagle3_head(tmp_path, **sizes, taps=len(layers), **{LAYERS_KEY: list(layers)}, **layout)
+    assert drafter_taps((str(tmp_path), "ngram"), LAYERS) == layers
+    for sampling, split in zip(SAMPLINGS, ([1, 4, 3], [8]), strict=True):
+        drafter = load_drafter((str(tmp_path),), models.target())
+        assert drafter is not None and drafter.taps == layers
+        tokens, end = generate(models, drafter, "flowspec", sampling, split, keeps_taps=keeps)
+        assert tokens == plain(models, sampling) and end.counters.draft_layers > 0
+
+
+def test_joined_heads_read_their_own_layers_of_all(models: Models, tmp_path: Path) -> None:
+    sizes = {"hidden": HIDDEN, "vocab": VOCAB, "draft_vocab": 15}
+    own = save_eagle3_head(tmp_path, **sizes, taps=2, **{LAYERS_KEY: [3, 5]})
+    names = (str(models.eagle3), str(own))
+    assert drafter_taps(names, LAYERS) == (2, 3, 4, 5)
+    drafter = load_drafter(names, models.target())
+    assert isinstance(drafter, JoinedDrafter) and drafter.taps == (2, 3, 4, 5)
+    rows = torch.randn(6, 5 * HIDDEN, generator=torch.Generator().manual_seed(0))
+    for name, taps, beside in zip(names, (TAPS, (3, 5)), vars(drafter)["_models"], strict=True):
+        alone = load_drafter((name,), models.target())
+        assert isinstance(alone, HeadDrafter)
+        columns = [0, *(1 + drafter.taps.index(tap) for tap in taps)]
+        given = rows.view(6, 5, HIDDEN)[:, columns].flatten(1)
+        assert torch.equal(alone.head.true_states(given), beside.head.true_states(rows))
+    tokens, _ = generate(models, drafter, "flowspec", SAMPLINGS[1], [3, 2, 3])
+    assert tokens == plain(models, SAMPLINGS[1])
+
+
+def test_a_head_of_layers_that_the_model_has_not(models: Models, tmp_path: Path) -> None:
+    sizes = {"hidden": HIDDEN, "vocab": VOCAB, "draft_vocab": 15}
+    save_eagle3_head(tmp_path, **sizes, taps=2, **{LAYERS_KEY: [3, 8]})
+    said = r"taps .3, 8. do not ascend within the model's 8 layers"
+    with pytest.raises(CheckpointError, match=said):
+        drafter_taps((str(tmp_path),), LAYERS)
+    with pytest.raises(CheckpointError, match=said):
+        load_drafter((str(tmp_path),), models.target())
 
 
 class Widths(VirtualObserver):
