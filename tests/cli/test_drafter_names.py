@@ -9,7 +9,11 @@ from pydantic import ValidationError
 
 from flowedge.cli.main import run
 from flowedge.cli.options import choose_drafter, choose_drafting
+from flowedge.drafting.choice import default_drafter
 from flowedge_testbed.scenario_parts import ModelSetNames
+from tests.drafting.mtp_files import make_mtp
+from tests.models.tiny_families import make_tiny
+from tests.support.gguf_files import write_gguf
 
 
 def test_an_option_is_repeated_and_local_paths_are_made_absolute(
@@ -42,6 +46,33 @@ def test_every_model_is_answered_without_a_drafter_of_its_own(
     choice = choose_drafting(model, given, asked)
     assert (choice.drafter, choice.strategy) == (drafter, strategy)
     assert bool(choice.notice) == (drafter == ("ngram",)), "lookup is chosen for the user, who is told"
+
+
+def test_a_model_drafts_by_the_layer_that_comes_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, sharded, without = make_mtp(tmp_path / "own"), tmp_path / "sharded", tmp_path / "without"
+    make_tiny(without, "qwen3_5")
+    sharded.mkdir()
+    (sharded / "config.json").write_text((own / "config.json").read_text())
+    (sharded / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"mtp.fc.weight": "a.safetensors"}}'
+    )
+    (sharded / "a.safetensors").touch()
+    gguf = write_gguf(tmp_path / "model.gguf", own, tokenizer=None)
+    for model, drafter in ((own, "mtp"), (sharded, "mtp"), (gguf, "mtp"), (without, "ngram")):
+        choice = choose_drafting(str(model), None, "auto")
+        assert choice.drafter == (drafter,) and bool(choice.notice) == (drafter == "ngram")
+        assert default_drafter(str(model)) == drafter
+    asked = ["generate", "--stages", "1", "--prompt", "Hi", "--drafter", "mtp", "--model"]
+    assert run([*asked, str(without)]) == 2
+    assert f"--drafter mtp: {without} has no layer that predicts further tokens" in capsys.readouterr().err
+
+
+def test_a_word_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mtp").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert choose_drafter("owner/name", ["mtp", "./mtp"]) == ("mtp", str(tmp_path / "mtp"))
 
 
 @pytest.mark.parametrize("drafter", ['"ngram"', '["bundled", "ngram"]'])

@@ -9,6 +9,7 @@ import pytest
 from flowedge.cli.main import run
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.drafting.mtp_files import make_mtp
 from tests.models.tiny_families import make_tiny
 from tests.support.processes import AgentProcess
 from tests.text.test_tokenizer import byte_level
@@ -43,11 +44,14 @@ def test_layers_with_a_state(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, quant: str
 ) -> None:
     """With gated delta nets, a shared expert, projections by key head, short convolutions beside experts."""
-    make_tiny(tmp_path, name, vocab_size=300)
+    comes_with_drafter = name == "qwen3_next"
+    (make_mtp if comes_with_drafter else make_tiny)(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)
-    drafting = ["--drafter", "ngram", "--strategy", "auto"]
+    drafting = [*([] if comes_with_drafter else ["--drafter", "ngram"]), "--strategy", "auto"]
     assert checked(idle_agents, "--model", str(tmp_path), "--quant", quant, *drafting) == 0
-    assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "check: the output is identical to the plain model's" in told
+    assert ("loading the LM head and the drafter mtp" in told) == comes_with_drafter
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import torch
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.kernel_library import missing_reason
+from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.heads.head_drafter import SCRATCH_ROWS, HeadDrafter
@@ -17,11 +18,14 @@ from flowedge.drafting.heads.mtp_head import MtpHead, has_mtp
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, drafter_kinds, drafter_taps, load_drafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.checkpoint.model_header import predicts_ahead
+from flowedge.models.checkpoint.model_source import FoundModel
 from flowedge.models.lm_head import LMHead
 from tests.drafting.mtp_files import PlainMtp, make_mtp
-from tests.drafting.trees import extend, grow_and_check
+from tests.drafting.trees import extend, grow, grow_and_check
 from tests.models.conftest import edit_config, edit_tensors
 from tests.models.tiny_families import VOCAB, make_tiny
+from tests.support.gguf_files import write_gguf
 
 ROWS, HIDDEN = 40, 32
 
@@ -80,6 +84,40 @@ def test_growth_equals_the_plain_layer(family: str, by_torch: bool, tmp_path: Pa
 def test_a_multimodal_checkpoint_has_the_same_names(tmp_path: Path) -> None:
     directory = make_mtp(tmp_path, multimodal=True)
     check_growths(loaded(Checkpoint(directory)), PlainMtp(directory))
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+@torch.inference_mode()
+def test_files_of_gguf_have_it_behind_the_models_layers(family: str, tmp_path: Path) -> None:
+    directory = make_mtp(tmp_path, family)
+    path = write_gguf(tmp_path / "model.gguf", directory, "F32", tokenizer=None)
+    checkpoint = Checkpoint.open(str(path))
+    assert has_mtp(checkpoint) and predicts_ahead(FoundModel(path.parent, (path,)))
+    check_growths(loaded(checkpoint), PlainMtp(directory))
+    for quant, dtype in (("none", torch.float32), ("int8", torch.bfloat16)):
+        form = DrafterFormat(quant)  # type: ignore[arg-type]
+        counted = drafter_memory(("mtp",), checkpoint, dtype, form)
+        assert counted.weights == loaded(checkpoint, dtype=dtype, form=form).weight_bytes
+
+
+def test_blocks_of_gguf_are_held_as_stored(tmp_path: Path) -> None:
+    directory = make_mtp(tmp_path)
+    path = write_gguf(tmp_path / "model.gguf", directory, "Q8_0", tokenizer=None)
+    checkpoint, form = Checkpoint.open(str(path)), DrafterFormat("none")
+    drafter = loaded(checkpoint, form=form)
+    assert drafter_memory(("mtp",), checkpoint, torch.float32, form).weights == drafter.weight_bytes
+    plain = loaded(Checkpoint(directory), form=form)
+    if not missing_reason():
+        assert drafter.weight_bytes < plain.weight_bytes / 2
+    rng = np.random.default_rng(2)
+    features, tokens = rng.standard_normal((9, HIDDEN)).astype(np.float32), rng.integers(0, VOCAB, 9)
+    found = []
+    for each in (drafter, plain):
+        each.open("s", ROWS, 0)
+        extend(each, "s", features, tokens)
+        found.append(grow(each, "s", 1, Frontier([0], [-1], [0]), VOCAB))
+    scores = [dict(zip(each.tokens[0].tolist(), each.log_probs[0], strict=True)) for each in found]
+    assert max(abs(scores[0][token] - scores[1][token]) for token in range(VOCAB)) < 1
 
 
 def test_it_is_a_drafter_like_others(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from gguf import GGUFWriter, TensorNameMap, TokenType, get_tensor_name_map
 from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, ExpertGatingFuncType, GGMLQuantizationType
 from gguf.quants import quantize
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.k_quants import K_QUANTS
@@ -44,6 +45,12 @@ ARCHITECTURES = {
 }
 LFM2 = ("lfm2", "lfm2moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
+NEXTN = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head_norm",
+}
 PERMUTED = ("llama", "mistral3", "granite", "smollm3")
 
 
@@ -66,7 +73,7 @@ def write_gguf(
     add_metadata(file, config, architecture)
     if tokenizer is not None:
         add_tokenizer(file, tokenizer)
-    names = get_tensor_name_map(_number(architecture), config.num_hidden_layers)
+    names = get_tensor_name_map(_number(architecture), config.num_hidden_layers + 1)
     for name, values in tensors_of(model, config, architecture).items():
         add_tensor(file, _gguf_name(names, name), values, kind)
     file.write_header_to_file()
@@ -81,7 +88,10 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
     file.add_context_length(config.max_position_embeddings)
     file.add_embedding_length(config.hidden_size)
-    file.add_block_count(config.num_hidden_layers)
+    ahead = getattr(config, "mtp_num_hidden_layers", None) or 0
+    file.add_block_count(config.num_hidden_layers + ahead)
+    if ahead:
+        file.add_nextn_predict_layers(ahead)
     if hasattr(config, "intermediate_size") and architecture != "gpt-oss":
         file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
@@ -200,7 +210,7 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
     """The values to store in float32, by the names in transformers."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     found: dict[str, Array] = {}
-    for name, tensor in loaded.state_dict().items():
+    for name, tensor in (loaded.state_dict() | layer_ahead(model, config)).items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor.numpy()
@@ -238,6 +248,19 @@ def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
         return {f"{prefix}.down_proj.{kind}": values}
     both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=1)
     return {f"{prefix}.{each}.{kind}": own for each, own in zip(("gate_proj", "up_proj"), both, strict=True)}
+
+
+def layer_ahead(model: Path, config: Any) -> dict[str, torch.Tensor]:
+    """The tensors of the layer that predicts further tokens, which llama.cpp counts behind the others."""
+    layer = f"model.layers.{config.num_hidden_layers}."
+    stored = load_file(model / "model.safetensors")
+    found = {name: tensor.float() for name, tensor in stored.items() if name.startswith("mtp.")}
+    return {
+        name.replace("mtp.layers.0.", layer)
+        if "layers" in name
+        else f"blk.{config.num_hidden_layers}.nextn.{NEXTN[name.split('.')[1]]}.weight": tensor
+        for name, tensor in found.items()
+    }
 
 
 def tiled(values: Array, name: str, config: Any) -> Array:
@@ -292,6 +315,8 @@ def encoded(values: Array, kind: str) -> Array | None:
 
 
 def _gguf_name(names: TensorNameMap, name: str) -> str:
+    if ".nextn." in name:  # which the package knows of no architecture of these
+        return name
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None, name
     return found

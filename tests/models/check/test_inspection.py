@@ -15,6 +15,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.weight_file import OpenFile
 from flowedge.models.quant.int8 import Int8
 from flowedge.models.quant.quantize import QUANTISATIONS
+from tests.drafting.mtp_files import make_mtp
 from tests.models.conftest import Make
 from tests.models.tiny_families import TINY, make_multimodal, make_tiny
 
@@ -49,6 +50,23 @@ def test_blocks_take_what_was_announced(directory: Path, quant: str) -> None:
     announced = sum(sizes.layer_bytes[quant]) + sizes.embedding_bytes[quant] + sizes.norm_bytes
     assert block.weight_bytes == announced
     assert block.new_cache(10).kv.nbytes == 10 * 4 * sizes.kv_bytes["float32"]
+
+
+def test_the_layer_that_predicts_further_tokens_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = str(make_mtp(tmp_path))
+    assert run(["inspect", directory, "--dtype", "float32", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    checkpoint = Checkpoint(tmp_path)
+    stored = [name for name in checkpoint.names if name.startswith("mtp.")]
+    assert told["mtp_bytes"]["none"] == checkpoint.tensor_bytes(stored)
+    assert told["mtp_bytes"]["int4"] < told["mtp_bytes"]["int8"] < told["mtp_bytes"]["none"]
+    assert 4 * told["parameters"] == checkpoint.tensor_bytes(set(checkpoint.names) - set(stored))
+    assert run(["inspect", directory]) == 0
+    assert "layer that predicts further tokens (--drafter mtp): " in capsys.readouterr().out
+    assert run(["inspect", "bundled", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mtp_bytes"] == {}
 
 
 @pytest.mark.parametrize("name", TINY)
