@@ -145,11 +145,11 @@ def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     tapped: set[int] = set()
     for source, kind in zip(_without_recall(names), drafter_kinds(names), strict=True):
         if kind == "eagle3":
-            tapped |= {*_own_taps(drafter_directory(source), num_layers)}
+            tapped |= {*_taps_of_head(drafter_directory(source), num_layers)}
     return tuple(sorted(tapped))
 
 
-def _own_taps(directory: Path, num_layers: int) -> Taps:
+def _taps_of_head(directory: Path, num_layers: int) -> Taps:
     """The taps of an EAGLE-3 head."""
     path = directory / CONFIG_NAME
     return Eagle3Wiring.of(read_settings(directory), path).tapped(num_layers, path)
@@ -228,7 +228,7 @@ def _load_head(
     head: DraftHead
     if kind == "eagle3":
         own = load_eagle3_head(directory, target.dtype, target.device)
-        own.read_of(taps, _own_taps(directory, target.layers))
+        own.read_of(taps, _taps_of_head(directory, target.layers))
         head = own
     else:
         taps = ()

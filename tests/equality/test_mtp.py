@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,12 @@ from flowedge.planning.virtual_pipeline import VirtualPipeline
 from tests.drafting.mtp_files import make_mtp
 from tests.engine.histories import NoText
 from tests.equality.conftest import finished, outputs_of, request, token_ids
+from tests.support.breadth import dealt, dealt_diagonally
 
 pytestmark = pytest.mark.slow
 VOCAB = 5  # so small that many drafts of a random layer are right
 PROMPT, TOKENS = tuple(np.random.default_rng(8).integers(0, VOCAB, 30).tolist()), 24
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 SPLITS = {1: (4,), 3: (1, 2, 1)}
 SAMPLINGS = {
     "T0": SamplingParams(),
@@ -70,31 +72,45 @@ class Model:
         return tuple(generated.token_ids)
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "qwen3_5_moe", "qwen3_next"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     torch.set_num_threads(1)
-    directory = make_mtp(tmp_path_factory.mktemp(request.param), request.param, vocab_size=VOCAB)
-    return Model(Checkpoint(directory))
+
+    @cache
+    def make(family: str) -> Model:
+        return Model(Checkpoint(make_mtp(tmp_path_factory.mktemp(family), family, vocab_size=VOCAB)))
+
+    return make
 
 
 @pytest.mark.parametrize(
-    ("stages", "sampling", "strategy"), list(product(SPLITS, SAMPLINGS, ("auto", "flowspec")))
+    ("family", "stages", "sampling", "strategy"),
+    dealt_diagonally(FAMILIES, list(SPLITS), list(SAMPLINGS), ["flowspec", "auto"], one_in=4),
 )
-def test_tokens_are_the_plain_models(model: Model, stages: int, sampling: str, strategy: str) -> None:
+def test_tokens_are_the_plain_models(
+    models: Callable[[str], Model], family: str, stages: int, sampling: str, strategy: str
+) -> None:
+    model = models(family)
     outputs = model.pipeline(stages).generate(request(PROMPT, SAMPLINGS[sampling], TOKENS, strategy))
     assert token_ids(outputs) == model.plain(sampling)
     assert finished(outputs).counters.draft_layers > 0
 
 
-@pytest.mark.parametrize("others", [("ngram",), ()], ids=["with lookup", "alone"])
-def test_where_the_last_stage_draws(model: Model, others: tuple[str, ...]) -> None:
-    pipeline = model.pipeline(3, *others, verification=LAST_STAGE)
-    outputs = pipeline.generate(request(PROMPT, SAMPLINGS["T1"], TOKENS, "flowspec"))
+def test_where_the_last_stage_draws(models: Callable[[str], Model]) -> None:
+    model = models("qwen3_5")
+    outputs = model.pipeline(3, "ngram", verification=LAST_STAGE).generate(
+        request(PROMPT, SAMPLINGS["T1"], TOKENS, "flowspec")
+    )
     assert token_ids(outputs) == model.plain("T1")
 
 
-def test_a_chat_goes_on_from_the_rows_of_the_turn_before(model: Model) -> None:
-    """The layer's own cache goes on from the rows that the target's states are behind."""
+@pytest.mark.parametrize("family", dealt(FAMILIES, "qwen3_5_moe".__eq__))
+def test_a_chat_goes_on_from_the_rows_of_the_turn_before(models: Callable[[str], Model], family: str) -> None:
+    """The layer's own cache goes on from the rows that the target's states are behind.
+
+    An answer ends in the middle of an accepted path: no state may be behind the rows that are left out.
+    """
+    model = models(family)
     served, prompt = model.pipeline(3, kept_rows=10_000), PROMPT
     for turn in range(3):
         outputs = served.generate(request(prompt, SAMPLINGS["T1"], TOKENS, "flowspec", session=f"t{turn}"))
@@ -104,7 +120,9 @@ def test_a_chat_goes_on_from_the_rows_of_the_turn_before(model: Model) -> None:
         prompt = (*prompt, *model.plain("T1", prompt), *PROMPT[:9])
 
 
-def test_sessions_side_by_side(model: Model) -> None:
+@pytest.mark.parametrize("family", dealt(FAMILIES, "qwen3_next".__eq__))
+def test_sessions_side_by_side(models: Callable[[str], Model], family: str) -> None:
+    model = models(family)
     served = model.pipeline(3)
     for number, strategy in enumerate(("auto", "flowspec", "auto")):
         served.start(request(PROMPT, SAMPLINGS["T1"], TOKENS, strategy, session=f"s{number}"), 0.5 * number)

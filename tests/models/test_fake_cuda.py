@@ -19,6 +19,7 @@ from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.loading import TargetModel, load_drafter
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels
 from flowedge.engine.jobs import OpenCache
@@ -26,8 +27,10 @@ from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.recording import CallingMaker
 from flowedge.models.cuda_graphs.static_decoding import BlockDecoding, capture_decoding
+from flowedge.models.lm_head import LMHead
 from flowedge.planning.measuring import draft_timing, layer_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
+from tests.drafting.mtp_files import make_mtp
 from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
     SAMPLINGS,
@@ -243,6 +246,28 @@ def test_the_inputs_of_a_static_head_share_a_copy(recalls: bool, gpu: FakeCuda) 
         assert gpu.copies_of(below) == (1, 0)
 
 
+@pytest.mark.parametrize(("family", "static"), [("qwen3_5", True), ("qwen3_5_moe", False)])
+def test_the_layer_that_comes_with_a_model(family: str, static: bool, gpu: FakeCuda, tmp_path: Path) -> None:
+    run_mtp_head(gpu, tmp_path, family, static=static)
+
+
+def run_mtp_head(gpu: FakeCuda, directory: Path, family: str, *, static: bool) -> None:
+    with really():
+        make_mtp(directory, family)
+    with gpu.load():
+        checkpoint = Checkpoint(directory)
+        head = LMHead.load(checkpoint, torch.bfloat16, CUDA)
+        drafter = load_drafter(("mtp",), TargetModel(checkpoint, head, None, torch.bfloat16))
+    assert isinstance(drafter, HeadDrafter) and drafter.head.is_recordable == static
+    if static:
+        drafter.decode_statically(CallingMaker(), uncaptured=0)
+    drafter.open("s", 100, 5)
+    for growth in range(2):
+        extend(drafter, "s", np.zeros((3, 32), dtype=np.uint16), np.arange(3))
+        predict(drafter, "s", growth, Frontier([0], [-1], [8]))
+        predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
+
+
 def test_draft_jobs_are_timed(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a profile times them."""
     waits: list[int] = []
@@ -303,6 +328,7 @@ def test_every_module_that_computes_is_run(
     run_whole_model(gpu, families("gemma2"))
     run_last_stage(gpu, SAMPLINGS[-1])
     run_static_draft_node(gpu, tuple(ALL_DRAFTERS.split("+")), SAMPLINGS[-1], tmp_path)
+    run_mtp_head(gpu, tmp_path / "mtp", "qwen3_5", static=True)
     root = Path(flowedge.__file__).parent
     computing = {
         ".".join(("flowedge", *path.relative_to(root).with_suffix("").parts))

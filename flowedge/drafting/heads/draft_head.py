@@ -86,7 +86,7 @@ class DraftHead(nn.Module, ABC):
         self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
         self.rotary_emb = RotaryAngles(config, partial_rotary=partial_rotary)
 
-    def place_rotary(self, device: torch.device | str) -> None:
+    def compute_rotary(self, device: torch.device | str) -> None:
         """Compute the rotary frequencies, in float32, for a device."""
         self.rotary_emb = RotaryAngles(self.config, partial_rotary=self._partial_rotary).to(device)
 

@@ -88,7 +88,7 @@ def fill_head(
     # Assigned, because head.to(dtype) would round the rotary frequencies as well.
     head.load_state_dict(placed, assign=True)
     with errors_of_file(directory / CONFIG_NAME, "its rotary positions cannot be computed"):
-        head.place_rotary(device)
+        head.compute_rotary(device)
     head.requires_grad_(False).eval()
 
 

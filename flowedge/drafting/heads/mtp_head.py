@@ -127,7 +127,7 @@ def load_mtp_head(
     check_available(quant, device)
     LayerLoader(checkpoint, quant, dtype, device, quant_cache).fill([(head, MTP_PREFIX)])
     with errors_of_file(checkpoint.place, "the rotary positions of config.json cannot be computed"):
-        head.place_rotary(device)
+        head.compute_rotary(device)
     return head
 
 
