@@ -18,9 +18,8 @@ from tests.models.tiny_families import TINY, make_tiny
 def test_every_family(name: str, tmp_path: Path) -> None:
     directory = make_tiny(tmp_path / "model", name)
     config = Checkpoint(directory).config
-    assert read_header(FoundModel(directory), name) == ModelHeader(
-        name, config.num_hidden_layers, max_positions(config), config.hidden_size, config.vocab_size
-    )
+    sizes = config.num_hidden_layers, max_positions(config), config.hidden_size, config.vocab_size
+    assert read_header(FoundModel(directory), name) == ModelHeader(name, *sizes, predicts_ahead=False)
 
 
 def test_what_a_config_does_not_say_is_not_known() -> None:
