@@ -210,7 +210,8 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
     """The values to store in float32, by the names in transformers."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     found: dict[str, Array] = {}
-    for name, tensor in (loaded.state_dict() | layer_ahead(model, config)).items():
+    ahead = layer_ahead(model, config) if architecture in DELTA_NETS else {}
+    for name, tensor in (loaded.state_dict() | ahead).items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor.numpy()
