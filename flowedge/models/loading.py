@@ -78,10 +78,9 @@ class LayerLoader:
         steps = [step for module, prefix in modules for step in self._steps(module, prefix)]
         run_steps(steps, torch.get_num_threads() if self.device.type == "cpu" else 1)
         if self._computed_by_torch:
-            layers = [each for module, _ in modules for each in module.modules()]
-            for layer in layers:  # one by one: a joined weight may be a copy
-                if isinstance(layer, DecoderLayer):
-                    layer.fuse()
+            parts = (each for module, _ in modules for each in list(module.modules()))
+            for layer in [each for each in parts if isinstance(each, DecoderLayer)]:
+                layer.fuse()  # one by one: a joined weight may be a copy
 
     def _steps(self, layer: nn.Module, prefix: str) -> Iterator[Step]:
         """Yield a function for each module of an empty layer that has weights, which loads the weights."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.kernel_library import missing_reason
@@ -22,12 +23,14 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_header import predicts_ahead
 from flowedge.models.checkpoint.model_source import FoundModel
 from flowedge.models.lm_head import LMHead
-from tests.drafting.mtp_files import PlainMtp, make_mtp
+from tests.drafting.mtp_files import PlainMtp, add_mtp, make_mtp
 from tests.drafting.trees import extend, grow, grow_and_check
 from tests.models.conftest import edit_config, edit_tensors
+from tests.models.layer_pairs import tiny_config
 from tests.models.tiny_families import VOCAB, make_tiny
 from tests.support.breadth import dealt
 from tests.support.gguf_files import write_gguf
+from tests.support.integer_checkpoints import LAYOUTS, write_integer_checkpoint
 
 ROWS, HIDDEN = 40, 32
 
@@ -155,6 +158,20 @@ def test_its_memory_is_known_before_it_is_loaded(
     drafter = loaded(checkpoint, dtype=dtype, form=form)
     assert counted.weights == drafter.weight_bytes
     assert counted.row * (100 + SCRATCH_ROWS) == drafter.session_bytes(100)
+
+
+@pytest.mark.parametrize("layout", ["gptq-asymmetric", "w8a16"])
+def test_weights_that_are_stored_quantised_stay_so(layout: str, tmp_path: Path) -> None:
+    plain = AutoModelForCausalLM.from_config(tiny_config("qwen3_5", hidden_size=64, intermediate_size=64))
+    plain.save_pretrained(tmp_path / "plain")
+    write_integer_checkpoint(add_mtp(tmp_path / "plain"), tmp_path / "stored", LAYOUTS[layout])
+    checkpoint, form = Checkpoint(tmp_path / "stored"), DrafterFormat("int8")
+    assert has_mtp(checkpoint) and checkpoint.is_quantised("mtp.layers.0.mlp.up_proj.weight")
+    drafter = loaded(checkpoint, dtype=torch.bfloat16, form=form)
+    assert drafter_memory(("mtp",), checkpoint, torch.bfloat16, form).weights == drafter.weight_bytes
+    drafter.open("s", ROWS, 0)
+    extend(drafter, "s", np.zeros((3, 64), dtype=np.uint16), np.arange(3))
+    grow_and_check(drafter, 1, 2, lambda *_: None, vocab=VOCAB)
 
 
 def test_a_tied_embedding_is_counted_once(tmp_path: Path) -> None:
