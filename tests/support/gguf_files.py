@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "ministral3": "mistral3",
     "mixtral": "llama",
     "granite": "granite",
+    "granitemoehybrid": "granitehybrid",
     "smollm3": "smollm3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
@@ -44,7 +45,7 @@ ARCHITECTURES = {
 }
 LFM2 = ("lfm2", "lfm2moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
-PERMUTED = ("llama", "mistral3", "granite", "smollm3")
+PERMUTED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
 
 def write_gguf(
@@ -93,14 +94,9 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
         file.add_sliding_window(window)
-    if architecture in DELTA_NETS:
-        file.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-        file.add_ssm_state_size(config.linear_key_head_dim)
-        file.add_ssm_group_count(config.linear_num_key_heads)
-        file.add_ssm_time_step_rank(config.linear_num_value_heads)
-        file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    add_recurrence(file, config, architecture)
     add_experts(file, config, architecture)
-    if architecture == "granite":
+    if architecture.startswith("granite"):
         file.add_attention_scale(config.attention_multiplier)
         file.add_embedding_scale(config.embedding_multiplier)
         file.add_residual_scale(config.residual_multiplier)
@@ -113,7 +109,25 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     if architecture == "gemma3":
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
+    if architecture == "granitehybrid":
+        file.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
     add_rope(file, rope, config, head_size)
+
+
+def add_recurrence(file: GGUFWriter, config: Any, architecture: str) -> None:
+    """Adds the sizes of gated delta nets, or of state spaces."""
+    if architecture in DELTA_NETS:
+        file.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        file.add_ssm_state_size(config.linear_key_head_dim)
+        file.add_ssm_group_count(config.linear_num_key_heads)
+        file.add_ssm_time_step_rank(config.linear_num_value_heads)
+        file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    if architecture == "granitehybrid":
+        file.add_ssm_conv_kernel(config.mamba_d_conv)
+        file.add_ssm_state_size(config.mamba_d_state)
+        file.add_ssm_group_count(config.mamba_n_groups)
+        file.add_ssm_time_step_rank(config.mamba_n_heads)
+        file.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
 
 
 def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -130,6 +144,8 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
     if architecture == "gpt-oss":
         file.add_expert_feed_forward_length(config.intermediate_size)
+    if architecture == "granitehybrid":
+        file.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
 
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -137,6 +153,8 @@ def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
     if architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
+    elif architecture == "granitehybrid":
+        file.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     else:
         file.add_head_count_kv(heads)
 
@@ -200,28 +218,18 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
     """The values to store in float32, by the names in transformers."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     found: dict[str, Array] = {}
-    for name, tensor in loaded.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
+    for own, tensor in loaded.state_dict().items():
+        if own == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        values = tensor.numpy()
-        if architecture in PERMUTED and "q_proj" in name:
-            values = permuted(values, config.num_attention_heads)
-        if architecture in PERMUTED and "k_proj" in name:
-            values = permuted(values, config.num_key_value_heads)
-        shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
-        if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
-            values = values + 1
-        if architecture in DELTA_NETS:
-            values = tiled(values, name, config)
-        if architecture in (*DELTA_NETS, *LFM2):
-            values = without_axes(values, name)
+        values = stored_values(own, tensor.numpy(), config, architecture)
+        name = known_name(own, config) if architecture == "granitehybrid" else own
         if name.endswith("expert_bias"):
             found[f"{name}.bias"] = values
         elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
         elif name.endswith("sinks"):
             found[f"{name}.weight"] = values
-        elif ".experts." in name:
+        elif ".experts." in name or name.endswith("gate_up_proj"):
             found |= experts_of(name, values, in_turns=architecture == "gpt-oss")
         else:
             found[name] = values
@@ -229,15 +237,46 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
 
 
 def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
-    """The stacks of a file that transformers' stack `name` of all experts is stored as."""
+    """What a file has of transformers' stack `name` of all experts, or of an MLP's gate and values in one."""
     prefix, _, part = name.rpartition(".")
     kind = "bias" if part.endswith("_bias") else "weight"
     if in_turns and kind == "weight":
         values = values.swapaxes(1, 2)
     if part.startswith("down_proj"):
         return {f"{prefix}.down_proj.{kind}": values}
-    both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=1)
+    both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=-2)
     return {f"{prefix}.{each}.{kind}": own for each, own in zip(("gate_proj", "up_proj"), both, strict=True)}
+
+
+def stored_values(name: str, values: Array, config: Any, architecture: str) -> Array:
+    """The values of a tensor as a file has them."""
+    if architecture in PERMUTED and "q_proj" in name:
+        values = permuted(values, config.num_attention_heads)
+    if architecture in PERMUTED and "k_proj" in name:
+        values = permuted(values, config.num_key_value_heads)
+    shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
+    if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        values = values + 1
+    if architecture in DELTA_NETS:
+        values = tiled(values, name, config)
+    if architecture in (*DELTA_NETS, *LFM2, "granitehybrid"):
+        values = without_axes(values, name)
+    if name.endswith(("mamba.A_log", "mamba.D")):
+        return values.reshape(-1, 1)
+    return values.reshape(config.mamba_n_groups, -1) if name.endswith("mamba.norm.weight") else values
+
+
+def known_name(name: str, config: Any) -> str:
+    """The name of a tensor of Granite 4 as the package's table has it."""
+    mlp = "mlp.shared_expert" if config.num_local_experts else "mlp"
+    for own, known in (
+        ("block_sparse_moe.experts", "mlp.experts"),
+        ("router.weight", "router.layer.weight"),
+        ("shared_mlp.input_linear.weight", f"{mlp}.gate_up_proj"),
+        ("shared_mlp.output_linear", f"{mlp}.down_proj"),
+    ):
+        name = name.replace(own, known)
+    return name
 
 
 def tiled(values: Array, name: str, config: Any) -> Array:

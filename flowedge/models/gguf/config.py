@@ -58,6 +58,7 @@ def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
 _LFM2 = frozenset({"lfm2", "lfm2moe"})
+_KV_HEADS_BY_LAYER = _LFM2 | {"granitehybrid"}
 _PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"})
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
@@ -92,7 +93,7 @@ class ModelFacts:
         """The key heads of layers with attention; some files have a number for each layer, 0 for others."""
         metadata, key = self.metadata, ".attention.head_count_kv"
         stored = metadata.values.get(metadata.architecture + key)
-        if metadata.architecture not in _LFM2 or not isinstance(stored, list):
+        if metadata.architecture not in _KV_HEADS_BY_LAYER or not isinstance(stored, list):
             return metadata.count(key, metadata.count(".attention.head_count"))
         counts = {value for value in stored if type(value) is int and value}
         if len(counts) != 1:
@@ -222,6 +223,35 @@ def _granite(facts: ModelFacts) -> dict[str, Any]:
         "rope_parameters": facts.rope,
         **{name: metadata.number(key, 1.0) for name, key in multipliers.items()},
         **_biases(facts),
+    }
+
+
+def _granite_hybrid(facts: ModelFacts) -> dict[str, Any]:
+    """Granite 4 with state spaces; a file of the model without them is one of Granite 3."""
+    metadata = facts.metadata
+    heads, values = metadata.count(".ssm.time_step_rank"), metadata.count(".ssm.inner_size")
+    if values % heads or values % metadata.count(".embedding_length"):
+        raise CheckpointError(
+            f"{values} values of a state space are no multiple of {heads} heads, or of the width of rows"
+        )
+    rotates = metadata.values.get("granitehybrid.rope.scaling.finetuned", True)
+    return _granite(facts) | {
+        "model_type": "granitemoehybrid",
+        "attention_bias": any(name.endswith(".attn_q.bias") for name in facts.shapes),
+        "position_embedding_type": "rope" if rotates else "nope",
+        "layer_types": _layer_kinds(facts, "linear_attention"),
+        "num_local_experts": metadata.count(".expert_count", 0, least=0),
+        "num_experts_per_tok": metadata.count(".expert_used_count", 0, least=0),
+        "shared_intermediate_size": metadata.count(
+            ".expert_shared_feed_forward_length", metadata.count(".feed_forward_length")
+        ),
+        "mamba_n_heads": heads,
+        "mamba_d_head": values // heads,
+        "mamba_expand": values // metadata.count(".embedding_length"),
+        "mamba_n_groups": metadata.count(".ssm.group_count"),
+        "mamba_d_state": metadata.count(".ssm.state_size"),
+        "mamba_d_conv": metadata.count(".ssm.conv_kernel"),
+        "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in facts.shapes),
     }
 
 
@@ -438,6 +468,7 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "llama": _llama,
     "mistral3": _mistral3,
     "granite": _granite,
+    "granitehybrid": _granite_hybrid,
     "smollm3": _smollm3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

@@ -18,7 +18,7 @@ _OTHER_FILES = {
     "imatrix": "an importance matrix, which quantisers use; give the file of the model",
     "mmproj": "the vision or audio part of a multimodal model; give the file of the text model",
 }
-_GRANITE = frozenset({"granite"})
+_GRANITE = frozenset({"granite", "granitehybrid"})
 _MISTRAL3 = frozenset({"mistral3"})
 _QWEN35 = frozenset({"qwen35", "qwen35moe"})
 _GEMMA = frozenset({"gemma2", "gemma3"})
