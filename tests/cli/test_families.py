@@ -43,6 +43,7 @@ def test_generate_with_the_check(
         ("qwen3_next", "int8"),
         ("lfm2_moe", "int4"),
         ("granitehybrid-experts", "int8"),
+        ("nemotron_h", "none"),
     ],
 )
 def test_layers_with_a_state(

@@ -100,6 +100,7 @@ MODELS: dict[str, Make] = {
     "lfm2_moe": family("lfm2_moe"),
     "gpt_oss": family("gpt_oss"),
     "granitehybrid": family("granitehybrid-experts"),
+    "nemotron_h": family("nemotron_h"),
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
     "gguf-recurrent": gguf("qwen3_5_moe"),

@@ -18,6 +18,7 @@ from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, ExpertGatingFuncType, G
 from gguf.quants import quantize
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from flowedge.models.architecture import FAMILIES
 from tests.support.k_quants import K_QUANTS
 
 Array = npt.NDArray[Any]
@@ -30,6 +31,7 @@ ARCHITECTURES = {
     "mixtral": "llama",
     "granite": "granite",
     "granitemoehybrid": "granitehybrid",
+    "nemotron_h": "nemotron_h_moe",
     "smollm3": "smollm3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
@@ -45,6 +47,8 @@ ARCHITECTURES = {
 }
 LFM2 = ("lfm2", "lfm2moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
+KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", "nemotron_h_moe", *DELTA_NETS)
+STATE_SPACES = ("granitehybrid", "nemotron_h_moe")
 PERMUTED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
 
@@ -87,9 +91,10 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_feed_forward_length(config.intermediate_size)
     file.add_head_count(heads)
     add_key_heads(file, config, architecture)
-    file.add_layer_norm_rms_eps(config.norm_eps if architecture in LFM2 else config.rms_norm_eps)
+    epsilon = FAMILIES[config.model_type].epsilon_field
+    file.add_layer_norm_rms_eps(getattr(config, epsilon))
     file.add_vocab_size(config.vocab_size)
-    if architecture in ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
+    if architecture in KEY_LENGTHS:
         file.add_key_length(head_size)
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
@@ -105,6 +110,8 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_attn_logit_softcapping(config.attn_logit_softcapping)
     if getattr(config, "final_logit_softcapping", None):
         file.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture == "nemotron_h_moe":  # which does not rotate
+        return
     rope = config.rope_parameters
     if architecture == "gemma3":
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
@@ -128,6 +135,12 @@ def add_recurrence(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_ssm_group_count(config.mamba_n_groups)
         file.add_ssm_time_step_rank(config.mamba_n_heads)
         file.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    if architecture == "nemotron_h_moe":
+        file.add_ssm_conv_kernel(config.conv_kernel)
+        file.add_ssm_state_size(config.ssm_state_size)
+        file.add_ssm_group_count(config.n_groups)
+        file.add_ssm_time_step_rank(config.mamba_num_heads)
+        file.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
 
 
 def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -135,7 +148,7 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
     if experts:
         file.add_expert_count(experts)
         file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe"):
+    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe", "nemotron_h_moe"):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "qwen35moe":
         file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -146,6 +159,12 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_expert_feed_forward_length(config.intermediate_size)
     if architecture == "granitehybrid":
         file.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if architecture == "nemotron_h_moe":
+        file.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        file.add_expert_shared_count(config.n_shared_experts)
+        file.add_expert_weights_norm(config.norm_topk_prob)
+        file.add_expert_weights_scale(config.routed_scaling_factor)
+        file.add_expert_group_count(config.n_group)
 
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -153,7 +172,7 @@ def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
     if architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
-    elif architecture == "granitehybrid":
+    elif architecture in STATE_SPACES:
         file.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     else:
         file.add_head_count_kv(heads)
@@ -222,11 +241,13 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
         if own == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = stored_values(own, tensor.numpy(), config, architecture)
-        name = known_name(own, config) if architecture == "granitehybrid" else own
+        name = known_name(own, config) if architecture in STATE_SPACES else own
         if name.endswith("expert_bias"):
             found[f"{name}.bias"] = values
         elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
+        elif name.endswith("e_score_correction_bias"):
+            found[name.replace("_bias", ".bias")] = values
         elif name.endswith("sinks"):
             found[f"{name}.weight"] = values
         elif ".experts." in name or name.endswith("gate_up_proj"):
@@ -242,8 +263,8 @@ def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
     kind = "bias" if part.endswith("_bias") else "weight"
     if in_turns and kind == "weight":
         values = values.swapaxes(1, 2)
-    if part.startswith("down_proj"):
-        return {f"{prefix}.down_proj.{kind}": values}
+    if not part.startswith("gate_up_proj"):
+        return {f"{prefix}.{part.removesuffix('_bias')}.{kind}": values}
     both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=-2)
     return {f"{prefix}.{each}.{kind}": own for each, own in zip(("gate_proj", "up_proj"), both, strict=True)}
 
@@ -259,15 +280,22 @@ def stored_values(name: str, values: Array, config: Any, architecture: str) -> A
         values = values + 1
     if architecture in DELTA_NETS:
         values = tiled(values, name, config)
-    if architecture in (*DELTA_NETS, *LFM2, "granitehybrid"):
+    if architecture in (*DELTA_NETS, *LFM2, *STATE_SPACES):
         values = without_axes(values, name)
-    if name.endswith(("mamba.A_log", "mamba.D")):
+    if name.endswith(("mamba.A_log", "mamba.D", "mixer.A_log", "mixer.D")):
         return values.reshape(-1, 1)
-    return values.reshape(config.mamba_n_groups, -1) if name.endswith("mamba.norm.weight") else values
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        groups = config.n_groups if architecture == "nemotron_h_moe" else config.mamba_n_groups
+        return values.reshape(groups, -1)
+    return values
 
 
 def known_name(name: str, config: Any) -> str:
-    """The name of a tensor of Granite 4 as the package's table has it."""
+    """The name of a tensor of Granite 4 or Nemotron-H as the package's table has it."""
+    if config.model_type == "nemotron_h":
+        if ".mixer.experts." in name:
+            return name.replace(".mixer.", ".mlp.")
+        return name.replace("model.", "backbone.")
     mlp = "mlp.shared_expert" if config.num_local_experts else "mlp"
     for own, known in (
         ("block_sparse_moe.experts", "mlp.experts"),

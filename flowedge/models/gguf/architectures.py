@@ -68,11 +68,12 @@ _SHORT_CONVOLUTION = {
     "shortconv.in_proj": "linear_attn.in_proj",
     "shortconv.out_proj": "linear_attn.out_proj",
 }
-_SHARED_EXPERT = {
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+_SHARED_VALUES = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+_SHARED_EXPERT = {"ffn_gate_shexp": "mlp.shared_expert.gate_proj"} | _SHARED_VALUES
+_NEMOTRON = _ATTENTION | _MAMBA2 | {"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 _SHARED_GATE = {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
 # Weights that are stored without an axis of length 1.
 _WITHOUT_AXIS = {"ssm_conv1d": 1, "shortconv.conv": 1, "ffn_gate_inp_shexp": 0}
@@ -113,6 +114,13 @@ ARCHITECTURES = {
         GGUFArchitecture("mistral3", paired=True),
         GGUFArchitecture("granite", paired=True),
         GGUFArchitecture("granitehybrid", _DENSE | _ROUTER | _SHARED_EXPERT | _MAMBA2, paired=True),
+        GGUFArchitecture("nemotron_h", _NEMOTRON, drafts=True),
+        GGUFArchitecture(
+            "nemotron_h_moe",
+            _NEMOTRON | _ROUTER | _SHARED_VALUES,
+            drafts=True,
+            parameters={"exp_probs_b.bias": "mlp.gate.choice_bias"},
+        ),
         GGUFArchitecture("smollm3", paired=True),
         GGUFArchitecture("qwen2"),
         GGUFArchitecture("qwen3", _DENSE | _HEAD_NORMS),

@@ -78,7 +78,7 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION };
+enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED };
 
 static void layer(const char* name, Format weights, Format rows_format, Format cached, Kind kind = PLAIN) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
@@ -106,6 +106,8 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     const Made shared_gate(BFLOAT16, 1, hidden, 0), gated(weights, (2 * heads + 2 * kv_heads) * size, hidden, 32, zeros);
     const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear, 1};
     if (kind == MIXTURE) own.mixture = &mixture;
+    const Made values_alone(weights, 96, hidden, 32, zeros);
+    if (kind == UNGATED) own.ungated = 1, own.activation = RELU2, own.gate_up[0] = values_alone.linear;
     if (kind == GATED) own.gates = heads * size, own.qkv[0] = gated.linear;
     LinearRecurrence net{2, 4, 24, 20, 4, kind == DELTA_NET, kind == DELTA_NET};
     const Made mixed(weights, net.convolved(), hidden, 32, zeros), gates(weights, net.values(), hidden, 32, zeros);
@@ -177,5 +179,6 @@ int main() {
     layer("layer-gated", INT4, BFLOAT16, BFLOAT16, GATED);
     layer("layer-delta-net", INT4, BFLOAT16, BFLOAT16, DELTA_NET);
     layer("layer-mamba2", INT4, BFLOAT16, BFLOAT16, MAMBA2);
+    layer("layer-ungated", INT4, BFLOAT16, BFLOAT16, UNGATED);
     layer("layer-convolution", INT8, BFLOAT16, BFLOAT16, CONVOLUTION);
 }
