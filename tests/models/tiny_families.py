@@ -140,6 +140,18 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "nemotron_h-mlps": (
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "head_dim": 8,
+            "mamba_num_heads": 32,
+            "mamba_head_dim": 4,
+            "n_groups": 1,
+            "ssm_state_size": 8,
+            "mlp_bias": True,
+        },
+    ),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": ("phi3", LONGROPE),
     "granite": ("granite", GRANITE),

@@ -46,9 +46,10 @@ ARCHITECTURES = {
     "phi3": "phi3",
 }
 LFM2 = ("lfm2", "lfm2moe")
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
-KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", "nemotron_h_moe", *DELTA_NETS)
-STATE_SPACES = ("granitehybrid", "nemotron_h_moe")
+KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *NEMOTRON, *DELTA_NETS)
+STATE_SPACES = ("granitehybrid", *NEMOTRON)
 PERMUTED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
 
@@ -66,7 +67,7 @@ def write_gguf(
     `split_max_tensors` for a model in several files.
     """
     config = AutoConfig.from_pretrained(model)
-    architecture = ARCHITECTURES[config.model_type]
+    architecture = architecture_of(config)
     file = GGUFWriter(path, architecture, **writer)
     add_metadata(file, config, architecture)
     if tokenizer is not None:
@@ -81,6 +82,12 @@ def write_gguf(
     return path
 
 
+def architecture_of(config: Any) -> str:
+    """The architecture of a file; that of Nemotron-H depends on its layers."""
+    name = ARCHITECTURES[config.model_type]
+    return name if name != "nemotron_h_moe" or "moe" in config.layer_types else "nemotron_h"
+
+
 def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     heads = config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -88,7 +95,11 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     file.add_embedding_length(config.hidden_size)
     file.add_block_count(config.num_hidden_layers)
     if hasattr(config, "intermediate_size") and architecture != "gpt-oss":
-        file.add_feed_forward_length(config.intermediate_size)
+        width = config.intermediate_size
+        by_layer = architecture == "nemotron_h"
+        file.add_feed_forward_length(
+            [width if kind == "mlp" else 0 for kind in config.layer_types] if by_layer else width
+        )
     file.add_head_count(heads)
     add_key_heads(file, config, architecture)
     epsilon = FAMILIES[config.model_type].epsilon_field
@@ -110,7 +121,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_attn_logit_softcapping(config.attn_logit_softcapping)
     if getattr(config, "final_logit_softcapping", None):
         file.add_final_logit_softcapping(config.final_logit_softcapping)
-    if architecture == "nemotron_h_moe":  # which does not rotate
+    if architecture in NEMOTRON:  # which does not rotate
         return
     rope = config.rope_parameters
     if architecture == "gemma3":
@@ -135,7 +146,7 @@ def add_recurrence(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_ssm_group_count(config.mamba_n_groups)
         file.add_ssm_time_step_rank(config.mamba_n_heads)
         file.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
-    if architecture == "nemotron_h_moe":
+    if architecture in NEMOTRON:
         file.add_ssm_conv_kernel(config.conv_kernel)
         file.add_ssm_state_size(config.ssm_state_size)
         file.add_ssm_group_count(config.n_groups)
@@ -285,7 +296,7 @@ def stored_values(name: str, values: Array, config: Any, architecture: str) -> A
     if name.endswith(("mamba.A_log", "mamba.D", "mixer.A_log", "mixer.D")):
         return values.reshape(-1, 1)
     if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
-        groups = config.n_groups if architecture == "nemotron_h_moe" else config.mamba_n_groups
+        groups = config.n_groups if architecture in NEMOTRON else config.mamba_n_groups
         return values.reshape(groups, -1)
     return values
 

@@ -180,10 +180,9 @@ class KernelLayer:
             for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):
                 if part in expert._modules:
                     experts[place] = self._linear(expert.get_submodule(part), padded=True)
-        before_values = 0 if "gate_proj" in modules[0]._modules else 1  # linear layers that are not there
         of_others, of_shared = experts[: 3 * sizes.count], experts[3 * sizes.count :]
-        inputs = [each for first in range(before_values, 2) for each in of_others[first::3]]
-        for linears in (inputs, of_others[2::3], of_shared[before_values:2]):
+        inputs = ([*linears[::3], *linears[1::3]] for linears in (of_others, of_shared))
+        for linears in ([each for each in own if each.weight] for own in (*inputs, of_others[2::3])):
             if len({(rounding(each), each.width) for each in linears}) > 1:
                 raise NoKernelError("the experts of a layer round their rows in different groups")
         # Rows of a few tokens read the experts that they choose.

@@ -29,6 +29,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "lfm2": {"block_auto_adjust_ff_dim": False, "intermediate_size": 48},
     "nemotron_h": {"time_step_min": 1e-12},  # so that transformers limits no steps
+    "nemotron_h-mlps": {"time_step_min": 1e-12},
 }
 NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next", "granitehybrid-attention")
 # One of each architecture of a file, and of each kind of positions that a file stores.
@@ -46,6 +47,7 @@ TESTED |= {
     "granitehybrid",
     "granitehybrid-experts",
     "nemotron_h",
+    "nemotron_h-mlps",
 }
 CONFIG_NAMES = (
     "model_type",
