@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from flowedge.core.errors import CheckpointError
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 # Names of tensors. A decoder layer's tensors have the names of the layer's modules behind `layer_prefix`.
 EMBEDDING = "model.embed_tokens.weight"
@@ -27,6 +27,9 @@ SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
 TILED = "linear_value_heads_tiled"  # of a config.json that is made of a GGUF file; see DeltaNet
 # Layer types whose rows read a state that their ancestors have updated.
 RECURRENT = frozenset({"linear_attention", "conv"})
+MLP_KINDS = frozenset({"mlp", "moe"})  # layer types: rows are mixed with no other row
+# What a layer has of attention, or a state in its place, and an MLP.
+Half = Literal["both", "mixing", "mlp"]
 _VECTOR = 16  # the most numbers of a vector of the kernels
 # By the name in config.json.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -34,6 +37,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
 }
 
 
@@ -76,8 +80,9 @@ class Experts:
         scale: the factor on weights.
         biases: whether the router and the linear layers of experts have biases.
         clamp: the bounds of gates and values, in place of the activation; None for no bounds.
-        shared: the width of the hidden values of one more expert, which computes every row and is weighed by
-            a gate of its own; 0 for none.
+        shared: the width of the hidden values of one more expert, which computes every row; 0 for none.
+        shared_gate: whether a gate of its own weighs the shared expert; otherwise its weight is 1.
+        unrounded: whether the router's products keep float32.
     """
 
     count: int
@@ -93,19 +98,21 @@ class Experts:
     biases: bool = False
     clamp: Clamp | None = None
     shared: int = 0
+    shared_gate: bool = True
+    unrounded: bool = False
 
 
 @dataclass(frozen=True)
-class DeltaNet:
-    """The gated delta net of layers whose rows update a state (Yang et al., arXiv 2412.06464).
+class LinearRecurrence:
+    """Layers whose rows update a matrix for each head by a key and a value, and read it by a query.
 
     Attributes:
         key_heads: heads of queries and keys, each `key_size` wide.
         value_heads: heads of values, each `value_size` wide; as many of them as another share a key head.
         inputs: rows of a path that the convolution before it reads, the row's own included.
-        tiled: whether the heads of values that share a key head lie `key_heads` apart, as in GGUF files;
-            otherwise they lie side by side.
         layers: whether each layer of the model is one of these.
+        tiled: whether the heads of values that share a key head lie `key_heads` apart, as in GGUF files of
+            delta nets; otherwise they lie side by side.
     """
 
     key_heads: int
@@ -117,9 +124,19 @@ class DeltaNet:
     tiled: bool = False
 
     @property
+    def keys(self) -> int:
+        """The values of all keys of a row."""
+        return self.key_heads * self.key_size
+
+    @property
+    def values(self) -> int:
+        """The values of all heads of values of a row."""
+        return self.value_heads * self.value_size
+
+    @property
     def convolved(self) -> int:
         """The values of a row that are convolved: queries, keys and values."""
-        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+        return 2 * self.keys + self.values
 
     @property
     def row_values(self) -> int:
@@ -131,6 +148,22 @@ class DeltaNet:
         """The shape of the state of a layer; zeros follow the values up to whole vectors of the kernels."""
         width = -(-self.value_size // _VECTOR) * _VECTOR
         return self.value_heads, self.key_size, width
+
+
+@dataclass(frozen=True)
+class DeltaNet(LinearRecurrence):
+    """The gated delta net (Yang et al., arXiv 2412.06464)."""
+
+
+@dataclass(frozen=True)
+class Mamba2(LinearRecurrence):
+    """The state space of Mamba-2 (Dao and Gu, arXiv 2405.21060): C, B and x are queries, keys and values.
+
+    Attributes:
+        convolution_bias: whether the convolution has a bias.
+    """
+
+    convolution_bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,7 +181,7 @@ class ShortConvolution:
     state_shape: tuple[int, ...] = (0,)
 
 
-Recurrence = DeltaNet | ShortConvolution
+Recurrence = DeltaNet | Mamba2 | ShortConvolution
 
 
 def _recurrent_layers(config: Any) -> tuple[bool, ...]:
@@ -169,6 +202,21 @@ def _delta_net(config: Any) -> DeltaNet:
         _recurrent_layers(config),
         tiled=bool(getattr(config, TILED, False)),
     )
+
+
+def _granite_mamba2(config: Any) -> Mamba2 | None:
+    """The state spaces of Granite 4; none in a model with attention in all layers."""
+    layers = _recurrent_layers(config)
+    net = Mamba2(
+        key_heads=int(config.mamba_n_groups),
+        value_heads=int(config.mamba_n_heads),
+        key_size=int(config.mamba_d_state),
+        value_size=int(config.mamba_d_head),
+        inputs=int(config.mamba_d_conv),
+        layers=layers,
+        convolution_bias=bool(config.mamba_conv_bias),
+    )
+    return net if any(layers) else None
 
 
 def _mixtral_experts(config: Any) -> Experts:
@@ -233,6 +281,14 @@ def _gpt_oss_experts(config: Any) -> Experts:
     return replace(_mixtral_experts(config), rounded=True, biases=True, clamp=clamp)
 
 
+def _granite_experts(config: Any) -> Experts | None:
+    if not config.num_local_experts:
+        return None
+    return replace(
+        _mixtral_experts(config), rounded=True, shared=int(config.shared_intermediate_size), shared_gate=False
+    )
+
+
 def _lfm2_intermediate(config: Any) -> int:
     width = int(config.intermediate_size)
     if not config.block_auto_adjust_ff_dim:
@@ -242,6 +298,56 @@ def _lfm2_intermediate(config: Any) -> int:
         return width
     width, unit = int(config.block_ffn_dim_multiplier * width), int(config.block_multiple_of)
     return -(-width // unit) * unit
+
+
+def _nemotron_mamba2(config: Any) -> Mamba2 | None:
+    layers = _recurrent_layers(config)
+    net = Mamba2(
+        key_heads=int(config.n_groups),
+        value_heads=int(config.mamba_num_heads),
+        key_size=int(config.ssm_state_size),
+        value_size=int(config.mamba_head_dim),
+        inputs=int(config.conv_kernel),
+        layers=layers,
+        convolution_bias=bool(config.use_conv_bias),
+    )
+    return net if any(layers) else None
+
+
+def _nemotron_experts(config: Any) -> Experts | None:
+    layers = tuple(kind == "moe" for kind in config.layer_types)
+    experts = Experts(
+        int(config.n_routed_experts),
+        int(config.num_experts_per_tok),
+        int(config.moe_intermediate_size),
+        normalised=bool(config.norm_topk_prob),
+        rounded=False,
+        layers=layers,
+        scores="sigmoid",
+        choice_bias=True,
+        least_sum=1e-20,
+        scale=float(config.routed_scaling_factor),
+        shared=int(config.moe_shared_expert_intermediate_size),
+        shared_gate=False,
+        unrounded=True,
+    )
+    return experts if any(layers) else None
+
+
+def _nemotron_halves(config: Any) -> tuple[Half, ...]:
+    def half(kind: str) -> Half:
+        return "mlp" if kind in MLP_KINDS else "mixing"
+
+    return tuple(half(kind) for kind in config.layer_types)
+
+
+def _both_halves(config: Any) -> tuple[Half, ...]:
+    both: Half = "both"
+    return (both,) * int(config.num_hidden_layers)
+
+
+def _all_rotated(config: Any) -> tuple[bool, ...]:
+    return (True,) * int(config.num_hidden_layers)
 
 
 def _query_scale(config: Any) -> float:
@@ -259,18 +365,20 @@ class Family:
             family are imported for the reference alone.
         multimodal: whether a checkpoint holds other models beside the decoder; they are never read.
         renames: (pattern, replacement) pairs that turn stored tensor names into names of the modules.
+        renames_without_experts: further pairs, for a model of the family without experts.
         windows: the layers that the config's `sliding_window` applies to.
         biases: the linear layers with biases: those of attention or MLP where the config says so, or always
             those of queries, keys and values.
         norm_plus_one, norms_after, query_key_norms, sinks, fused, partial_rotary: as of Architecture.
-        some_unrotated: whether the config's `no_rope_layers` says which layers rotate: those with 1.
+        rotated, halves: (config) -> as of Architecture.
+        gated: as of Architecture.
         activation_field: the field of the config that names the activation.
         epsilon_field: the field of the config that has the epsilon of norms.
         intermediate: (config) -> the width of an MLP's hidden values.
         scaling: (config) -> the factor on products of queries and keys.
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
-        experts: (config) -> the experts of a mixture; None for a family without experts.
-        recurrence: (config) -> its layers with a state; None for a family without such layers.
+        experts: (config) -> the experts of a mixture, None for none; None for a family without experts.
+        recurrence: (config) -> its layers with a state, None for none; None for a family without such layers.
         experts_in_turns: as `in_turns` of experts_of.
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
@@ -287,6 +395,7 @@ class Family:
     own_config: bool = False
     multimodal: bool = False
     renames: tuple[tuple[str, str], ...] = ()
+    renames_without_experts: tuple[tuple[str, str], ...] = ()
     windows: Literal["none", "every layer", "by layer type"] = "none"
     biases: frozenset[Literal["attention", "mlp", "always qkv"]] = frozenset()
     norm_plus_one: bool = False
@@ -295,14 +404,16 @@ class Family:
     sinks: bool = False
     fused: bool = False
     partial_rotary: bool = False
-    some_unrotated: bool = False
+    rotated: Callable[[Any], Sequence[bool]] = _all_rotated
+    halves: Callable[[Any], tuple[Half, ...]] = _both_halves
+    gated: bool = True
     activation_field: str = "hidden_act"
     epsilon_field: str = "rms_norm_eps"
     intermediate: Callable[[Any], int] = lambda config: int(config.intermediate_size)
     scaling: Callable[[Any], float] = lambda config: head_size(config) ** -0.5
     attention_softcap: bool = False
-    experts: Callable[[Any], Experts] | None = None
-    recurrence: Callable[[Any], Recurrence] | None = None
+    experts: Callable[[Any], Experts | None] | None = None
+    recurrence: Callable[[Any], Recurrence | None] | None = None
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
@@ -330,6 +441,12 @@ class Family:
     def in_transformers(self) -> Family:
         """The family with transformers' own config."""
         return replace(self, own_config=False)
+
+    def of(self, config: Any) -> Family:
+        """The family as it names the tensors of a model with this config."""
+        if self.experts is None or self.experts(config) is not None:
+            return self
+        return replace(self, renames=self.renames + self.renames_without_experts)
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""
@@ -366,6 +483,15 @@ _GEMMA3 = replace(
     attention_softcap=False,
 )
 _LLAMA = Family("llama", "Llama", own_config=True, biases=frozenset({"attention", "mlp"}))
+_GRANITE = Family(
+    "granite",
+    "Granite",
+    biases=_LLAMA.biases,
+    scaling=lambda config: float(config.attention_multiplier),
+    embedding="config",
+    residual_multiplier=lambda config: float(config.residual_multiplier),
+    logits_divisor=lambda config: float(config.logits_scaling),
+)
 _QWEN3 = Family(
     "qwen3",
     "Qwen3",
@@ -442,14 +568,27 @@ FAMILIES: dict[str, Family] = {
         experts=_gpt_oss_experts,
         experts_in_turns=True,
     ),
-    "granite": Family(
-        "granite",
-        "Granite",
-        biases=_LLAMA.biases,
-        scaling=lambda config: float(config.attention_multiplier),
-        embedding="config",
-        residual_multiplier=lambda config: float(config.residual_multiplier),
-        logits_divisor=lambda config: float(config.logits_scaling),
+    "granite": _GRANITE,
+    "granitemoehybrid": replace(
+        _GRANITE,
+        module="granitemoehybrid",
+        prefix="GraniteMoeHybrid",
+        renames=(
+            (r"\.block_sparse_moe\.router(\.layer)?\.", ".mlp.gate."),
+            (r"\.block_sparse_moe\.input_linear\.weight", ".mlp.experts.gate_up_proj"),
+            (r"\.block_sparse_moe\.output_linear\.weight", ".mlp.experts.down_proj"),
+            (r"\.block_sparse_moe\.", ".mlp."),
+            (r"\.shared_mlp\.", ".mlp.shared_expert."),
+            (r"\.input_linear\.", ".gate_up_proj."),
+            (r"\.output_linear\.", ".down_proj."),
+            (r"(\.layers\.\d+)\.mamba\.", r"\1.linear_attn."),
+        ),
+        renames_without_experts=((r"\.mlp\.shared_expert\.", ".mlp."),),
+        biases=frozenset({"attention"}),
+        rotated=lambda config: [config.position_embedding_type == "rope"] * config.num_hidden_layers,
+        intermediate=lambda config: int(config.shared_intermediate_size),
+        experts=_granite_experts,
+        recurrence=_granite_mamba2,
     ),
     "lfm2": _LFM2,
     "lfm2_moe": replace(
@@ -474,6 +613,29 @@ FAMILIES: dict[str, Family] = {
             (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
             (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
         ),
+    ),
+    "nemotron_h": Family(
+        "nemotron_h",
+        "NemotronH",
+        renames=(
+            (r"^backbone\.", "model."),
+            (r"^model\.embeddings\.", "model.embed_tokens."),
+            (r"^model\.norm_f\.", "model.norm."),
+            (r"(\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
+            (r"\.mixer\.([qkvo]_proj)\.", r".self_attn.\1."),
+            (r"\.mixer\.(in_proj|out_proj|conv1d|norm|dt_bias|A_log|D)\b", r".linear_attn.\1"),
+            (r"\.mixer\.gate\.e_score_correction_bias$", ".mlp.gate.choice_bias"),
+            (r"\.mixer\.shared_experts\.", ".mlp.shared_expert."),
+            (r"\.mixer\.", ".mlp."),
+        ),
+        biases=frozenset({"mlp"}),
+        activation_field="mlp_hidden_act",
+        epsilon_field="layer_norm_epsilon",
+        rotated=lambda config: (False,) * len(config.layer_types),
+        halves=_nemotron_halves,
+        gated=False,
+        experts=_nemotron_experts,
+        recurrence=_nemotron_mamba2,
     ),
     "phi3": Family("phi3", "Phi3", windows="every layer", fused=True, partial_rotary=True),
     "qwen2": Family(
@@ -501,7 +663,11 @@ FAMILIES: dict[str, Family] = {
         delta_by_key_head=True,
     ),
     "smollm3": Family(
-        "smollm3", "SmolLM3", windows="by layer type", biases=_LLAMA.biases, some_unrotated=True
+        "smollm3",
+        "SmolLM3",
+        windows="by layer type",
+        biases=_LLAMA.biases,
+        rotated=lambda config: config.no_rope_layers,
     ),
 }
 
@@ -523,6 +689,7 @@ class Architecture:
         heads, kv_heads: query heads and key heads of attention, each `head_size` wide.
         windows: by layer, the positions that a row sees, its own included; None for all positions.
         rotated: by layer, whether queries and keys are rotated by their position.
+        halves: by layer, whether it mixes rows, by attention or by a state, or has an MLP, or both.
         partial_rotary: whether the rotary parameters may say that a part of each head is rotated.
         scaling: the factor on the products of queries and keys.
         softcap: the bound that tanh keeps the scores within; None for no bound.
@@ -535,7 +702,7 @@ class Architecture:
         sinks: whether each head has a score of one more key, whose value is zero.
         qkv_bias, output_bias, mlp_bias: whether these linear layers have biases.
         fused: whether checkpoints store the projections that read the same rows as one.
-        activation: the activation of the MLP's gate.
+        activation: the activation of the MLP's gate; where it is not `gated`, of its hidden values.
         experts: the experts of layers whose MLP is a mixture; None where no layer's is.
         recurrence: the layers that have a state in place of attention; None where no layer has.
         output_gate: whether queries come with gates, which the attention's output is multiplied by.
@@ -552,6 +719,7 @@ class Architecture:
     head_size: int
     windows: tuple[int | None, ...]
     rotated: tuple[bool, ...]
+    halves: tuple[Half, ...]
     partial_rotary: bool
     scaling: float
     softcap: float | None
@@ -565,6 +733,7 @@ class Architecture:
     mlp_bias: bool
     fused: bool
     activation: Activation
+    gated: bool
     experts: Experts | None
     recurrence: Recurrence | None
     output_gate: bool
@@ -581,14 +750,12 @@ class Architecture:
         Raises:
             CheckpointError: when the config names an activation that is not supported.
         """
-        layers = int(config.num_hidden_layers)
         attention_bias = "attention" in family.biases and bool(config.attention_bias)
         multiplier = {
             "1": 1.0,
             "root of width": config.hidden_size**0.5,
             "config": getattr(config, "embedding_multiplier", 1.0),
         }[family.embedding]
-        rotated = config.no_rope_layers if family.some_unrotated else [True] * layers
         return cls(
             hidden=int(config.hidden_size),
             intermediate=family.intermediate(config),
@@ -596,7 +763,8 @@ class Architecture:
             kv_heads=int(config.num_key_value_heads or config.num_attention_heads),
             head_size=head_size(config),
             windows=_windows(family, config),
-            rotated=tuple(map(bool, rotated)),
+            rotated=tuple(map(bool, family.rotated(config))),
+            halves=family.halves(config),
             partial_rotary=family.partial_rotary,
             scaling=family.scaling(config),
             softcap=_optional(config.attn_logit_softcapping) if family.attention_softcap else None,
@@ -610,6 +778,7 @@ class Architecture:
             mlp_bias="mlp" in family.biases and bool(config.mlp_bias),
             fused=family.fused,
             activation=_activation(getattr(config, family.activation_field, "silu")),
+            gated=family.gated,
             experts=None if family.experts is None else family.experts(config),
             recurrence=None if family.recurrence is None else family.recurrence(config),
             output_gate=family.output_gate,
@@ -635,6 +804,10 @@ class Architecture:
     def is_recurrent(self, layer: int) -> bool:
         """Whether a layer has a state in place of attention."""
         return self.recurrence is not None and self.recurrence.layers[layer]
+
+    def attends(self, layer: int) -> bool:
+        """Whether a layer has attention, and so keys and values of each row."""
+        return self.halves[layer] != "mlp" and not self.is_recurrent(layer)
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of a layer is a mixture of experts."""

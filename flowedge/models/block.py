@@ -29,9 +29,8 @@ from flowedge.models.lm_head import embed, embedding_multiplier, load_embedding
 from flowedge.models.loading import LayerLoader, checkpoint_quant, layer_bytes, load_norm
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
-from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.recurrent.row_states import RowStates, session_bytes
-from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.row_functions import RmsNorm
@@ -259,7 +258,7 @@ class LayerBlock:
         nets = self._nets
         cache = KVCache(
             self.config,
-            self.num_layers - len(nets),
+            self._attending,
             capacity_rows,
             self.dtype,
             self.device,
@@ -283,8 +282,7 @@ class LayerBlock:
         """Most bytes that a row of a session's capacity takes."""
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
-        attending = self.num_layers - len(self._nets)
-        return session_row_bytes(self.config, attending, self.dtype, self.kv)
+        return session_row_bytes(self.config, self._attending, self.dtype, self.kv)
 
     @property
     def session_bytes(self) -> int:
@@ -292,14 +290,19 @@ class LayerBlock:
         return sum(session_bytes(net.net) for net in self._nets)
 
     @cached_property
-    def _nets(self) -> list[GatedDeltaNet | GatedConvolution]:
+    def _nets(self) -> list[RecurrentLayer]:
         """The recurrent layers' own parts, in order."""
         return [layer.linear_attn for layer in self.layers if layer.is_recurrent]
 
     @cached_property
     def _windows_of_caches(self) -> list[int | None]:
         layers = zip(self.layers, self.windows, strict=True)
-        return [window for layer, window in layers if not layer.is_recurrent]
+        return [window for layer, window in layers if layer.attends]
+
+    @property
+    def _attending(self) -> int:
+        """The number of layers with attention."""
+        return sum(layer.attends for layer in self.layers)
 
     @property
     def decoding_bytes(self) -> int:

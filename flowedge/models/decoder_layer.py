@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.models.architecture import Architecture, DeltaNet, ShortConvolution
+from flowedge.models.architecture import Architecture, DeltaNet, Mamba2, Recurrence
 from flowedge.models.attention.attention import Attention, Scoring
 from flowedge.models.experts import MixtureMlp
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.mamba2 import StateSpace
 from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.rotary import Rotation
 from flowedge.models.row_functions import Activate, Call, RmsNorm, activation_of, head_norm_call, norm_call
@@ -110,10 +111,10 @@ class GroupedAttention(_Prepared):
 
 
 class GatedMlp(_Prepared):
-    """An MLP whose hidden values are multiplied by an activated gate.
+    """An MLP whose hidden values are multiplied by an activated gate, or activated where there is no gate.
 
     Attributes:
-        activation: the activation of the gate.
+        activation: the activation of the gate, or of the values.
     """
 
     activation: Activate
@@ -122,8 +123,10 @@ class GatedMlp(_Prepared):
         """Make an MLP whose hidden values are `inner` wide; its weights are not loaded."""
         super().__init__()
         self.activation = activation_of(architecture.activation)
-        hidden, bias = architecture.hidden, architecture.mlp_bias
-        if architecture.fused:
+        hidden, bias, self._gated = architecture.hidden, architecture.mlp_bias, architecture.gated
+        if not self._gated:
+            self.up_proj = nn.Linear(hidden, inner, bias=bias)
+        elif architecture.fused:
             self.gate_up_proj = nn.Linear(hidden, 2 * inner, bias=bias)
         else:
             self.gate_proj, self.up_proj = (nn.Linear(hidden, inner, bias=bias) for _ in range(2))
@@ -140,12 +143,14 @@ class GatedMlp(_Prepared):
 
     @property
     def projections(self) -> list[nn.Module]:
-        """The linear layers to gate and values: one where they are fused."""
-        return _present(self, "gate_up_proj", GATE_UP)
+        """The linear layers to gate and values, or to values alone: one where they are fused."""
+        return _present(self, "gate_up_proj", GATE_UP) if self._gated else [self.up_proj]
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [n, hidden] for `rows` of this shape."""
         projections, activate, project_back = self.calls
+        if not self._gated:
+            return project_back(activate(projections[0](rows)))
         if len(projections) == 1:
             gate, values = projections[0](rows).chunk(2, 1)
         else:
@@ -160,6 +165,8 @@ class DecoderLayer(_Prepared):
         architecture: what the layer computes around its weights.
         has_experts: whether the MLP is a mixture of experts.
         is_recurrent: whether rows update a state, by `linear_attn`, in place of attention, `self_attn`.
+        attends: whether the layer has attention.
+        has_mlp: whether it has an MLP. A layer with an MLP alone has one norm, `input_layernorm`.
     """
 
     def __init__(self, architecture: Architecture, layer: int, cache_index: int) -> None:
@@ -170,16 +177,15 @@ class DecoderLayer(_Prepared):
         """
         super().__init__()
         self.architecture, self.has_experts = architecture, architecture.has_experts(layer)
-        self.is_recurrent = architecture.is_recurrent(layer)
-        recurrence = architecture.recurrence
-        if isinstance(recurrence, DeltaNet) and self.is_recurrent:
-            self.linear_attn: GatedDeltaNet | GatedConvolution = GatedDeltaNet(
-                architecture, recurrence, cache_index
-            )
-        elif isinstance(recurrence, ShortConvolution) and self.is_recurrent:
-            self.linear_attn = GatedConvolution(architecture, recurrence, cache_index)
-        else:
+        self.is_recurrent, self.attends = architecture.is_recurrent(layer), architecture.attends(layer)
+        self.has_mlp = architecture.halves[layer] != "mixing"
+        if architecture.recurrence is not None and self.is_recurrent:
+            self.linear_attn = _recurrent_mixer(architecture, architecture.recurrence, cache_index)
+        elif self.attends:
             self.self_attn = GroupedAttention(architecture, layer, cache_index)
+        self.input_layernorm = _norm(architecture, architecture.hidden)
+        if not self.has_mlp:
+            return
         experts = architecture.experts if self.has_experts else None
         self.mlp = (
             GatedMlp(architecture, architecture.intermediate)
@@ -188,25 +194,33 @@ class DecoderLayer(_Prepared):
                 architecture, experts, GatedMlp(architecture, experts.shared) if experts.shared else None
             )
         )
-        self.input_layernorm = _norm(architecture, architecture.hidden)
-        self.post_attention_layernorm = _norm(architecture, architecture.hidden)
+        if architecture.halves[layer] == "both":
+            self.post_attention_layernorm = _norm(architecture, architecture.hidden)
         if architecture.norms_after:
             self.pre_feedforward_layernorm = _norm(architecture, architecture.hidden)
             self.post_feedforward_layernorm = _norm(architecture, architecture.hidden)
 
     def fuse(self) -> None:
         """Join loaded linear layers that read the same rows, where that can be; it saves calls of torch."""
-        if not self.is_recurrent:
+        if self.attends:
             _fuse(self.self_attn, QUERY_KEY_VALUE, "qkv_proj")
-        if isinstance(self.mlp, GatedMlp):
+        if self.has_mlp and isinstance(self.mlp, GatedMlp) and self.architecture.gated:
             _fuse(self.mlp, GATE_UP, "gate_up_proj")
 
     @cached_property
-    def calls(self) -> tuple[Call, Call | None, Call, Call, Call | None, Any]:
-        """Norm before and after the attention, norm before the MLP, MLP, norm after it, the attention."""
-        first, second = norm_call(self.input_layernorm), norm_call(self.post_attention_layernorm)
-        mlp = self.mlp.forward
-        attend = self.linear_attn.forward if self.is_recurrent else self.self_attn.forward
+    def calls(self) -> tuple[Call, Call | None, Call, Call | None, Call | None, Any]:
+        """Norm before and after the attention, norm before the MLP, MLP, norm after it, the attention.
+
+        The MLP, or the attention, is None where the layer has none.
+        """
+        mlp: Call | None = self.mlp.forward if self.has_mlp else None
+        attend: Any = None
+        if self.is_recurrent or self.attends:
+            attend = self.linear_attn.forward if self.is_recurrent else self.self_attn.forward
+        first = norm_call(self.input_layernorm)
+        if attend is None or mlp is None:
+            return first, None, first, mlp, None, attend
+        second = norm_call(self.post_attention_layernorm)
         if not self.architecture.norms_after:
             return first, None, second, mlp, None, attend
         third, fourth = norm_call(self.pre_feedforward_layernorm), norm_call(self.post_feedforward_layernorm)
@@ -221,18 +235,32 @@ class DecoderLayer(_Prepared):
         """
         before, after, before_mlp, mlp, after_mlp, attend = self.calls
         multiplier = self.architecture.residual_multiplier
-        attended = attend(before(rows), attention, rotation)
-        if after is not None:
-            attended = after(attended)
-        if multiplier != 1:
-            attended.mul_(multiplier)
-        rows = attended.add_(rows)
+        if attend is not None:
+            attended = attend(before(rows), attention, rotation)
+            if after is not None:
+                attended = after(attended)
+            if multiplier != 1:
+                attended.mul_(multiplier)
+            rows = attended.add_(rows)
+        if mlp is None:
+            return rows
         computed = mlp(before_mlp(rows))
         if after_mlp is not None:
             computed = after_mlp(computed)
         if multiplier != 1:
             computed.mul_(multiplier)
         return computed.add_(rows)
+
+
+def _recurrent_mixer(
+    architecture: Architecture, recurrence: Recurrence, index: int
+) -> GatedDeltaNet | StateSpace | GatedConvolution:
+    """The part of a recurrent layer in the place of attention; `index` as of RecurrentLayer."""
+    if isinstance(recurrence, DeltaNet):
+        return GatedDeltaNet(architecture, recurrence, index)
+    if isinstance(recurrence, Mamba2):
+        return StateSpace(architecture, recurrence, index)
+    return GatedConvolution(architecture, recurrence, index)
 
 
 def empty_layer(architecture: Architecture, layer: int, cache_index: int = 0) -> DecoderLayer:

@@ -15,9 +15,15 @@ from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.row_counts import ANY_COUNT
 from flowedge.models.row_functions import Activate, DecidingLinear, activation_of
 
+_VECTOR = 32
+
 
 class Router(nn.Module):
-    """Chooses the experts of each row, with the operations of transformers' routers."""
+    """Chooses the experts of each row, with the operations of transformers' routers.
+
+    Attributes:
+        precise: the parameters that are float32 in a model of any dtype.
+    """
 
     def __init__(self, hidden: int, experts: Experts) -> None:
         super().__init__()
@@ -25,12 +31,15 @@ class Router(nn.Module):
         self.bias = nn.Parameter(torch.empty(experts.count)) if experts.biases else None
         self.choice_bias = nn.Parameter(torch.empty(experts.count)) if experts.choice_bias else None
         self.experts = experts
+        self.precise = ("choice_bias",) if experts.unrounded else ()
 
     def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
-        experts, products = self.experts, functional.linear(rows, self.weight, self.bias)
+        experts = self.experts
+        own = (rows.float(), self.weight.float()) if experts.unrounded else (rows, self.weight)
+        products = functional.linear(*own, self.bias)
         if experts.scores == "sigmoid":
-            scores = (products if experts.rounded else products.float()).sigmoid().float()
+            scores = _sigmoid(products if experts.rounded else products.float()).float()
         else:
             scores = torch.softmax(products.float(), dim=-1)
         biased = scores if self.choice_bias is None else scores + self.choice_bias
@@ -40,6 +49,12 @@ class Router(nn.Module):
             weights /= weights.sum(dim=-1, keepdim=True) + experts.least_sum
         weights *= experts.scale
         return (weights.to(rows.dtype) if experts.rounded else weights), chosen
+
+
+def _sigmoid(products: torch.Tensor) -> torch.Tensor:
+    """The sigmoids [n, count] of products, in whole vectors of a CPU, so that the bits do not depend on n."""
+    count = products.shape[1]
+    return functional.pad(products, (0, -count % _VECTOR)).sigmoid()[:, :count]
 
 
 class ExpertLinears(nn.Module):
@@ -60,16 +75,18 @@ class ExpertLinears(nn.Module):
         inner: int,
         count: int,
         *,
+        gated: bool = True,
         biases: bool = False,
         clamp: Clamp | None = None,
     ) -> None:
         """Make `count` experts whose hidden values are `inner` wide; their weights are not loaded."""
         super().__init__()
-        self.activation, self.clamp = activation, clamp
+        self._gated, self.activation, self.clamp = gated, activation, clamp
         self.row_counts = ANY_COUNT
         for index in range(count):
             expert = nn.Module()
-            expert.gate_proj, expert.up_proj = (nn.Linear(hidden, inner, bias=biases) for _ in range(2))
+            for name in ("gate_proj", "up_proj") if gated else ("up_proj",):
+                setattr(expert, name, nn.Linear(hidden, inner, bias=biases))
             expert.down_proj = nn.Linear(inner, hidden, bias=biases)
             self.add_module(str(index), expert)
 
@@ -96,6 +113,9 @@ class ExpertLinears(nn.Module):
         return output
 
     def _mlp(self, expert: Any, rows: torch.Tensor) -> torch.Tensor:
+        if not self._gated:
+            alone: torch.Tensor = expert.down_proj(self.activation(expert.up_proj(rows)))
+            return alone
         gate = self.activation(expert.gate_proj(rows))
         values = expert.up_proj(rows)
         if self.clamp is not None:
@@ -116,18 +136,20 @@ class MixtureMlp(nn.Module):
             architecture.hidden,
             experts.intermediate,
             experts.count,
+            gated=architecture.gated,
             biases=experts.biases,
             clamp=experts.clamp,
         )
         self.shared_expert = shared
-        if shared is not None:
-            self.shared_expert_gate = DecidingLinear(architecture.hidden, 1)
+        gated = shared is not None and experts.shared_gate
+        self.shared_expert_gate = DecidingLinear(architecture.hidden, 1) if gated else None
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [n, hidden] for `rows` of this shape."""
         computed: torch.Tensor = self.experts(rows, *self.gate(rows))
         if self.shared_expert is None:
             return computed
-        shares = self.shared_expert_gate.padded(rows).sigmoid()[:, :1]
-        shared: torch.Tensor = shares * self.shared_expert(rows)
+        shared: torch.Tensor = self.shared_expert(rows)
+        if self.shared_expert_gate is not None:
+            shared = self.shared_expert_gate.padded(rows).sigmoid()[:, :1] * shared
         return computed + shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from flowedge.device.kernel_library import missing_reason
 from flowedge.models.architecture import FINAL_NORM, layer_prefix
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer, empty_layer
+from flowedge.models.experts import Router
 from flowedge.models.files.weight_file import byte_view
 from flowedge.models.fusing import adjacent_memory
 from flowedge.models.host.parallel import Step, run_steps
@@ -62,12 +64,12 @@ class LayerLoader:
         Raises:
             CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
         """
-        recurs = self.checkpoint.architecture.is_recurrent
-        counts = {False: 0, True: 0}  # of layers, by whether they are recurrent
+        architecture, counts = self.checkpoint.architecture, Counter[tuple[bool, bool]]()  # by kind of layer
         layers = []
         for index in range(start, stop):
-            layers.append(_empty_layer(self.checkpoint, index, counts[recurs(index)]))
-            counts[recurs(index)] += 1
+            kind = architecture.is_recurrent(index), architecture.attends(index)
+            layers.append(_empty_layer(self.checkpoint, index, counts[kind]))
+            counts[kind] += 1
         self.fill([(layer, layer_prefix(index)) for index, layer in enumerate(layers, start)])
         return layers
 
@@ -108,7 +110,9 @@ class LayerLoader:
         memory: Mapping[str, torch.Tensor | None],
     ) -> None:
         for name, parameter in wanted:
-            setattr(module, name, self._parameter(base + name, parameter.shape, memory.get(name)))
+            dtype = _dtype_of(module, name, self.dtype)
+            own = self._parameter(base + name, parameter.shape, memory.get(name), dtype)
+            setattr(module, name, own)
 
     def _is_packed(self, name: str) -> bool:
         """Return whether a linear layer's weight is held as integers."""
@@ -122,8 +126,14 @@ class LayerLoader:
         """Whether linear layers are joined; the compiled kernels take them as they are."""
         return self.device.type != "cpu" or bool(missing_reason())
 
-    def _parameter(self, name: str, shape: Sequence[int], memory: torch.Tensor | None = None) -> nn.Parameter:
-        return load_parameter(self.checkpoint, name, shape, self.dtype, self.device, memory)
+    def _parameter(
+        self,
+        name: str,
+        shape: Sequence[int],
+        memory: torch.Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> nn.Parameter:
+        return load_parameter(self.checkpoint, name, shape, dtype or self.dtype, self.device, memory)
 
     def _quantised_linear(self, weight: str, like: nn.Linear) -> nn.Module:
         """The layer `like`, whose bias is loaded, with the tensor `weight` as its quantised weight."""
@@ -180,6 +190,11 @@ def encoded_weight(
         return backend.encode(rows)
 
     return quant_cache.encoded(key, encode)
+
+
+def _dtype_of(module: nn.Module, name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a module's parameter in a layer of a dtype."""
+    return torch.float32 if isinstance(module, Router) and name in module.precise else dtype
 
 
 def load_parameter(
@@ -259,7 +274,7 @@ def bytes_when_loaded(
         for name, parameter in child.named_parameters(recurse=False):
             weight = f"{prefix}{path}.weight"
             if not isinstance(child, nn.Linear) or name != "weight":
-                total += math.prod(parameter.shape) * dtype.itemsize
+                total += math.prod(parameter.shape) * _dtype_of(child, name, dtype).itemsize
             elif checkpoint.is_quantised(weight):
                 total += _stored_bytes(checkpoint, weight)
             elif checkpoint.has(weight) and can_repack(checkpoint, weight, quant):

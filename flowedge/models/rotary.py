@@ -16,6 +16,7 @@ from flowedge.models.architecture import head_size
 from flowedge.models.files.config_support import fixed_rope_length, rope_by_layer_type
 from flowedge.models.host.copies import to_device, to_host
 
+_BASE = 10_000.0  # of angles where a config names none, because no layer rotates
 Angles = tuple[torch.Tensor, torch.Tensor]  # cosines and sines [..., rows, rotated size]
 
 
@@ -124,7 +125,7 @@ class RotaryAngles(nn.Module):
         super().__init__()
         self.config = config
         self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
-        self.rope_type = config.rope_parameters["rope_type"]
+        self.rope_type = rope_by_layer_type(config)[None]["rope_type"]
         if self.rope_type == "default":
             frequencies, self.attention_scaling = _default_frequencies(config, partial_rotary), 1.0
         else:
@@ -156,10 +157,10 @@ def _with_rope(config: Any, rope: Any) -> Any:
 
 
 def _default_frequencies(config: Any, partial_rotary: bool) -> torch.Tensor:
-    rope = config.rope_parameters
+    rope = rope_by_layer_type(config)[None]
     share = rope.get("partial_rotary_factor", 1.0) if partial_rotary else 1.0
     size = int(head_size(config) * share)
     # With memory, whatever torch's default device is: a power without memory would import torch's compiler.
     exponents = torch.arange(0, size, 2, dtype=torch.float, device="cpu") / size
-    frequencies: torch.Tensor = 1.0 / (rope["rope_theta"] ** exponents)
+    frequencies: torch.Tensor = 1.0 / (rope.get("rope_theta", _BASE) ** exponents)
     return frequencies

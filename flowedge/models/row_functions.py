@@ -19,16 +19,16 @@ Activate = Callable[[torch.Tensor], torch.Tensor]  # [..., n] -> [..., n]
 class RmsNorm(nn.Module):
     """A norm with the operations, and so the bits, of transformers' norms; gradients pass through it."""
 
-    def __init__(self, width: int, eps: float, *, plus_one: bool = False) -> None:
-        """Norm rows of a width; `plus_one` as `norm_plus_one` of Architecture."""
+    def __init__(self, width: int, eps: float, *, plus_one: bool = False, groups: int = 1) -> None:
+        """Norm rows of a width, or each of `groups` parts; `plus_one` as `norm_plus_one` of Architecture."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.plus_one = eps, plus_one
+        self.eps, self.plus_one, self.groups = eps, plus_one, groups
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [..., width] for rows [..., width], in their dtype."""
-        wide = rows.to(torch.float32)
-        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        wide = rows.to(torch.float32).reshape(*rows.shape[:-1], self.groups, -1)
+        normed = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2)
         if self.plus_one:
             return (normed * (1.0 + self.weight.float())).to(rows.dtype)
         return self.weight * normed.to(rows.dtype)
@@ -109,6 +109,7 @@ _FUNCTIONS: dict[Activation, Activate] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu2": lambda values: functional.relu(values).square(),
 }
 
 

@@ -38,12 +38,19 @@ def test_generate_with_the_check(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "quant"), [("qwen3_5_moe", "none"), ("qwen3_next", "int8"), ("lfm2_moe", "int4")]
+    ("name", "quant"),
+    [
+        ("qwen3_5_moe", "none"),
+        ("qwen3_next", "int8"),
+        ("lfm2_moe", "int4"),
+        ("granitehybrid-experts", "int8"),
+        ("nemotron_h", "none"),
+    ],
 )
 def test_layers_with_a_state(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, quant: str
 ) -> None:
-    """With gated delta nets, a shared expert, projections by key head, short convolutions beside experts."""
+    """Gated delta nets, projections by key head, short convolutions and Mamba-2, some beside experts."""
     comes_with_drafter = name == "qwen3_next"
     (make_mtp if comes_with_drafter else make_tiny)(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)

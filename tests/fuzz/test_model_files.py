@@ -99,9 +99,12 @@ MODELS: dict[str, Make] = {
     "qwen3_next": family("qwen3_next"),
     "lfm2_moe": family("lfm2_moe"),
     "gpt_oss": family("gpt_oss"),
+    "granitehybrid": family("granitehybrid-experts"),
+    "nemotron_h": family("nemotron_h"),
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
     "gguf-recurrent": gguf("qwen3_5_moe"),
+    "gguf-mamba": gguf("granitehybrid-experts"),
 }
 
 

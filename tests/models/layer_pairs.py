@@ -63,7 +63,7 @@ class LayerPair:
     @property
     def attending(self) -> list[int]:
         """The indices of the layers that have attention."""
-        return [index for index, layer in enumerate(self.ours) if not layer.is_recurrent]
+        return [index for index, layer in enumerate(self.ours) if layer.attends]
 
     def states(self, layers: slice = slice(None)) -> RowStates | None:
         """States of a new session in the recurrent layers among some; None where there are none."""
@@ -110,16 +110,16 @@ class LayerPair:
         """Each row of the tree by its path alone: transformers computes no trees with a state."""
         path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
         module, prefix = importlib.import_module(path), self.family.text_prefix or self.family.prefix
-        rotary = getattr(module, f"{prefix}RotaryEmbedding")(self.config)
+        rotates = any(self.architecture.rotated)
+        rotary = getattr(module, f"{prefix}RotaryEmbedding")(self.config) if rotates else None
         rows, outputs = self.rows(), []
         for ancestors in ((), *ANCESTORS):
             hidden = torch.cat((rows[:CONTEXT], rows[[CONTEXT + row for row in ancestors]]))[None]
             ids = torch.arange(hidden.shape[1])[None]
             mask = torch.full((1, 1, hidden.shape[1], hidden.shape[1]), torch.finfo(self.dtype).min).triu(1)
-            for layer in self.theirs:
-                recurrent = not hasattr(layer, "self_attn")
-                own = None if recurrent else mask.to(self.dtype)
-                angles = rotary(hidden, ids[None] if self.family.text_prefix else ids)
+            for index, layer in enumerate(self.theirs):
+                own = mask.to(self.dtype) if index in self.attending else None
+                angles = rotary(hidden, ids[None] if self.family.text_prefix else ids) if rotary else None
                 hidden = layer(hidden, attention_mask=own, position_ids=ids, position_embeddings=angles)
             outputs.append(hidden[0, -1:] if ancestors else hidden[0])
         return torch.cat(outputs)
@@ -162,10 +162,10 @@ def layer_pair(
 ) -> LayerPair:
     """Make the layers of a model of TINY; `changes` are changes of its config.
 
-    formats: quantisations of linear layers by their names, as "q_proj".
+    formats: quantisations of linear layers by what their paths contain, as "q_proj".
     """
     config = tiny_config(name, **changes)
-    family = FAMILIES[config.model_type]
+    family = FAMILIES[config.model_type].of(config)
     architecture = Architecture.of(family, config)
     torch.manual_seed(11)
     theirs: list[Any] = []
@@ -177,14 +177,16 @@ def layer_pair(
                 nn.init.normal_(parameter, std=config.initializer_range)
         randomise(layer)
         split_experts(layer)
-        recurs = architecture.is_recurrent(index)
-        own = DecoderLayer(architecture, index, sum(layer.is_recurrent == recurs for layer in ours))
+        kind = architecture.is_recurrent(index), architecture.attends(index)
+        before = sum((layer.is_recurrent, layer.attends) == kind for layer in ours)
+        own = DecoderLayer(architecture, index, before)
         own.load_state_dict(own_tensors(layer.state_dict(), family, architecture))
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
             for path, linear in list(each.named_modules()):
-                if own_quant := (formats or {}).get(path.rpartition(".")[2]):
-                    each.set_submodule(path, quantize_linear(linear, own_quant))
+                for within, own_quant in (formats or {}).items():
+                    if within in path and isinstance(linear, nn.Linear):
+                        each.set_submodule(path, quantize_linear(linear, own_quant))
         own.fuse()
         theirs.append(layer)
         ours.append(own)
@@ -217,4 +219,5 @@ def tiny_layer(config: Any, index: int) -> Any:
     own._attn_implementation = "eager"  # noqa: SLF001 (there is no public way)
     own._experts_implementation = "eager"  # noqa: SLF001
     path = f"transformers.models.{family.module}.modeling_{family.module}"
-    return getattr(importlib.import_module(path), f"{family.prefix}DecoderLayer")(own, index)
+    name = "Block" if family.module == "nemotron_h" else "DecoderLayer"
+    return getattr(importlib.import_module(path), f"{family.prefix}{name}")(own, index)

@@ -17,6 +17,7 @@ from flowedge.models.architecture import (
     Clamp,
     DeltaNet,
     Experts,
+    Mamba2,
     ShortConvolution,
     family_of,
 )
@@ -33,6 +34,7 @@ LLAMA: dict[str, Any] = {
     "head_size": 8,
     "windows": (None,) * LAYERS,
     "rotated": (True,) * LAYERS,
+    "halves": ("both",) * LAYERS,
     "partial_rotary": False,
     "scaling": 8**-0.5,
     "softcap": None,
@@ -46,6 +48,7 @@ LLAMA: dict[str, Any] = {
     "mlp_bias": False,
     "fused": False,
     "activation": "silu",
+    "gated": True,
     "experts": None,
     "recurrence": None,
     "output_gate": False,
@@ -89,6 +92,49 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "logits_divisor": 2.5,
         "qkv_bias": True,
         "output_bias": True,
+    },
+    "granitehybrid": {
+        "scaling": 0.2,
+        "rotated": (False,) * LAYERS,
+        "residual_multiplier": 0.6,
+        "embedding_multiplier": 3.0,
+        "logits_divisor": 2.5,
+        "qkv_bias": True,
+        "output_bias": True,
+        "recurrence": Mamba2(2, 32, 8, 4, 4, layers=(True, True, False, True)),
+    },
+    "granitehybrid-attention": {"scaling": 1.0},
+    "granitehybrid-experts": {
+        "intermediate": 64,
+        "scaling": 1.0,
+        "rotated": (False,) * LAYERS,
+        "recurrence": Mamba2(1, 32, 8, 4, 4, layers=(True, True, False, True)),
+        "experts": Experts(
+            6, 2, 48, normalised=True, rounded=True, layers=(True,) * LAYERS, shared=64, shared_gate=False
+        ),
+    },
+    "nemotron_h": {
+        "norm_eps": 1e-5,
+        "rotated": (False,) * LAYERS,
+        "halves": ("mixing", "mlp", "mixing", "mlp"),
+        "activation": "relu2",
+        "gated": False,
+        "recurrence": Mamba2(2, 32, 8, 4, 4, layers=(True, False, False, False)),
+        "experts": Experts(
+            6,
+            2,
+            32,
+            normalised=True,
+            rounded=False,
+            layers=(False, True, False, False),
+            scores="sigmoid",
+            choice_bias=True,
+            least_sum=1e-20,
+            scale=1.5,
+            shared=64,
+            shared_gate=False,
+            unrounded=True,
+        ),
     },
     "smollm3": {"rotated": (True, False, True, False)},
     "mixtral": {
@@ -183,7 +229,7 @@ def test_a_layer_has_the_tensors_of_transformers(name: str) -> None:
     for index in range(LAYERS):
         with torch.device("meta"):
             theirs = split_experts(tiny_layer(config, index)).state_dict()
-            theirs = own_tensors(theirs, family_of(config.model_type), architecture_of(config))
+            theirs = own_tensors(theirs, family_of(config.model_type).of(config), architecture_of(config))
         ours = empty_layer(architecture_of(config), index).state_dict()
         assert {key: each.shape for key, each in ours.items()} == {
             key: each.shape for key, each in theirs.items()
@@ -191,14 +237,16 @@ def test_a_layer_has_the_tensors_of_transformers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "activation"), [("silu", "silu"), ("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh")]
+    ("name", "activation"),
+    [("silu", "silu"), ("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh"), ("relu2", "relu2")],
 )
 def test_activations(name: str, activation: str) -> None:
     assert architecture_of(tiny_config("llama", hidden_act=name)).activation == activation
 
 
 def test_other_activations_are_refused() -> None:
-    for name in {*ACT2FN, "../x", "no_such_function"} - {"silu", "swish", "gelu", "gelu_pytorch_tanh"}:
+    supported = {"silu", "swish", "gelu", "gelu_pytorch_tanh", "relu2"}
+    for name in {*ACT2FN, "../x", "no_such_function"} - supported:
         with pytest.raises(CheckpointError, match=f"{name}' is not supported; supported: gelu, gelu_pytorch"):
             architecture_of(tiny_config("llama", hidden_act=name))
 

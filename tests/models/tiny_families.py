@@ -80,6 +80,21 @@ DELTA_NET: dict[str, Any] = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
+# Short memories are of no use to a test of states, so that `randomise` lengthens those of Mamba layers.
+MAMBA2: dict[str, Any] = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "mamba_n_heads": 32,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_expand": 4,
+}
+GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.5,
+    "attention_bias": True,
+}
 SHARED_EXPERT = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
 
 # name -> (model_type, changes of SHARED)
@@ -110,16 +125,48 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "nemotron_h": (
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "head_dim": 8,
+            "mamba_num_heads": 32,
+            "mamba_head_dim": 4,
+            "n_groups": 2,
+            "ssm_state_size": 8,
+            "n_routed_experts": 6,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "nemotron_h-mlps": (
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "head_dim": 8,
+            "mamba_num_heads": 32,
+            "mamba_head_dim": 4,
+            "n_groups": 1,
+            "ssm_state_size": 8,
+            "mlp_bias": True,
+        },
+    ),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": ("phi3", LONGROPE),
-    "granite": (
-        "granite",
+    "granite": ("granite", GRANITE),
+    "granitehybrid": (
+        "granitemoehybrid",
+        {**GRANITE, **MAMBA2, "num_local_experts": 0, "shared_intermediate_size": 48},
+    ),
+    "granitehybrid-attention": (
+        "granitemoehybrid",
         {
-            "embedding_multiplier": 3.0,
-            "attention_multiplier": 0.2,
-            "residual_multiplier": 0.6,
-            "logits_scaling": 2.5,
-            "attention_bias": True,
+            **MAMBA2,
+            "layer_types": ["full_attention"] * LAYERS,
+            "position_embedding_type": "rope",
+            "num_local_experts": 0,
+            "shared_intermediate_size": 48,
         },
     ),
     "gpt_oss": (
@@ -132,6 +179,10 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": WINDOW,
             "swiglu_limit": 0.8,
         },
+    ),
+    "granitehybrid-experts": (
+        "granitemoehybrid",
+        {**MAMBA2, **EXPERTS, "mamba_n_groups": 1, "shared_intermediate_size": 64},
     ),
     "lfm2": (
         "lfm2",
@@ -241,10 +292,14 @@ def randomise(model: torch.nn.Module) -> None:
     for path, parameter in model.named_parameters():
         if path.endswith("bias") or "norm" in path:
             parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
+        elif path.endswith(("mamba.A_log", "mixer.A_log")):
+            parameter.data.uniform_(-4.0, 0.0)
+        elif path.endswith(("mamba.D", "mixer.D")):
+            parameter.data.normal_()
         elif path.endswith((".gate.weight", ".router.weight")):
             parameter.data.normal_(std=0.5)
         elif path.endswith("sinks"):
             parameter.data.normal_()
     for path, buffer in model.named_buffers():
-        if path.endswith("expert_bias"):
+        if path.endswith(("expert_bias", "e_score_correction_bias")):
             buffer.normal_(std=0.1)

@@ -19,6 +19,7 @@ from gguf.quants import quantize
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from flowedge.models.architecture import FAMILIES
 from tests.support.k_quants import K_QUANTS
 
 Array = npt.NDArray[Any]
@@ -30,6 +31,8 @@ ARCHITECTURES = {
     "ministral3": "mistral3",
     "mixtral": "llama",
     "granite": "granite",
+    "granitemoehybrid": "granitehybrid",
+    "nemotron_h": "nemotron_h_moe",
     "smollm3": "smollm3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
@@ -44,6 +47,7 @@ ARCHITECTURES = {
     "phi3": "phi3",
 }
 LFM2 = ("lfm2", "lfm2moe")
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 DELTA_NETS = ("qwen35", "qwen35moe")
 NEXTN = {
     "fc": "eh_proj",
@@ -51,7 +55,9 @@ NEXTN = {
     "pre_fc_norm_hidden": "hnorm",
     "norm": "shared_head_norm",
 }
-PERMUTED = ("llama", "mistral3", "granite", "smollm3")
+KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *NEMOTRON, *DELTA_NETS)
+STATE_SPACES = ("granitehybrid", *NEMOTRON)
+PERMUTED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
 
 def write_gguf(
@@ -68,7 +74,7 @@ def write_gguf(
     `split_max_tensors` for a model in several files.
     """
     config = AutoConfig.from_pretrained(model)
-    architecture = ARCHITECTURES[config.model_type]
+    architecture = architecture_of(config)
     file = GGUFWriter(path, architecture, **writer)
     add_metadata(file, config, architecture)
     if tokenizer is not None:
@@ -83,6 +89,12 @@ def write_gguf(
     return path
 
 
+def architecture_of(config: Any) -> str:
+    """The architecture of a file; that of Nemotron-H depends on its layers."""
+    name = ARCHITECTURES[config.model_type]
+    return name if name != "nemotron_h_moe" or "moe" in config.layer_types else "nemotron_h"
+
+
 def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     heads = config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -93,24 +105,24 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     if ahead:
         file.add_nextn_predict_layers(ahead)
     if hasattr(config, "intermediate_size") and architecture != "gpt-oss":
-        file.add_feed_forward_length(config.intermediate_size)
+        width = config.intermediate_size
+        by_layer = architecture == "nemotron_h"
+        file.add_feed_forward_length(
+            [width if kind == "mlp" else 0 for kind in config.layer_types] if by_layer else width
+        )
     file.add_head_count(heads)
     add_key_heads(file, config, architecture)
-    file.add_layer_norm_rms_eps(config.norm_eps if architecture in LFM2 else config.rms_norm_eps)
+    epsilon = FAMILIES[config.model_type].epsilon_field
+    file.add_layer_norm_rms_eps(getattr(config, epsilon))
     file.add_vocab_size(config.vocab_size)
-    if architecture in ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *DELTA_NETS):
+    if architecture in KEY_LENGTHS:
         file.add_key_length(head_size)
         file.add_value_length(head_size)
     if window := getattr(config, "sliding_window", None):
         file.add_sliding_window(window)
-    if architecture in DELTA_NETS:
-        file.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-        file.add_ssm_state_size(config.linear_key_head_dim)
-        file.add_ssm_group_count(config.linear_num_key_heads)
-        file.add_ssm_time_step_rank(config.linear_num_value_heads)
-        file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    add_recurrence(file, config, architecture)
     add_experts(file, config, architecture)
-    if architecture == "granite":
+    if architecture.startswith("granite"):
         file.add_attention_scale(config.attention_multiplier)
         file.add_embedding_scale(config.embedding_multiplier)
         file.add_residual_scale(config.residual_multiplier)
@@ -119,11 +131,37 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_attn_logit_softcapping(config.attn_logit_softcapping)
     if getattr(config, "final_logit_softcapping", None):
         file.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture in NEMOTRON:  # which does not rotate
+        return
     rope = config.rope_parameters
     if architecture == "gemma3":
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
+    if architecture == "granitehybrid":
+        file.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
     add_rope(file, rope, config, head_size)
+
+
+def add_recurrence(file: GGUFWriter, config: Any, architecture: str) -> None:
+    """Adds the sizes of gated delta nets, or of state spaces."""
+    if architecture in DELTA_NETS:
+        file.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        file.add_ssm_state_size(config.linear_key_head_dim)
+        file.add_ssm_group_count(config.linear_num_key_heads)
+        file.add_ssm_time_step_rank(config.linear_num_value_heads)
+        file.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    if architecture == "granitehybrid":
+        file.add_ssm_conv_kernel(config.mamba_d_conv)
+        file.add_ssm_state_size(config.mamba_d_state)
+        file.add_ssm_group_count(config.mamba_n_groups)
+        file.add_ssm_time_step_rank(config.mamba_n_heads)
+        file.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    if architecture in NEMOTRON:
+        file.add_ssm_conv_kernel(config.conv_kernel)
+        file.add_ssm_state_size(config.ssm_state_size)
+        file.add_ssm_group_count(config.n_groups)
+        file.add_ssm_time_step_rank(config.mamba_num_heads)
+        file.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
 
 
 def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -131,7 +169,7 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
     if experts:
         file.add_expert_count(experts)
         file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe"):
+    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe", "nemotron_h_moe"):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "qwen35moe":
         file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -140,6 +178,14 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
     if architecture == "gpt-oss":
         file.add_expert_feed_forward_length(config.intermediate_size)
+    if architecture == "granitehybrid":
+        file.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if architecture == "nemotron_h_moe":
+        file.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        file.add_expert_shared_count(config.n_shared_experts)
+        file.add_expert_weights_norm(config.norm_topk_prob)
+        file.add_expert_weights_scale(config.routed_scaling_factor)
+        file.add_expert_group_count(config.n_group)
 
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -147,6 +193,8 @@ def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
     if architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
+    elif architecture in STATE_SPACES:
+        file.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     else:
         file.add_head_count_kv(heads)
 
@@ -211,28 +259,20 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     found: dict[str, Array] = {}
     ahead = layer_ahead(model, config) if architecture in DELTA_NETS else {}
-    for name, tensor in (loaded.state_dict() | ahead).items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
+    for own, tensor in (loaded.state_dict() | ahead).items():
+        if own == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        values = tensor.numpy()
-        if architecture in PERMUTED and "q_proj" in name:
-            values = permuted(values, config.num_attention_heads)
-        if architecture in PERMUTED and "k_proj" in name:
-            values = permuted(values, config.num_key_value_heads)
-        shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
-        if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
-            values = values + 1
-        if architecture in DELTA_NETS:
-            values = tiled(values, name, config)
-        if architecture in (*DELTA_NETS, *LFM2):
-            values = without_axes(values, name)
+        values = stored_values(own, tensor.numpy(), config, architecture)
+        name = known_name(own, config) if architecture in STATE_SPACES else own
         if name.endswith("expert_bias"):
             found[f"{name}.bias"] = values
         elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
+        elif name.endswith("e_score_correction_bias"):
+            found[name.replace("_bias", ".bias")] = values
         elif name.endswith("sinks"):
             found[f"{name}.weight"] = values
-        elif ".experts." in name:
+        elif ".experts." in name or name.endswith("gate_up_proj"):
             found |= experts_of(name, values, in_turns=architecture == "gpt-oss")
         else:
             found[name] = values
@@ -240,14 +280,14 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
 
 
 def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
-    """The stacks of a file that transformers' stack `name` of all experts is stored as."""
+    """What a file has of transformers' stack `name` of all experts, or of an MLP's gate and values in one."""
     prefix, _, part = name.rpartition(".")
     kind = "bias" if part.endswith("_bias") else "weight"
     if in_turns and kind == "weight":
         values = values.swapaxes(1, 2)
-    if part.startswith("down_proj"):
-        return {f"{prefix}.down_proj.{kind}": values}
-    both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=1)
+    if not part.startswith("gate_up_proj"):
+        return {f"{prefix}.{part.removesuffix('_bias')}.{kind}": values}
+    both = (values[:, ::2], values[:, 1::2]) if in_turns else np.split(values, 2, axis=-2)
     return {f"{prefix}.{each}.{kind}": own for each, own in zip(("gate_proj", "up_proj"), both, strict=True)}
 
 
@@ -262,6 +302,44 @@ def layer_ahead(model: Path, config: Any) -> dict[str, torch.Tensor]:
         else f"blk.{config.num_hidden_layers}.nextn.{NEXTN[name.split('.')[1]]}.weight": tensor
         for name, tensor in found.items()
     }
+
+
+def stored_values(name: str, values: Array, config: Any, architecture: str) -> Array:
+    """The values of a tensor as a file has them."""
+    if architecture in PERMUTED and "q_proj" in name:
+        values = permuted(values, config.num_attention_heads)
+    if architecture in PERMUTED and "k_proj" in name:
+        values = permuted(values, config.num_key_value_heads)
+    shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
+    if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        values = values + 1
+    if architecture in DELTA_NETS:
+        values = tiled(values, name, config)
+    if architecture in (*DELTA_NETS, *LFM2, *STATE_SPACES):
+        values = without_axes(values, name)
+    if name.endswith(("mamba.A_log", "mamba.D", "mixer.A_log", "mixer.D")):
+        return values.reshape(-1, 1)
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        groups = config.n_groups if architecture in NEMOTRON else config.mamba_n_groups
+        return values.reshape(groups, -1)
+    return values
+
+
+def known_name(name: str, config: Any) -> str:
+    """The name of a tensor of Granite 4 or Nemotron-H as the package's table has it."""
+    if config.model_type == "nemotron_h":
+        if ".mixer.experts." in name:
+            return name.replace(".mixer.", ".mlp.")
+        return name.replace("model.", "backbone.")
+    mlp = "mlp.shared_expert" if config.num_local_experts else "mlp"
+    for own, known in (
+        ("block_sparse_moe.experts", "mlp.experts"),
+        ("router.weight", "router.layer.weight"),
+        ("shared_mlp.input_linear.weight", f"{mlp}.gate_up_proj"),
+        ("shared_mlp.output_linear", f"{mlp}.down_proj"),
+    ):
+        name = name.replace(own, known)
+    return name
 
 
 def tiled(values: Array, name: str, config: Any) -> Array:

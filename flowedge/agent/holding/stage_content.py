@@ -117,8 +117,7 @@ class StageContent(ABC):
         Args:
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
-        recurs = sum(map(checkpoint.architecture.is_recurrent, range(self.start, self.stop)))
-        attending = self.num_layers - recurs
+        attending = sum(map(checkpoint.architecture.attends, range(self.start, self.stop)))
         size = session_row_bytes(checkpoint.config, attending, self.dtype, self.config.kv)
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size

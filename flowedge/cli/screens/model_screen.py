@@ -68,7 +68,9 @@ def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[
     for quant, layers in sizes.layer_bytes.items():
         demand = Demand(
             [
-                size + (sizes.state_bytes if index in sizes.recurrent_layers else kv)
+                size
+                + (sizes.state_bytes if index in sizes.recurrent_layers else 0)
+                + (kv if index in sizes.attending_layers else 0)
                 for index, size in enumerate(layers)
             ],
             sizes.embedding_bytes[quant],
@@ -158,7 +160,7 @@ def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     columns = ("a token, a layer", "a token", f"{context} tokens")
     table = plain_table("keys and values in", right=columns)
     for dtype, size in sizes.kv_bytes.items():
-        token = size * (sizes.num_layers - len(sizes.recurrent_layers))
+        token = size * len(sizes.attending_layers)
         table.add_row(dtype, _size(size), _size(token), _size(token * context))
     if sizes.recurrent_layers:
         states = sizes.state_bytes * len(sizes.recurrent_layers)

@@ -9,7 +9,7 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 7; }
+EXPORTED int flowedge_version() { return 8; }
 
 // Computes the consecutive layers [first, stop) for the rows of `run`.
 EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {
@@ -24,8 +24,8 @@ EXPORTED void flowedge_states(const Layer* const* layers, int64_t first, int64_t
     Room& room = Room::of(layers, first, stop, *run, threads);
     Pool::shared().run(threads, [&](const Team& team) {
         for (int64_t i = first; i < stop; i++)
-            if (layers[i]->delta_net)
-                LayerForward(*layers[i], i, *run, room, team).update_states(*layers[i]->delta_net);
+            if (layers[i]->recurrence)
+                LayerForward(*layers[i], i, *run, room, team).update_states(*layers[i]->recurrence);
     });
 }
 

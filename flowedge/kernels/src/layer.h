@@ -1,4 +1,4 @@
-// A decoder layer: norm, attention or a gated delta net, norm, and a gated MLP or a mixture of experts.
+// A decoder layer: norm, attention or a recurrence, norm, and a gated MLP or a mixture of experts.
 //
 // The rows between layers, and between the halves of a layer, are rounded to the format of the block's rows. So
 // it makes no difference how many layers a call computes. Within a half all numbers are floats, but for the
@@ -6,12 +6,12 @@
 #pragma once
 
 #include "attention.h"
-#include "delta.h"
 #include "mixture.h"
+#include "recurrence.h"
 
 namespace flowedge {
 
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, RELU2 = 3 };
 
 struct Layer {
     int64_t hidden, heads, kv_heads, head_size, rotated;  // rotated: leading dimensions of a head that rotate
@@ -24,14 +24,19 @@ struct Layer {
     Linear qkv[3], gate_up[2], output, down;  // fused linear layers leave the later places of a list empty
     int64_t intermediate;
     const Mixture* mixture;    // null where the layer has an MLP
-    const DeltaNet* delta_net;  // null where the layer has attention, which the fields of heads describe
+    const LinearRecurrence* recurrence;  // null where the layer has attention, which the fields of heads describe
     int64_t gates;  // numbers of the output's gates, which follow the queries of each head; 0 for none
 
     const ShortConvolution* convolution;  // null likewise
+    int32_t ungated;  // whether an MLP's values, of gate_up[0] or of experts' ups, are activated, and no gate multiplies them
+
+    // A layer has attention or what stands in its place, or an MLP, or both.
+    bool mixes() const { return output.weight; }
+    bool has_mlp() const { return down.weight; }
 
     int64_t mixed() const {  // numbers of a row's products before the attention
         if (convolution) return convolution->in.out;
-        if (delta_net) return delta_net->projected();
+        if (recurrence) return recurrence->projected();
         return gates + (heads + 2 * kv_heads) * head_size;
     }
 };
@@ -85,6 +90,10 @@ inline Floats activated(int32_t activation, Floats value) {
             const Floats inner = fused(value * value * value, all(0.044715f), value) * 0.7978845608028654f;
             return value * 0.5f * (hyperbolic_tangent(inner) + 1.0f);
         }
+        case RELU2: {
+            const Floats positive = value > 0.0f ? value : Floats{};
+            return value == value ? positive * positive : value;
+        }
         default: {
             Floats result;
             for (int i = 0; i < W; i++) result[i] = 0.5f * value[i] * (1.0f + std::erf(value[i] * 0.70710678f));
@@ -122,6 +131,15 @@ inline void gate(const Gate& gate, float* gates, const float* values, int64_t si
     }
 }
 
+// values = activation(values), likewise.
+inline void activate(int32_t activation, float* values, int64_t size) {
+    for (int64_t i = 0; i < size; i += W) {
+        const int64_t own = std::min<int64_t>(W, size - i);
+        const Floats found = activated(activation, load_part(values + i, own));
+        std::memcpy(values + i, &found, own * sizeof(float));
+    }
+}
+
 inline void rotate(float* head, const float* cosines, const float* sines, int64_t rotated) {
     const int64_t half = rotated / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -138,7 +156,7 @@ class Room {
     float* normed;         // [members, hidden]
     float* attention;      // [members, ...]
     float *routed, *by_expert;  // [rows, routed_stride] and [entries, entry_stride] of mixtures
-    Operand operand;
+    Operand operand, of_shared;  // of_shared: of the shared expert of a mixture
     Routing routing;
     int64_t wide_stride, attention_floats, attention_rows, routed_stride, entry_stride;
 
@@ -150,7 +168,7 @@ class Room {
         room.wide_stride = layer.hidden;
         room.routed_stride = room.entry_stride = room.attention_floats = 0;
         room.attention_rows = run.most_rows();
-        int64_t operand = layer.hidden, entries = 0;
+        int64_t operand = layer.hidden, shared = 0, entries = 0;
         for (int64_t i = first; i < stop; i++) {
             const Mixture* mixture = layers[i]->mixture;
             const int64_t mixed = layers[i]->mixed();
@@ -160,18 +178,22 @@ class Room {
             room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->all() : 0});
             operand = std::max(operand, layers[i]->intermediate);
             if (!mixture) continue;
-            const int64_t from = mixture->experts[0].in, to = mixture->experts[2].in;
-            room.routed_stride = std::max(room.routed_stride, from);
-            const int64_t inner = std::max(mixture->experts[0].out, mixture->experts[3 * (mixture->all() - 1)].out);
-            room.entry_stride = std::max({room.entry_stride, 2 * inner, layer.hidden, to});
+            const int64_t from = mixture->experts[1].in, to = mixture->experts[2].in;
+            const Linear* last = mixture->experts + 3 * (mixture->all() - 1);
+            room.routed_stride = std::max({room.routed_stride, from, last[1].in});
+            const int64_t inner = std::max(mixture->experts[1].out, last[1].out);
+            room.entry_stride = std::max({room.entry_stride, 2 * inner, layer.hidden, to, last[2].in});
+            if (mixture->shares()) shared = std::max({shared, last[1].in, last[2].in});
             operand = std::max({operand, from, to});
             entries = std::max(entries, rows * mixture->of_row());
         }
         const int64_t groups = operand / 16 + 1, most = std::max(rows, entries);
-        const int64_t values = Operand::floats(most, operand);
+        const int64_t values = Operand::floats(most, operand), shared_groups = shared / 16 + 1;
+        const int64_t shared_values = shared ? Operand::floats(rows, shared) : 0;
         const int64_t floats = rows * (layer.hidden + room.wide_stride + room.routed_stride) + most * 2 * groups + values +
+                               rows * 2 * shared_groups + shared_values +
                                entries * room.entry_stride + members * (layer.hidden + room.attention_floats);
-        const size_t bytes = floats * sizeof(float) + 10 * 64;
+        const size_t bytes = floats * sizeof(float) + 13 * 64;
         if (room.memory_.size() < bytes) room.memory_ = std::vector<char>(bytes);
         char* next = room.memory_.data();
         auto take = [&](int64_t count) {
@@ -189,14 +211,17 @@ class Room {
         room.operand.values = (int8_t*)take(values);
         room.operand.scales = take(most * groups);
         room.operand.sums = (int32_t*)take(most * groups);
+        room.of_shared.values = (int8_t*)take(shared_values);
+        room.of_shared.scales = take(rows * shared_groups);
+        room.of_shared.sums = (int32_t*)take(rows * shared_groups);
         return room;
     }
 
   private:
-    // The floats of a member for the attention of a layer, or for its gated delta net.
+    // The floats of a member for the attention of a layer, or for its recurrence.
     static int64_t mixing_floats(const Layer& layer, const Run& run) {
-        if (layer.delta_net) return DeltaHead::floats(*layer.delta_net, run.most_places());
-        if (layer.convolution) return 0;
+        if (layer.recurrence) return RecurrentHead::floats(*layer.recurrence, run.most_places());
+        if (layer.convolution || !layer.mixes()) return 0;
         const Heads heads{layer.kv_heads, layer.heads / layer.kv_heads, layer.head_size, 0, 0, 0};
         return std::max(AttentionRoom::floats(run.most_rows(), heads), 2 * layer.gates);
     }
@@ -211,13 +236,18 @@ class LayerForward {
         : layer_(layer), index_(index), run_(run), room_(room), team_(team), own_(team.share(run.rows)) {}
 
     void compute() {
-        if (layer_.delta_net)
-            delta_half(*layer_.delta_net);
+        if (!layer_.mixes())
+            ;  // an MLP alone
+        else if (layer_.recurrence)
+            recurrent_half(*layer_.recurrence);
         else if (layer_.convolution)
             convolution_half(*layer_.convolution);
         else
             attention_half();
-        layer_.mixture ? mixture_half(*layer_.mixture) : mlp_half();
+        if (layer_.mixture)
+            mixture_half(*layer_.mixture);
+        else if (layer_.has_mlp())
+            mlp_half();
     }
 
   private:
@@ -303,20 +333,26 @@ class LayerForward {
         add_output();
     }
 
-    void delta_half(const DeltaNet& net) {
+    void recurrent_half(const LinearRecurrence& net) {
         products(layer_.input_norm, net.in, 4);
         team_.meet();
         write_own(net.stored(), [&](const float* projected, float* recent) { write_recent(net, projected, recent); });
         team_.meet();
         update_states(net);
         team_.meet();
-        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m), m, room_.operand);
+        const int64_t group = net.values() / net.key_heads;
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            if (!net.corrects)
+                for (int64_t at = 0; at < net.values(); at += group)
+                    normalise(wide(m) + at, net.norm + at, group, layer_.epsilon, wide(m) + at);
+            write_operand(layer_.output, wide(m), m, room_.operand);
+        }
         add_output();
     }
 
   public:
-    // What the rows read of their states takes the place of what is convolved, in `wide`.
-    void update_states(const DeltaNet& net) {
+    // What the rows read of their states, gated, takes the first places of their products, in `wide`.
+    void update_states(const LinearRecurrence& net) {
         int64_t total = 0;
         for (int64_t i = 0; i < run_.count; i++) total += net.value_heads * run_.sessions[i].steps.count;
         const Range own = team_.share(total);  // a member computes the heads whose steps begin in its share
@@ -326,12 +362,12 @@ class LayerForward {
             const SessionRows& session = run_.sessions[i];
             for (int64_t head = 0; head < net.value_heads; head++, before += session.steps.count) {
                 if (before < own.start || before >= own.stop) continue;
-                DeltaHead(net, session.states[index_], session.steps, head, memory).run([&](int64_t row, float* values) {
+                RecurrentHead(net, session.states[index_], session.steps, head, memory).run([&](int64_t row, float* values) {
                     float* projected = wide(first + row);
-                    float* gates = projected + net.convolved() + head * net.value_size;
-                    normalise(values, net.norm, net.value_size, layer_.epsilon, values);
+                    float* gates = projected + net.gates_at() + head * net.value_size;
+                    if (net.corrects) normalise(values, net.norm, net.value_size, layer_.epsilon, values);
                     gate({SILU}, gates, values, net.value_size);
-                    std::memcpy(projected + head * net.value_size, gates, net.value_size * sizeof(float));
+                    std::memmove(projected + head * net.value_size, gates, net.value_size * sizeof(float));
                 });
             }
         }
@@ -344,7 +380,10 @@ class LayerForward {
         products(layer_.mlp_norm, layer_.gate_up, 2);
         team_.meet();
         for (int64_t m = own_.start; m < own_.stop; m++) {
-            gate({layer_.activation}, wide(m), wide(m) + size, size);
+            if (layer_.ungated)
+                activate(layer_.activation, wide(m), size);
+            else
+                gate({layer_.activation}, wide(m), wide(m) + size, size);
             write_operand(layer_.down, wide(m), m, room_.operand);
         }
         team_.meet();
@@ -354,23 +393,22 @@ class LayerForward {
     }
 
     void mixture_half(const Mixture& mixture) {
-        const Linear& first = mixture.experts[0];
         for (int64_t m = own_.start; m < own_.stop; m++) {
             float *hidden = room_.hidden + m * layer_.hidden, *routed = room_.routed + m * room_.routed_stride;
             read_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
             normalise(hidden, layer_.mlp_norm, layer_.hidden, layer_.epsilon, routed);
-            std::memset(routed + layer_.hidden, 0, (first.in - layer_.hidden) * sizeof(float));
+            std::memset(routed + layer_.hidden, 0, (room_.routed_stride - layer_.hidden) * sizeof(float));
             write_operand(mixture.router, routed, m, room_.operand);
         }
         if (team_.member == 0) room_.routing.begin(mixture, run_.rows);
         team_.meet();
         multiply(room_.operand.rows(run_.rows, mixture.router), mixture.router, room_.wide, room_.wide_stride, team_);
-        if (mixture.shares())
+        if (mixture.shared_gate.weight)
             multiply(room_.operand.rows(run_.rows, mixture.shared_gate), mixture.shared_gate, room_.wide + mixture.count,
                      room_.wide_stride, team_);
         team_.meet();
         for (int64_t m = own_.start; m < own_.stop; m++) {
-            round_to((Format)layer_.format, wide(m), mixture.count);
+            if (!mixture.unrounded) round_to((Format)layer_.format, wide(m), mixture.count);
             room_.routing.choose(mixture, m, wide(m), (Format)layer_.format);
         }
         team_.meet();
@@ -385,27 +423,37 @@ class LayerForward {
     // The results of all entries in `by_expert`.
     void compute_experts(const Mixture& mixture) {
         const Routing& routing = room_.routing;
-        const Linear& first = mixture.experts[0];
+        const Linear& first = mixture.experts[1];
         for (int64_t m = own_.start; m < own_.stop; m++) {
             const int64_t* places = routing.places(m);
-            write_operand(first, room_.routed + m * room_.routed_stride, places[0], room_.operand);
-            for (int64_t j = 1; j < mixture.of_row(); j++) copy_operand(first, places[0], places[j], room_.operand);
+            const float* routed = room_.routed + m * room_.routed_stride;
+            write_operand(first, routed, places[0], room_.operand);
+            for (int64_t j = 1; j < mixture.chosen; j++) copy_operand(first, places[0], places[j], room_.operand);
+            if (mixture.shares())
+                write_operand(mixture.experts[3 * mixture.count + 1], routed, places[mixture.chosen] - routing.shared_from,
+                              room_.of_shared);
         }
         team_.meet();
-        routing.multiply(mixture, 0, 2, room_.operand, room_.by_expert, room_.entry_stride, team_);
+        routing.multiply(mixture, layer_.ungated, 2, room_.operand, room_.of_shared, room_.by_expert, room_.entry_stride, team_);
         team_.meet();
         const Range own = team_.share(routing.entries());
         for (int64_t e = own.start; e < own.stop; e++) {
             float* values = room_.by_expert + e * room_.entry_stride;
             const Linear* linears = mixture.experts + routing.expert_of[e] * 3;
             const Linear& down = linears[2];
-            const int64_t inner = linears[0].out;
-            gate({layer_.activation, mixture.limit, mixture.slope}, values, values + inner, inner);
+            const int64_t inner = linears[1].out;
+            if (layer_.ungated)
+                activate(layer_.activation, values, inner);
+            else
+                gate({layer_.activation, mixture.limit, mixture.slope}, values, values + inner, inner);
             std::memset(values + inner, 0, (down.in - inner) * sizeof(float));
-            write_operand(down, values, e, room_.operand);
+            if (e < routing.shared_from)
+                write_operand(down, values, e, room_.operand);
+            else
+                write_operand(down, values, e - routing.shared_from, room_.of_shared);
         }
         team_.meet();
-        routing.multiply(mixture, 2, 3, room_.operand, room_.by_expert, room_.entry_stride, team_);
+        routing.multiply(mixture, 2, 3, room_.operand, room_.of_shared, room_.by_expert, room_.entry_stride, team_);
         team_.meet();
     }
 

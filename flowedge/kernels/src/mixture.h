@@ -17,13 +17,16 @@ struct Mixture {
     float least_sum, scale; // scale: the factor on weights
     const float* choice_bias;  // [count], added to scores to choose experts; null for none
     Linear router;
-    // [all(), 3]: gate, up, down; all gates and ups round rows alike, all downs are as wide. The one behind the others
-    // is shared: it computes every row.
+    // [all(), 3]: gate, up, down, of which the gate has no weight in a layer without gates; all gates and ups round rows
+    // alike, and so do all downs, which are as wide. The one behind the others is shared: it computes every row. It
+    // rounds as it may, its gate and up alike.
     const Linear* experts;
     float limit, slope;  // of experts' gates and values, see Gate; limit 0: none
-    Linear shared_gate;  // of the shared expert's weight; its weight is null where there is no shared expert
+    Linear shared_gate;  // of the shared expert's weight; its own weight is null where that is 1
+    int32_t shared;      // whether there is a shared expert
+    int32_t unrounded;   // whether the router's products are not rounded to the format of rows
 
-    bool shares() const { return shared_gate.weight; }
+    bool shares() const { return shared; }
     int64_t all() const { return count + shares(); }
     int64_t of_row() const { return chosen + shares(); }
 };
@@ -34,6 +37,7 @@ class Routing {
     std::vector<int64_t> expert_of; // of each entry
     std::vector<int64_t> touched;   // experts that compute a row, ascending
     std::vector<int64_t> starts;    // of each touched expert's entries, and the number of entries
+    int64_t shared_from;            // first entry of the shared expert; the number of entries where there is none
 
     int64_t entries() const { return starts.back(); }
 
@@ -72,7 +76,7 @@ class Routing {
         }
         if (mixture.shares()) {
             experts[chosen] = (int32_t)mixture.count;
-            weights[chosen] = logistic(scores[mixture.count]);
+            weights[chosen] = mixture.shared_gate.weight ? logistic(scores[mixture.count]) : 1.0f;
         }
         if (mixture.rounded) round_to(format, weights, chosen_);
     }
@@ -88,6 +92,7 @@ class Routing {
             next[expert + 1] += next[expert];
         }
         starts.push_back(entries);
+        shared_from = entries - (mixture.shares() ? entries / chosen_ : 0);
         expert_of.resize(entries);
         for (int64_t i = 0; i < entries; i++) {
             const int64_t place = next[experts_[i]]++;
@@ -105,9 +110,9 @@ class Routing {
     }
 
     // A thread's part of products of each expert's entries with linear layers number [first, last) of the experts, whose
-    // outputs lie beside each other.
-    void multiply(const Mixture& mixture, int first, int last, const Operand& operand, float* output, int64_t stride,
-                  const Team& team) const {
+    // outputs lie beside each other. The operand of the shared expert is one of its own.
+    void multiply(const Mixture& mixture, int first, int last, const Operand& operand, const Operand& of_shared,
+                  float* output, int64_t stride, const Team& team) const {
         int64_t total = 0, before = 0;
         auto each_product = [&](auto work) {
             for (size_t t = 0; t < touched.size(); t++) {
@@ -125,8 +130,12 @@ class Routing {
             const int64_t units = units_of(linear), each = cost(rows);
             auto unit_at = [&](int64_t cost) { return std::clamp<int64_t>((cost - before + each - 1) / each, 0, units); };
             const Range part{unit_at(own.start), unit_at(own.stop)};
-            if (part.start < part.stop)
-                flowedge::multiply(operand.rows(entries(), linear), start, rows, linear, part, to, stride);
+            if (part.start < part.stop) {
+                const int64_t before_own = start < shared_from ? 0 : shared_from;  // entries of another operand
+                const Operand& own_operand = start < shared_from ? operand : of_shared;
+                flowedge::multiply(own_operand.rows(entries() - before_own, linear), start - before_own, rows, linear,
+                                   part, to, stride);
+            }
             before += units * each;
         });
     }

@@ -6,6 +6,7 @@ tensors. The whole model is read at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,9 +24,14 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 Values = npt.NDArray[np.float32]
 
 # Ends of parameters' names that a file has otherwise.
-_STORED_ENDS = {".dt_bias": ".dt_proj.bias", ".expert_bias": ".expert_bias.bias", ".sinks": ".sinks.weight"}
+_STORED_ENDS = {
+    ".dt_bias": ".dt_proj.bias",
+    ".expert_bias": ".expert_bias.bias",
+    ".e_score_correction_bias": ".e_score_correction.bias",
+    ".sinks": ".sinks.weight",
+}
 # Architectures that store the rows of q and k in pairs.
-_INTERLEAVED = ("llama", "granite", "mistral3", "smollm3")
+_INTERLEAVED = ("llama", "granite", "granitehybrid", "mistral3", "smollm3")
 
 
 def load_gguf_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
@@ -69,23 +75,43 @@ def _weights(
     for name in names:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if ".experts." in name:
-            values = _stacked(name, read, in_turns=checkpoint.family.experts_in_turns)
+        own = _table_name(name, shared=checkpoint.architecture.experts is not None)
+        if ".experts." in own or own.endswith("gate_up_proj"):
+            values = _stacked(own, read, in_turns=checkpoint.family.experts_in_turns)
         else:
-            values = read(name)
+            values = read(own)
         yield name, torch.from_numpy(_restored(values, name, checkpoint)).to(dtype)
 
 
 def _stacked(name: str, read: Callable[[str], Values], *, in_turns: bool) -> Values:
-    """The stack `name` of transformers' experts; `in_turns` as of experts_of."""
+    """The stack `name` of transformers' experts, or of one MLP's projections; `in_turns` as of experts_of."""
     prefix, _, part = name.rpartition(".")
     kind = "bias" if part.endswith("_bias") else "weight"
-    names = ("gate_proj", "up_proj") if part.startswith("gate_up_proj") else ("down_proj",)
+    names = ("gate_proj", "up_proj") if part.startswith("gate_up_proj") else (part.removesuffix("_bias"),)
     values = [read(f"{prefix}.{each}.{kind}") for each in names]
     if not in_turns:
-        return np.concatenate(values, axis=1)
+        return np.concatenate(values, axis=-2)
     stacked = np.stack(values, axis=2).reshape(len(values[0]), -1, *values[0].shape[2:])
     return np.ascontiguousarray(stacked.swapaxes(1, 2)) if kind == "weight" else stacked
+
+
+def _table_name(name: str, *, shared: bool) -> str:
+    """The name of a parameter with the words that the package's table has for it.
+
+    Granite 4 has an MLP beside the experts, or in their place. All but the experts of Nemotron-H has other
+    first words.
+
+    Args:
+        shared: whether the model has experts.
+    """
+    mlp = ".mlp.shared_expert." if shared else ".mlp."
+    name = name.replace(".block_sparse_moe.experts.", ".mlp.experts.")
+    name = name.replace(".block_sparse_moe.router.", ".block_sparse_moe.router.layer.")
+    name = name.replace(".shared_mlp.input_linear.weight", f"{mlp}gate_up_proj")
+    name = name.replace(".shared_mlp.output_linear.", f"{mlp}down_proj.")
+    if ".mixer.experts." in name:
+        return name.replace(".mixer.", ".mlp.")
+    return re.sub(r"^model\.(layers\.\d+\.(mixer|norm)\.|embeddings\.|norm_f\.)", r"backbone.\1", name)
 
 
 def _restored(values: Values, name: str, checkpoint: Checkpoint) -> Values:
@@ -96,8 +122,10 @@ def _restored(values: Values, name: str, checkpoint: Checkpoint) -> Values:
         return _restored_delta_net(values, name, recurrence)
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return values - 1
-    if name.endswith(".conv.conv.weight"):
+    if name.endswith((".conv.conv.weight", ".mamba.conv1d.weight", ".mixer.conv1d.weight")):
         return np.array(values[:, None])
+    if re.search(r"\.(mamba|mixer)\.(A_log|D|norm\.weight)$", name):
+        return np.array((np.log(-values) if name.endswith("A_log") else values).reshape(-1))
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     if architecture in _INTERLEAVED and (found := heads.get(name.split(".")[-2])):
         per_head = values.reshape(found, values.shape[0] // found, *values.shape[1:])

@@ -30,6 +30,7 @@ class ModelSizes:
         head_bytes: by quantisation, also of a tied head: draft node and first stage are different devices.
         kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
         recurrent_layers: indices of the layers that have a state in place of keys and values.
+        attending_layers: indices of the layers that have keys and values.
         state_bytes: the bytes of one session in one of these layers.
     """
 
@@ -49,6 +50,7 @@ class ModelSizes:
     head_bytes: dict[str, int]
     kv_bytes: dict[str, int]
     recurrent_layers: list[int]
+    attending_layers: list[int]
     state_bytes: int
 
 
@@ -92,6 +94,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
             "int8": kv_row_bytes(config, dtype, "int8"),
         },
         recurrent_layers=list(filter(checkpoint.architecture.is_recurrent, range(len(by_layer)))),
+        attending_layers=list(filter(checkpoint.architecture.attends, range(len(by_layer)))),
         state_bytes=0 if net is None else session_bytes(net),
     )
 

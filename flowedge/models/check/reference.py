@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,7 @@ class ReferenceModel:
         _require_memory(_weight_sums(checkpoint, dtype), device)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = _load_model(checkpoint, dtype, device)
+        _lift_least_steps(model)
         if checkpoint.integer_format is not None:
             model.to(device)
             quantise_as_stored(checkpoint, model)
@@ -246,6 +248,17 @@ def _load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
         # transformers moves a quantised checkpoint to its device while reading.
         device_map=None if checkpoint.quant == "none" else {"": device},
     ).eval()
+
+
+def _lift_least_steps(model: Any) -> None:
+    """Take the least length of steps off Mamba layers of Nemotron-H.
+
+    transformers limits the steps of prompts by the config's `time_step_min`, which is about initial weights,
+    and those of single tokens not at all. The model's own code has no limit.
+    """
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):
+            module.time_step_limit = (0.0, math.inf)
 
 
 class _Predicting(nn.Module):

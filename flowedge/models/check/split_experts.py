@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ class SplitExperts(ExpertLinears):
     def __init__(self, stacked: Any) -> None:
         """Use the weights of `stacked`, a transformers experts module: views where these are whole rows."""
         in_turns = hasattr(stacked, "gate_up_proj_bias")  # as of experts_of
-        both, down = stacked.gate_up_proj, stacked.down_proj
+        gated = hasattr(stacked, "gate_up_proj")
+        both, down = stacked.gate_up_proj if gated else stacked.up_proj, stacked.down_proj
         if in_turns:
             both, down = both.mT, down.mT
             clamp = Clamp(float(stacked.limit), float(stacked.alpha))
@@ -33,14 +35,22 @@ class SplitExperts(ExpertLinears):
         else:
             clamp, activation = None, stacked.act_fn
         count, hidden, inner = down.shape
-        super().__init__(activation, hidden, inner, count, biases=in_turns, clamp=clamp)
-        self._take("weight", both, down, in_turns=in_turns)
+        super().__init__(activation, hidden, inner, count, gated=gated, biases=in_turns, clamp=clamp)
+        if not gated:
+            self._take("weight", {"up_proj": both, "down_proj": down})
+            return
+        self._take("weight", self._divided(both, down, in_turns=in_turns))
         if in_turns:
-            self._take("bias", stacked.gate_up_proj_bias, stacked.down_proj_bias, in_turns=in_turns)
+            biases = self._divided(stacked.gate_up_proj_bias, stacked.down_proj_bias, in_turns=True)
+            self._take("bias", biases)
 
-    def _take(self, name: str, both: torch.Tensor, down: torch.Tensor, *, in_turns: bool) -> None:
+    @staticmethod
+    def _divided(both: torch.Tensor, down: torch.Tensor, *, in_turns: bool) -> dict[str, torch.Tensor]:
         gate, up = (both[:, ::2], both[:, 1::2]) if in_turns else both.chunk(2, 1)
-        for part, values in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
+        return {"gate_proj": gate, "up_proj": up, "down_proj": down}
+
+    def _take(self, name: str, parts: Mapping[str, torch.Tensor]) -> None:
+        for part, values in parts.items():
             for index, own in enumerate(values):
                 kept = nn.Parameter(own.detach().contiguous(), requires_grad=False)
                 setattr(self.get_submodule(f"{index}.{part}"), name, kept)
@@ -52,16 +62,40 @@ class SplitExperts(ExpertLinears):
         return super().forward(hidden_states, top_k_weights, top_k_index)
 
 
+class SplitMlp(nn.Module):
+    """Granite 4's MLP, whose gate and values are one linear layer there and two in blocks."""
+
+    def __init__(self, fused: Any) -> None:
+        """Use views of the weights of `fused`, a transformers MLP."""
+        super().__init__()
+        self.activation = fused.activation
+        gate, up = fused.input_linear.weight.chunk(2)
+        for name, weight in (("gate_proj", gate), ("up_proj", up), ("down_proj", fused.output_linear.weight)):
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+            linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+            self.add_module(name, linear)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return [..., hidden] for rows of this shape."""
+        gate, values = self.get_submodule("gate_proj")(rows), self.get_submodule("up_proj")(rows)
+        product: torch.Tensor = self.get_submodule("down_proj")(self.activation(gate) * values)
+        return product
+
+
 def split_experts(module: nn.Module) -> nn.Module:
     """Replace what blocks have otherwise inside `module`, and return `module`.
 
-    These are stacked experts, and linear layers that no quantisation rounds.
+    These are stacked experts, gates and values in one linear layer, and linear layers that no quantisation
+    rounds.
     """
     for path, child in list(module.named_modules()):
-        weight = getattr(child, "gate_up_proj", None)
+        weight = getattr(child, "down_proj", None)
         if isinstance(weight, nn.Parameter) and weight.ndim == 3:
             with torch.device("meta"):
                 module.set_submodule(path, SplitExperts(child))
+        elif path.endswith("shared_mlp"):
+            with torch.device("meta"):
+                module.set_submodule(path, SplitMlp(child))
         elif isinstance(child, nn.Linear) and path.rpartition(".")[2] in _DECIDING:
             deciding = DecidingLinear(child.in_features, child.out_features)
             deciding.weight = nn.Parameter(child.weight.detach(), requires_grad=False)

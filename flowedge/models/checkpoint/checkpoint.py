@@ -24,7 +24,9 @@ from flowedge.models.files.stored_tensors import (
     StoredTensor,
     delta_parts,
     experts_of,
+    gate_up_parts,
     is_by_key_head,
+    is_gate_up,
     is_stack,
 )
 from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
@@ -53,6 +55,8 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         net = model.architecture.recurrence if model.family.delta_by_key_head else None
         if isinstance(net, DeltaNet) and is_by_key_head(name):
             found |= delta_parts(name, stored, tuple(files.handle(stored).shape), net)
+        elif is_gate_up(name) and not model.architecture.fused:
+            found |= gate_up_parts(name, stored, tuple(files.handle(stored).shape))
         elif is_stack(name):
             shape, in_turns = tuple(files.handle(stored).shape), model.family.experts_in_turns
             found |= experts_of(name, stored, shape, in_turns=in_turns)

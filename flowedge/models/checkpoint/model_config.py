@@ -71,6 +71,7 @@ class ModelConfig:
             with errors_of_file(CONFIG_NAME, "its values do not fit together"):
                 check_config(family, config)
                 architecture = Architecture.of(family, config)
+                family = family.of(config)
         except CheckpointError as error:
             raise CheckpointError(f"{place}: {visible_field(str(error))}") from error
         return cls(raw, family, stored, quant, config, architecture)

@@ -47,7 +47,8 @@ def is_recordable(checkpoint: Checkpoint, start: int, stop: int) -> bool:
     """Return whether layers [start, stop) compute small forwards without waiting for the host."""
     layers, architecture = range(start, stop), checkpoint.architecture
     chosen_on_host = any(map(architecture.has_experts, layers)) or any(map(architecture.is_recurrent, layers))
-    return fixed_rope_length(checkpoint.config) is None and not chosen_on_host
+    attend = all(map(architecture.attends, layers))
+    return fixed_rope_length(checkpoint.config) is None and attend and not chosen_on_host
 
 
 LAYERS_PER_PIECE = 4
@@ -364,6 +365,8 @@ def unsuited(block: LayerBlock) -> str:
         return "its rotary angles are computed on the host"
     if any(layer.is_recurrent for layer in block.layers):
         return "the steps of recurrent layers are chosen on the host"
+    if not all(layer.attends for layer in block.layers):
+        return "some of its layers have an MLP alone"
     if any(isinstance(module, ExpertLinears) for layer in block.layers for module in layer.modules()):
         return "the host has to know the experts that rows choose"
     return ""

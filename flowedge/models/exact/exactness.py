@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flowedge.models.architecture import DeltaNet, head_size
+from flowedge.models.architecture import LinearRecurrence, head_size
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
@@ -107,11 +107,10 @@ class _RowsAlone:
     def update(self, layer: RecurrentLayer, inputs: torch.Tensor) -> torch.Tensor:
         # Steps are of one row each, whatever other rows there are: what they are given matters alone.
         net = layer.net
-        if not isinstance(net, DeltaNet):
+        if not isinstance(net, LinearRecurrence):
             return inputs
         rates, decays = inputs[:, net.convolved :].chunk(2, 1)
-        values = inputs[:, net.convolved - net.value_heads * net.value_size : net.convolved]
-        return values + (rates + decays).repeat_interleave(net.value_size, 1)
+        return inputs[:, : net.values] + (rates + decays).repeat_interleave(net.value_size, 1)
 
 
 def _rows_are_equal(

@@ -21,6 +21,7 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "hidden_size": (1, 1 << 17),
     "intermediate_size": (1, 1 << 20),
     "moe_intermediate_size": (1, 1 << 20),
+    "shared_intermediate_size": (1, 1 << 20),
     "num_hidden_layers": (1, MAX_LAYERS),
     "num_attention_heads": (1, 4096),
     "num_key_value_heads": (1, 4096),
@@ -30,8 +31,8 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "sliding_window": (1, 1 << 30),
     "max_window_layers": (0, MAX_LAYERS),
     "num_experts": (0, MAX_EXPERTS),
-    "num_local_experts": (1, MAX_EXPERTS),
-    "num_experts_per_tok": (1, MAX_EXPERTS),
+    "num_local_experts": (0, MAX_EXPERTS),
+    "num_experts_per_tok": (0, MAX_EXPERTS),
     "decoder_sparse_step": (1, MAX_LAYERS),
     "no_rope_layer_interval": (1, MAX_LAYERS),
     "sliding_window_pattern": (1, MAX_LAYERS),
@@ -41,6 +42,22 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "linear_value_head_dim": (1, 1 << 14),
     "linear_conv_kernel_dim": (1, 64),
     "full_attention_interval": (1, MAX_LAYERS),
+    "mamba_n_heads": (1, 4096),
+    "mamba_n_groups": (1, 4096),
+    "mamba_d_state": (1, 1 << 14),
+    "mamba_d_head": (1, 1 << 14),
+    "mamba_d_conv": (1, 64),
+    "mamba_expand": (1, 1 << 10),
+    "mamba_num_heads": (1, 4096),
+    "mamba_head_dim": (1, 1 << 14),
+    "n_groups": (1, 4096),
+    "ssm_state_size": (1, 1 << 14),
+    "conv_kernel": (1, 64),
+    "n_routed_experts": (0, MAX_EXPERTS),
+    "moe_shared_expert_intermediate_size": (0, 1 << 20),
+    "moe_latent_size": (1, 1 << 17),
+    "n_group": (1, MAX_EXPERTS),
+    "topk_group": (1, MAX_EXPERTS),
     "conv_L_cache": (1, 64),
     "num_dense_layers": (0, MAX_LAYERS),
     "block_multiple_of": (1, 1 << 20),
@@ -51,6 +68,7 @@ _WHOLE: dict[str, tuple[int, int]] = {
 _REAL: dict[str, tuple[float, float]] = {
     "rms_norm_eps": (0.0, 1.0),
     "norm_eps": (0.0, 1.0),
+    "layer_norm_epsilon": (0.0, 1.0),
     "block_ffn_dim_multiplier": (1e-3, 1e3),
     "rope_theta": (1e-3, 1e15),
     "rope_local_base_freq": (1e-3, 1e15),
@@ -93,12 +111,28 @@ _BOOLEAN = frozenset(
         "use_cache",
         "truncate",
         "conv_bias",
+        "mamba_conv_bias",
+        "mamba_proj_bias",
+        "use_bias",
+        "use_conv_bias",
         "block_auto_adjust_ff_dim",
         "bias",
     }
 )
 _TEXT = frozenset(
-    {"model_type", "hidden_act", "hidden_activation", "rope_type", "type", "dtype", "torch_dtype"}
+    {
+        "model_type",
+        "hidden_act",
+        "hidden_activation",
+        "mlp_hidden_act",
+        "mamba_hidden_act",
+        "hybrid_override_pattern",
+        "position_embedding_type",
+        "rope_type",
+        "type",
+        "dtype",
+        "torch_dtype",
+    }
 )
 _TOKENS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 # Lists of whole numbers: least and most value of an entry.
@@ -163,6 +197,8 @@ def _check_value(name: str, value: object, path: Path | str, field: str) -> None
 
 def _expected_scalar(name: str, value: object) -> str | None:
     """Return what a field of one value must hold, as "true or false"; None if the value is right."""
+    if name == "mamba_d_head" and value == "auto":  # what the heads' number leaves
+        return None
     if name in _WHOLE and not _is_whole(value, *_WHOLE[name]):
         return f"an integer from {_WHOLE[name][0]} to {_WHOLE[name][1]}"
     if name in _REAL and not _is_real(value, *_REAL[name]):
@@ -177,7 +213,7 @@ def _expected_scalar(name: str, value: object) -> str | None:
 def _expected_list(name: str, value: object) -> str | None:
     """Return what a list must hold, as "a list of positive numbers"; None if the value is right."""
     entries: list[Any] = value if isinstance(value, list) and len(value) <= _MAX_LIST else [None]
-    if name == "layer_types" and not all(isinstance(kind, str) for kind in entries):
+    if name in ("layer_types", "layers_block_type") and not all(isinstance(kind, str) for kind in entries):
         return f"a list of at most {_MAX_LIST} names"
     if name in _WHOLES and not all(_is_whole(entry, *_WHOLES[name]) for entry in entries):
         return f"a list of integers from {_WHOLES[name][0]} to {_WHOLES[name][1]}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import RECURRENT, SLIDING, Family
+from flowedge.models.architecture import MLP_KINDS, RECURRENT, SLIDING, Family, LinearRecurrence, Mamba2
 
 FULL = "full_attention"
 # RoPE types whose angles are a function of a row's own position.
@@ -16,7 +17,7 @@ _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 def rope_by_layer_type(config: Any) -> dict[str | None, dict[str, Any]]:
     """The rotary parameters by layer type; under the key None where all layers share them."""
-    parameters = config.rope_parameters or {"rope_type": "default"}
+    parameters = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     if SLIDING in parameters or FULL in parameters:
         return dict(parameters)
     return {None: parameters}
@@ -53,14 +54,16 @@ def max_positions(config: Any) -> int:
 def check_config(family: Family, config: Any) -> None:
     """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
-    _check_experts(config)
+    _check_experts(family, config)
     if family.recurrence is not None:
-        _check_recurrent_layers(config)
+        _check_recurrent_layers(family, config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
         if kind not in _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE:
             known = ", ".join(sorted(_FIXED_ROPE | _LENGTH_DEPENDENT_ROPE))
             raise CheckpointError(f"RoPE scaling {kind!r} is not supported; supported types: {known}")
+    if (kind := getattr(config, "position_embedding_type", None)) not in (None, "nope", "rope"):
+        raise CheckpointError(f"position_embedding_type is {kind!r}; supported: nope, rope")
     if getattr(config, "use_bidirectional_attention", None):
         raise CheckpointError("bidirectional attention (use_bidirectional_attention) is not supported")
     if not family.attention_softcap and getattr(config, "attn_logit_softcapping", None) is not None:
@@ -80,24 +83,46 @@ def _check_heads(config: Any) -> None:
         raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
 
 
-def _check_experts(config: Any) -> None:
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    chosen = getattr(config, "num_experts_per_tok", None)
-    if experts and chosen and chosen > experts:
-        raise CheckpointError(f"num_experts_per_tok is {chosen}, and there are {experts} experts")
+def _check_experts(family: Family, config: Any) -> None:
+    for field in ("n_group", "topk_group"):
+        if (count := getattr(config, field, 1)) != 1:
+            raise CheckpointError(f"{field} is {count}; experts in groups are not supported")
+    if size := getattr(config, "moe_latent_size", None):
+        raise CheckpointError(f"moe_latent_size is {size}; experts of a latent size are not supported")
+    experts = None if family.experts is None else family.experts(config)
+    if experts is not None and any(experts.layers) and not 1 <= experts.chosen <= experts.count:
+        raise CheckpointError(
+            f"num_experts_per_tok is {experts.chosen}, and there are {experts.count} experts"
+        )
 
 
-def _check_recurrent_layers(config: Any) -> None:
+def _check_recurrent_layers(family: Family, config: Any) -> None:
     if len(config.layer_types) != config.num_hidden_layers:
         raise CheckpointError(
             f"layer_types has {len(config.layer_types)} entries for {config.num_hidden_layers} layers"
         )
     if getattr(config, "conv_bias", False):
         raise CheckpointError("conv_bias is set; convolutions with biases are not supported")
-    key_heads = getattr(config, "linear_num_key_heads", 1)
-    value_heads = getattr(config, "linear_num_value_heads", 1)
-    if value_heads % key_heads:
-        raise CheckpointError(f"{value_heads} heads of values cannot share {key_heads} heads of keys evenly")
+    net = None if family.recurrence is None else family.recurrence(config)
+    if isinstance(net, LinearRecurrence) and net.value_heads % net.key_heads:
+        raise CheckpointError(
+            f"{net.value_heads} heads of values cannot share {net.key_heads} heads of keys evenly"
+        )
+    if isinstance(net, Mamba2):
+        _check_mamba2(config)
+
+
+def _check_mamba2(config: Any) -> None:
+    for field in ("mamba_proj_bias", "use_bias"):
+        if getattr(config, field, False):
+            raise CheckpointError(
+                f"{field} is set; projections of Mamba layers with biases are not supported"
+            )
+    field = "mamba_hidden_act" if hasattr(config, "mamba_hidden_act") else "hidden_act"
+    if (name := getattr(config, field)) not in ("silu", "swish"):
+        raise CheckpointError(f"{field} is {name!r}; Mamba layers are supported with silu alone")
+    if (limit := config.time_step_limit) is not None and tuple(limit) != (0.0, math.inf):
+        raise CheckpointError(f"time_step_limit is {list(limit)}; steps of Mamba layers are not limited")
 
 
 def _check_windows(family: Family, config: Any) -> None:
@@ -111,6 +136,8 @@ def _check_windows(family: Family, config: Any) -> None:
                 f"sliding_window is set, which transformers' {family.prefix} layers do not apply"
             )
         known = {SLIDING if window else FULL} | (RECURRENT if family.recurrence else set())
+        if "mlp" in family.halves(config):
+            known |= MLP_KINDS
         if unlike := set(kinds) - known:
             raise CheckpointError(
                 f"layer types {', '.join(sorted(unlike))} are set, which transformers' {family.prefix} "

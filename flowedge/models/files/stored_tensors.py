@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from flowedge.models.architecture import DeltaNet
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 
 _BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")
-_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
+_GATE_UP = re.compile(r"(.*\.)gate_up_proj\.weight")
+_STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales)?")
 
 
 class Indexed(Protocol):
@@ -42,6 +44,7 @@ class StoredTensor:
         spans: the [start, stop) of the stored rows that this part has, in its order; none for all rows.
         axis: where an axis of length 1 was left out; None where none was.
         log_negated: whether the stored values are -e^x of the model's values x.
+        flat: whether the stored axes are one in the model.
     """
 
     name: str
@@ -52,6 +55,7 @@ class StoredTensor:
     spans: tuple[tuple[int, int], ...] = ()
     axis: int | None = None
     log_negated: bool = False
+    flat: bool = False
     step: int = 1
     transposed: bool = False
     exponents: str = ""
@@ -70,6 +74,8 @@ class StoredTensor:
         """The shape of this part of a stored tensor of shape `whole`."""
         if self.spans:
             return (sum(stop - start for start, stop in self.spans), *whole[1:])
+        if self.flat:
+            return (math.prod(whole),)
         if self.axis is not None:
             return (*whole[: self.axis], 1, *whole[self.axis :])
         if self.expert is None:
@@ -81,8 +87,9 @@ class StoredTensor:
         """Read the given rows of this part, or all rows, out of the stored tensor `whole`."""
         if self.axis is not None:
             return whole[...].unsqueeze(self.axis)[rows or slice(None)]
-        if self.log_negated:
-            return whole[...].float().neg().log()[rows or slice(None)]
+        if self.log_negated or self.flat:
+            values = whole[...].reshape(-1) if self.flat else whole[...]
+            return (values.float().neg().log() if self.log_negated else values)[rows or slice(None)]
         if self.spans:
             return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
         if self.expert is not None:
@@ -126,8 +133,9 @@ class StoredTensor:
         axis = "" if self.axis is None else f"without axis {self.axis}"
         added = f"added {self.added:g}" if self.added else ""
         every = f"every {self.step}" if self.step > 1 else ""
-        other = ("-e^x" if self.log_negated else "", every, "transposed" if self.transposed else "")
-        return " ".join(filter(None, (paired, added, spans, axis, *other)))
+        flags = {"-e^x": self.log_negated, "flat": self.flat, "transposed": self.transposed}
+        others = (name for name, is_set in flags.items() if is_set)
+        return " ".join(filter(None, (paired, added, spans, axis, every, *others)))
 
     def __str__(self) -> str:
         """A text that is unique among the parts of all tensors of a file."""
@@ -144,6 +152,22 @@ def is_stack(name: str) -> bool:
 def is_by_key_head(name: str) -> bool:
     """Return whether a tensor of this name may hold projections of a gated delta net by key heads."""
     return _BY_KEY_HEAD.fullmatch(name) is not None
+
+
+def is_gate_up(name: str) -> bool:
+    """Return whether a tensor of this name holds the gate and the up projection of an MLP."""
+    return _GATE_UP.fullmatch(name) is not None
+
+
+def gate_up_parts(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
+    """The gate and the up projection, by name, in a tensor that has the rows of both, the gate's first."""
+    match = _GATE_UP.fullmatch(name)
+    assert match is not None, "is_gate_up"
+    half, rows = (shape[0] // 2, shape[0]) if shape else (0, 0)
+    return {
+        f"{match[1]}gate_proj.weight": StoredTensor(stored, spans=((0, half),)),
+        f"{match[1]}up_proj.weight": StoredTensor(stored, spans=((half, rows),)),
+    }
 
 
 def delta_parts(name: str, stored: str, shape: tuple[int, ...], net: DeltaNet) -> Mapping[str, StoredTensor]:
@@ -200,7 +224,7 @@ def experts_of(
         return {}
     transposed = in_turns and kind is None
     rows = shape[2] if transposed else shape[1]
-    parts = {"down_proj": (0, rows, 1)}
+    parts = {part: (0, rows, 1)}
     if part == "gate_up_proj" and in_turns:
         parts = {"gate_proj": (0, rows, 2), "up_proj": (1, rows, 2)}
     elif part == "gate_up_proj":

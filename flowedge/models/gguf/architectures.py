@@ -57,21 +57,29 @@ _DELTA_NET = {
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
 }
+_MAMBA2 = {
+    "ssm_in": "linear_attn.in_proj",
+    "ssm_out": "linear_attn.out_proj",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+}
 _SHORT_CONVOLUTION = {
     "shortconv.conv": "linear_attn.conv",
     "shortconv.in_proj": "linear_attn.in_proj",
     "shortconv.out_proj": "linear_attn.out_proj",
 }
-_SHARED_EXPERT = {
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+_SHARED_VALUES = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
-# Tensors that are stored without an axis of length 1.
+_SHARED_EXPERT = {"ffn_gate_shexp": "mlp.shared_expert.gate_proj"} | _SHARED_VALUES
+_NEMOTRON = _ATTENTION | _MAMBA2 | {"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_SHARED_GATE = {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
+# Weights that are stored without an axis of length 1.
 _WITHOUT_AXIS = {"ssm_conv1d": 1, "shortconv.conv": 1, "ffn_gate_inp_shexp": 0}
-# The parameters of the decays, which have names of their own.
-_DECAYS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_dt\.bias)")
+# Parameters of a recurrence for each head, which have names of their own.
+_OF_HEADS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_d|ssm_dt\.bias)")
+_HEAD_NAMES = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
 # What a layer that predicts further tokens has beside the tensors of a decoder layer.
 _AHEAD = re.compile(r"blk\.\d{1,5}\.nextn\.([a-z_]+)\.weight")
 _OF_AHEAD = {
@@ -115,6 +123,14 @@ ARCHITECTURES = {
         GGUFArchitecture("llama", _DENSE | _ROUTER, paired=True),
         GGUFArchitecture("mistral3", paired=True),
         GGUFArchitecture("granite", paired=True),
+        GGUFArchitecture("granitehybrid", _DENSE | _ROUTER | _SHARED_EXPERT | _MAMBA2, paired=True),
+        GGUFArchitecture("nemotron_h", _NEMOTRON, drafts=True),
+        GGUFArchitecture(
+            "nemotron_h_moe",
+            _NEMOTRON | _ROUTER | _SHARED_VALUES,
+            drafts=True,
+            parameters={"exp_probs_b.bias": "mlp.gate.choice_bias"},
+        ),
         GGUFArchitecture("smollm3", paired=True),
         GGUFArchitecture("qwen2"),
         GGUFArchitecture("qwen3", _DENSE | _HEAD_NORMS),
@@ -124,7 +140,7 @@ ARCHITECTURES = {
         ),
         GGUFArchitecture(
             "qwen35moe",
-            _ATTENTION | _HEAD_NORMS | _ROUTER | _SHARED_EXPERT | _DELTA_NET,
+            _ATTENTION | _HEAD_NORMS | _ROUTER | _SHARED_EXPERT | _SHARED_GATE | _DELTA_NET,
             norm_offset=1.0,
             drafts=True,
         ),
@@ -227,10 +243,10 @@ def _places(
     added = architecture.norm_offset if is_norm else 0.0
     if stored in _MODEL:
         return {_MODEL[stored]: StoredTensor(stored, added=added)}
-    if "ssm_out" in architecture.modules and (match := _DECAYS.fullmatch(stored)):
-        name = "A_log" if match[2] == "ssm_a" else "dt_bias"
-        place = StoredTensor(stored, log_negated=name == "A_log")
-        return {f"{layer_prefix(int(match[1]))}linear_attn.{name}": place}
+    match = _OF_HEADS.fullmatch(stored) if "ssm_out" in architecture.modules else None
+    if match is not None and ("ssm_in" in architecture.modules or match[2] != "ssm_d"):
+        place = StoredTensor(stored, log_negated=match[2] == "ssm_a", flat=True)
+        return {f"{layer_prefix(int(match[1]))}linear_attn.{_HEAD_NAMES[match[2]]}": place}
     match = _LAYER.fullmatch(stored)
     if match is None:
         raise _unknown(architecture, stored)
@@ -249,7 +265,8 @@ def _places(
     paired = {"attn_q": heads, "attn_k": kv_heads}.get(part, 0) if architecture.paired else 0
     if paired and shape[0] % (2 * paired):
         raise CheckpointError(f"the {shape[0]} rows of tensor {stored} are not pairs in {paired} heads")
-    place = StoredTensor(stored, None, (0, 0), paired, added, axis=_WITHOUT_AXIS.get(part))
+    axis = _WITHOUT_AXIS.get(part) if suffix == "weight" else None
+    place = StoredTensor(stored, None, (0, 0), paired, added, axis=axis, flat=part == "ssm_norm")
     return {f"{layer}{architecture.modules[part]}.{suffix}": place}
 
 

@@ -58,7 +58,10 @@ def end_tokens(metadata: Metadata, vocab_size: int) -> list[int]:
 
 ARCHITECTURE_KEY = "gguf_architecture"  # of a config.json: its tensors are named and stored as in a GGUF file
 _LFM2 = frozenset({"lfm2", "lfm2moe"})
-_PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"})
+_NEMOTRON = frozenset({"nemotron_h", "nemotron_h_moe"})
+_EPSILONS = dict.fromkeys(_LFM2, "norm_eps") | dict.fromkeys(_NEMOTRON, "layer_norm_epsilon")
+_SIZES_BY_LAYER = _LFM2 | _NEMOTRON | {"granitehybrid"}
+_PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"}) | _NEMOTRON  # which does not rotate at all
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
 # The context and the window of the Phi 3 models whose first files do not store the window.
@@ -89,11 +92,15 @@ class ModelFacts:
 
     @property
     def kv_heads(self) -> int:
-        """The key heads of layers with attention; some files have a number for each layer, 0 for others."""
-        metadata, key = self.metadata, ".attention.head_count_kv"
+        """The key heads of layers with attention."""
+        return self.of_layers(".attention.head_count_kv", self.metadata.count(".attention.head_count"))
+
+    def of_layers(self, key: str, default: int | None = None) -> int:
+        """An integer above 0 that some files have for each layer, and 0 for layers of another kind."""
+        metadata = self.metadata
         stored = metadata.values.get(metadata.architecture + key)
-        if metadata.architecture not in _LFM2 or not isinstance(stored, list):
-            return metadata.count(key, metadata.count(".attention.head_count"))
+        if metadata.architecture not in _SIZES_BY_LAYER or not isinstance(stored, list):
+            return metadata.count(key, default)
         counts = {value for value in stored if type(value) is int and value}
         if len(counts) != 1:
             found = str(stored)[:80]
@@ -129,7 +136,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "num_attention_heads": metadata.count(".attention.head_count"),
         "num_key_value_heads": facts.kv_heads,
         "max_position_embeddings": metadata.count(".context_length"),
-        "norm_eps" if metadata.architecture in _LFM2 else "rms_norm_eps": metadata.number(
+        _EPSILONS.get(metadata.architecture, "rms_norm_eps"): metadata.number(
             ".attention.layer_norm_rms_epsilon"
         ),
         "tie_word_embeddings": OUTPUT not in facts.shapes,
@@ -138,7 +145,7 @@ def make_config(facts: ModelFacts) -> dict[str, Any]:
         "pad_token_id": metadata.token_or_none("tokenizer.ggml.padding_token_id", vocab_size),
     }
     if metadata.has(".feed_forward_length"):
-        common["intermediate_size"] = metadata.count(".feed_forward_length")
+        common["intermediate_size"] = facts.of_layers(".feed_forward_length")
     return common | _SPECIAL[metadata.architecture](facts)
 
 
@@ -222,6 +229,35 @@ def _granite(facts: ModelFacts) -> dict[str, Any]:
         "rope_parameters": facts.rope,
         **{name: metadata.number(key, 1.0) for name, key in multipliers.items()},
         **_biases(facts),
+    }
+
+
+def _granite_hybrid(facts: ModelFacts) -> dict[str, Any]:
+    """Granite 4 with state spaces; a file of the model without them is one of Granite 3."""
+    metadata = facts.metadata
+    heads, values = metadata.count(".ssm.time_step_rank"), metadata.count(".ssm.inner_size")
+    if values % heads or values % metadata.count(".embedding_length"):
+        raise CheckpointError(
+            f"{values} values of a state space are no multiple of {heads} heads, or of the width of rows"
+        )
+    rotates = metadata.values.get("granitehybrid.rope.scaling.finetuned", True)
+    return _granite(facts) | {
+        "model_type": "granitemoehybrid",
+        "attention_bias": any(name.endswith(".attn_q.bias") for name in facts.shapes),
+        "position_embedding_type": "rope" if rotates else "nope",
+        "layer_types": _layer_kinds(facts, "linear_attention"),
+        "num_local_experts": metadata.count(".expert_count", 0, least=0),
+        "num_experts_per_tok": metadata.count(".expert_used_count", 0, least=0),
+        "shared_intermediate_size": metadata.count(
+            ".expert_shared_feed_forward_length", metadata.count(".feed_forward_length")
+        ),
+        "mamba_n_heads": heads,
+        "mamba_d_head": values // heads,
+        "mamba_expand": values // metadata.count(".embedding_length"),
+        "mamba_n_groups": metadata.count(".ssm.group_count"),
+        "mamba_d_state": metadata.count(".ssm.state_size"),
+        "mamba_d_conv": metadata.count(".ssm.conv_kernel"),
+        "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in facts.shapes),
     }
 
 
@@ -323,6 +359,41 @@ def _qwen35_moe(facts: ModelFacts) -> dict[str, Any]:
         "model_type": "qwen3_5_moe_text",
         **_expert_sizes(metadata),
         "shared_expert_intermediate_size": metadata.count(".expert_shared_feed_forward_length"),
+    }
+
+
+def _nemotron(facts: ModelFacts) -> dict[str, Any]:
+    """Nemotron-H, each of whose layers is known by its tensors."""
+    metadata = facts.metadata
+    heads, values = metadata.count(".ssm.time_step_rank"), metadata.count(".ssm.inner_size")
+    if values % heads:
+        raise CheckpointError(f"{values} values of a state space are no multiple of {heads} heads")
+    tensors = {"attn_q": "full_attention", "ssm_in": "linear_attention", "ffn_gate_inp": "moe"}
+    kinds = [
+        next((kind for name, kind in tensors.items() if f"blk.{index}.{name}.weight" in facts.shapes), "mlp")
+        for index in range(metadata.layers)
+    ]
+    config = {
+        "model_type": "nemotron_h",
+        "head_dim": facts.head_size,
+        "layers_block_type": kinds,
+        "mamba_num_heads": heads,
+        "mamba_head_dim": values // heads,
+        "n_groups": metadata.count(".ssm.group_count"),
+        "ssm_state_size": metadata.count(".ssm.state_size"),
+        "conv_kernel": metadata.count(".ssm.conv_kernel"),
+        "use_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in facts.shapes),
+        "mlp_bias": any(name.endswith(".ffn_up.bias") for name in facts.shapes),
+    }
+    if "moe" not in kinds:
+        return config
+    return config | {
+        "n_routed_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        "moe_shared_expert_intermediate_size": metadata.count(".expert_shared_feed_forward_length"),
+        "norm_topk_prob": bool(metadata.values.get(f"{metadata.architecture}.expert_weights_norm", True)),
+        "routed_scaling_factor": metadata.number(".expert_weights_scale", 1.0),
     }
 
 
@@ -439,11 +510,14 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "llama": _llama,
     "mistral3": _mistral3,
     "granite": _granite,
+    "granitehybrid": _granite_hybrid,
     "smollm3": _smollm3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
     "gpt-oss": _gpt_oss,
+    "nemotron_h": _nemotron,
+    "nemotron_h_moe": _nemotron,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
     "qwen35": _qwen35,

@@ -18,9 +18,10 @@ _OTHER_FILES = {
     "imatrix": "an importance matrix, which quantisers use; give the file of the model",
     "mmproj": "the vision or audio part of a multimodal model; give the file of the text model",
 }
-_GRANITE = frozenset({"granite"})
+_GRANITE = frozenset({"granite", "granitehybrid"})
 _MISTRAL3 = frozenset({"mistral3"})
 _QWEN35 = frozenset({"qwen35", "qwen35moe"})
+_NEMOTRON_MOE = frozenset({"nemotron_h_moe"})
 _GEMMA = frozenset({"gemma2", "gemma3"})
 _NOBODY: frozenset[str] = frozenset()
 # Key -> the values that change nothing, and the architectures whose config reads the key.
@@ -35,14 +36,15 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".attention.temperature_scale": ((0,), _MISTRAL3),
     ".attn_logit_softcapping": ((0,), frozenset({"gemma2"})),
     ".embedding_scale": ((0, 1), _GRANITE),
-    ".expert_gating_func": ((0, 1), frozenset({"lfm2moe"})),
+    ".expert_gating_func": ((0, 1), frozenset({"lfm2moe"}) | _NEMOTRON_MOE),
     ".expert_group_count": ((0, 1), _NOBODY),
-    ".expert_shared_count": ((0,), _QWEN35),
-    ".expert_weights_norm": ((True,), _NOBODY),
-    ".expert_weights_scale": ((0, 1), _NOBODY),
+    ".expert_shared_count": ((0,), _QWEN35 | _NEMOTRON_MOE),
+    ".expert_weights_norm": ((True,), _NEMOTRON_MOE),
+    ".expert_weights_scale": ((0, 1), _NEMOTRON_MOE),
     ".final_logit_softcapping": ((0,), _GEMMA),
     ".logit_scale": ((0, 1), _GRANITE),
-    ".nextn_predict_layers": ((0,), _QWEN35),
+    ".moe_latent_size": ((0,), _NOBODY),
+    ".nextn_predict_layers": ((0,), _QWEN35 | _NEMOTRON_MOE),
     ".residual_scale": ((0, 1), _GRANITE),
     ".rope.scaling.alpha": ((0, 1), _NOBODY),
     ".rope.scaling.attn_factor": ((0, 1), frozenset({"phi3"})),

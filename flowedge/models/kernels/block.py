@@ -52,6 +52,7 @@ class KernelBlock:
             *(ctypes.pointer(layer.structure) for layer in self._layers)
         )
         self._recurrent = [index for index, layer in enumerate(layers) if layer.is_recurrent]
+        self._attending = [index for index, layer in enumerate(layers) if layer.attends]
         self._norm = None if norm is None else KernelNorm(norm)
         self._known: WeakKeyDictionary[KeyValueStore, ctypes.Array[CacheFields]] = WeakKeyDictionary()
 
@@ -102,12 +103,12 @@ class KernelBlock:
         updated: what the rows update in recurrent layers; None where there are none.
         """
         if store not in self._known:
-            self._known[store] = _caches(store, len(self._layers), self._recurrent)
+            self._known[store] = _caches(store, len(self._layers), self._attending)
         return KernelRows(paths, slot, self._known[store], updated)
 
 
-def _caches(store: KeyValueStore, layers: int, recurrent: Sequence[int]) -> ctypes.Array[CacheFields]:
-    """The keys and values of each layer that is not recurrent."""
+def _caches(store: KeyValueStore, layers: int, attending: Sequence[int]) -> ctypes.Array[CacheFields]:
+    """The keys and values of the layers with the indices `attending`."""
     keys_values = store.kv
     base, (by_layer, by_part) = keys_values.data_ptr(), keys_values.stride()[:2]
     size, capacity = keys_values.itemsize, keys_values.shape[3]
@@ -116,7 +117,6 @@ def _caches(store: KeyValueStore, layers: int, recurrent: Sequence[int]) -> ctyp
     scales = store.scale.data_ptr() if isinstance(store, Int8Store) else 0
     own = (CacheFields * layers)()
     per_part = keys_values.shape[2] * capacity * 4  # bytes of scales
-    attending = (index for index in range(layers) if index not in recurrent)
     for stored, layer in enumerate(attending):
         keys = base + stored * by_layer * size
         at = scales + 2 * stored * per_part if is_int8 else None

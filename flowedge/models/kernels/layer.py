@@ -17,18 +17,19 @@ from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_lin
 from flowedge.models.kernels.structures import (
     FORMATS,
     ConvolutionFields,
-    DeltaNetFields,
     LayerFields,
     LinearFields,
+    LinearRecurrenceFields,
     MixtureFields,
     pointer,
 )
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
+from flowedge.models.recurrent.mamba2 import StateSpace
 from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.row_functions import DecidingLinear, RmsNorm
 
 FREE_ROWS = 4  # rows that take about as long as one
-_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
 
 
 class NoKernelError(Exception):
@@ -61,25 +62,34 @@ class KernelLayer:
     def _structure(
         self, layer: DecoderLayer, dtype: torch.dtype, window: int | None, rotated: int
     ) -> LayerFields:
-        architecture, mlp = layer.architecture, layer.mlp
+        architecture = layer.architecture
         fields = LayerFields(
             hidden=architecture.hidden,
             epsilon=architecture.norm_eps,
             residual=architecture.residual_multiplier,
             activation=_ACTIVATIONS[architecture.activation],
             format=FORMATS[dtype],
-            input_norm=self._norm(layer.input_layernorm),
+            ungated=not architecture.gated,
         )
+        if layer.is_recurrent or layer.attends:
+            fields.input_norm = self._norm(layer.input_layernorm)
         if layer.is_recurrent:
             recurrent = layer.linear_attn
             fields.output = self._linear(recurrent.out_proj)
-            if isinstance(recurrent, GatedDeltaNet):
-                fields.delta_net = self._delta_net(recurrent)
-            else:
+            if isinstance(recurrent, GatedConvolution):
                 fields.convolution = self._convolution(recurrent)
-        else:
+            else:
+                fields.recurrence = self._recurrence(recurrent)
+        elif layer.attends:
             self._attention(fields, layer.self_attn, architecture, window, rotated)
-        second = self._norm(layer.post_attention_layernorm)
+        if layer.has_mlp:
+            self._mlp_half(fields, layer)
+        return fields
+
+    def _mlp_half(self, fields: LayerFields, layer: DecoderLayer) -> None:
+        architecture, mlp = layer.architecture, layer.mlp
+        alone = not (layer.is_recurrent or layer.attends)
+        second = self._norm(layer.input_layernorm if alone else layer.post_attention_layernorm)
         if architecture.norms_after:
             fields.attention_norm = second
             fields.mlp_norm = self._norm(layer.pre_feedforward_layernorm)
@@ -94,7 +104,6 @@ class KernelLayer:
             mixture = self._mixture(mlp)
             fields.mixture = ctypes.addressof(mixture)
             self._kept.append(mixture)
-        return fields
 
     def _attention(
         self,
@@ -123,18 +132,21 @@ class KernelLayer:
         self._kept.append(fields)
         return ctypes.addressof(fields)
 
-    def _delta_net(self, part: GatedDeltaNet) -> int:
-        net = part.net
-        fields = DeltaNetFields(
+    def _recurrence(self, part: GatedDeltaNet | StateSpace) -> int:
+        net, convolution = part.net, part.conv1d
+        fields = LinearRecurrenceFields(
             key_heads=net.key_heads,
             value_heads=net.value_heads,
             key_size=net.key_size,
             value_size=net.value_size,
             inputs=net.inputs,
             tiled=net.tiled,
-            convolution=self._floats(part.conv1d.weight.squeeze(1).t()),
+            corrects=isinstance(part, GatedDeltaNet),
+            convolution=self._floats(convolution.weight.squeeze(1).t()),
+            convolution_bias=None if convolution.bias is None else self._floats(convolution.bias),
             decay=self._floats(-part.A_log.float().exp()),
             decay_bias=self._floats(part.dt_bias),
+            skip=self._floats(part.D) if isinstance(part, StateSpace) else None,
             norm=self._norm(part.norm),
         )
         _fill(fields.projections, [self._linear(each) for each in part.projections])
@@ -150,6 +162,7 @@ class KernelLayer:
             chosen=sizes.chosen,
             normalised=sizes.normalised,
             rounded=sizes.rounded,
+            unrounded=sizes.unrounded,
             sigmoid=sizes.scores == "sigmoid",
             least_sum=sizes.least_sum,
             scale=sizes.scale,
@@ -159,15 +172,19 @@ class KernelLayer:
         )
         if sizes.clamp is not None:
             fields.limit, fields.slope = sizes.clamp.limit, sizes.clamp.slope
-        if shared is not None:
+        fields.shared = shared is not None
+        if mlp.shared_expert_gate is not None:
             fields.shared_gate = self._linear(mlp.shared_expert_gate)
         before = self.weight_bytes
         for index, expert in enumerate(modules):
             for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):
-                experts[place] = self._linear(expert.get_submodule(part), padded=True)
-        inputs = {(rounding(each), each.width) for part in (0, 1) for each in experts[part::3]}
-        if len(inputs) > 1 or len({each.width for each in experts[2::3]}) > 1:
-            raise NoKernelError("the experts of a layer round their rows in different groups")
+                if part in expert._modules:
+                    experts[place] = self._linear(expert.get_submodule(part), padded=True)
+        of_others, of_shared = experts[: 3 * sizes.count], experts[3 * sizes.count :]
+        inputs = ([*linears[::3], *linears[1::3]] for linears in (of_others, of_shared))
+        for linears in ([each for each in own if each.weight] for own in (*inputs, of_others[2::3])):
+            if len({(rounding(each), each.width) for each in linears}) > 1:
+                raise NoKernelError("the experts of a layer round their rows in different groups")
         # Rows of a few tokens read the experts that they choose.
         read = min(len(modules), FREE_ROWS * sizes.chosen)
         self.weight_bytes = before + (self.weight_bytes - before) * read // len(modules)

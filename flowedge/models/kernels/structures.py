@@ -45,10 +45,12 @@ class MixtureFields(ctypes.Structure):
         ("limit", ctypes.c_float),
         ("slope", ctypes.c_float),
         ("shared_gate", LinearFields),
+        ("shared", _Flag),
+        ("unrounded", _Flag),
     ]
 
 
-class DeltaNetFields(ctypes.Structure):
+class LinearRecurrenceFields(ctypes.Structure):
     _fields_ = [
         ("key_heads", _Size),
         ("value_heads", _Size),
@@ -56,10 +58,13 @@ class DeltaNetFields(ctypes.Structure):
         ("value_size", _Size),
         ("inputs", _Size),
         ("tiled", _Size),
+        ("corrects", _Size),
         ("projections", LinearFields * 4),
         ("convolution", _Pointer),
+        ("convolution_bias", _Pointer),
         ("decay", _Pointer),
         ("decay_bias", _Pointer),
+        ("skip", _Pointer),
         ("norm", _Pointer),
     ]
 
@@ -95,9 +100,10 @@ class LayerFields(ctypes.Structure):
         ("down", LinearFields),
         ("intermediate", _Size),
         ("mixture", _Pointer),
-        ("delta_net", _Pointer),
+        ("recurrence", _Pointer),
         ("gates", _Size),
         ("convolution", _Pointer),
+        ("ungated", _Flag),
     ]
 
 

@@ -78,7 +78,7 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, CONVOLUTION };
+enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED };
 
 static void layer(const char* name, Format weights, Format rows_format, Format cached, Kind kind = PLAIN) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
@@ -104,19 +104,23 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     }
     for (const Made& expert : experts) linears.push_back(expert.linear);
     const Made shared_gate(BFLOAT16, 1, hidden, 0), gated(weights, (2 * heads + 2 * kv_heads) * size, hidden, 32, zeros);
-    const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear};
+    const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear, 1};
     if (kind == MIXTURE) own.mixture = &mixture;
+    const Made values_alone(weights, 96, hidden, 32, zeros);
+    if (kind == UNGATED) own.ungated = 1, own.activation = RELU2, own.gate_up[0] = values_alone.linear;
     if (kind == GATED) own.gates = heads * size, own.qkv[0] = gated.linear;
-    DeltaNet net{2, 4, 24, 20, 4, 1};
+    LinearRecurrence net{2, 4, 24, 20, 4, kind == DELTA_NET, kind == DELTA_NET};
     const Made mixed(weights, net.convolved(), hidden, 32, zeros), gates(weights, net.values(), hidden, 32, zeros);
     const Made rates(BFLOAT16, 4, hidden, 0), decays(BFLOAT16, 4, hidden, 0), values_out(BFLOAT16, hidden, net.values(), 0);
     net.in[0] = mixed.linear, net.in[1] = gates.linear, net.in[2] = rates.linear, net.in[3] = decays.linear;
-    const std::vector<float> convolved = numbers(4 * net.convolved()), decay = numbers(4), of_values = numbers(20);
+    const Made together(weights, net.projected(), hidden, 32, zeros);
+    const std::vector<float> convolved = numbers(4 * net.convolved()), decay = numbers(4), of_values = numbers(net.values());
     net.convolution = convolved.data(), net.decay = decay.data(), net.decay_bias = decay.data(), net.norm = of_values.data();
+    if (kind == MAMBA2) net.in[0] = together.linear, net.in[1] = Linear{}, net.convolution_bias = convolved.data(), net.skip = decay.data();
     const Made thrice(weights, 3 * hidden, hidden, 32, zeros), convolution_out(BFLOAT16, hidden, hidden, 0);
     const ShortConvolution convolution{3, thrice.linear, convolved.data()};
-    const int64_t read = kind == DELTA_NET ? 4 : 3;  // rows of a path
-    if (kind == DELTA_NET) own.delta_net = &net, own.output = values_out.linear;
+    const int64_t read = kind == CONVOLUTION ? 3 : 4;  // rows of a path
+    if (kind == DELTA_NET || kind == MAMBA2) own.recurrence = &net, own.output = values_out.linear;
     if (kind == CONVOLUTION) own.convolution = &convolution, own.output = convolution_out.linear;
     std::vector<float> held = numbers(4 * net.state()), recent = numbers((read - 1 + rows) * std::max(net.stored(), hidden));
     const int64_t vectors = kv_heads * capacity;
@@ -174,5 +178,7 @@ int main() {
     layer("layer-mixture", INT4, BFLOAT16, BFLOAT16, MIXTURE);
     layer("layer-gated", INT4, BFLOAT16, BFLOAT16, GATED);
     layer("layer-delta-net", INT4, BFLOAT16, BFLOAT16, DELTA_NET);
+    layer("layer-mamba2", INT4, BFLOAT16, BFLOAT16, MAMBA2);
+    layer("layer-ungated", INT4, BFLOAT16, BFLOAT16, UNGATED);
     layer("layer-convolution", INT8, BFLOAT16, BFLOAT16, CONVOLUTION);
 }

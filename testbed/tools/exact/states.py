@@ -1,4 +1,4 @@
-"""Measure what a layer with a state costs beside a layer with attention, in the shapes of Qwen 3.5."""
+"""Measure what a layer with a state costs beside one with attention, as in Qwen 3.5 and Granite 4."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from flowedge_testbed.report.markdown import table
 from testbed.tools.exact.costs import Timed
 from testbed.tools.gpu.turns import shortest_ms
 
-# Hidden size, width of the MLP, heads of attention, of keys, and of the values of a state.
-SHAPES = {"0.8B": (1024, 3584, 8, 2, 16), "9B": (4096, 12288, 16, 4, 32)}
 FIELDS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+# By FIELDS, and heads of the values of a state.
+SHAPES = {"Qwen 3.5 0.8B": (1024, 3584, 8, 2, 16), "Qwen 3.5 9B": (4096, 12288, 16, 4, 32)}
+GRANITE = "Granite 4 H-Micro"
 
 
 class TimedTree(Timed):
@@ -38,11 +39,15 @@ class TimedTree(Timed):
 def block_of(shape: str, quant: str, *, recurrent: bool) -> LayerBlock:
     """Make one layer from the middle of a model, with random weights."""
     kind = "linear_attention" if recurrent else "full_attention"
-    sizes = dict(zip((*FIELDS, "linear_num_value_heads"), SHAPES[shape], strict=True))
-    config = AutoConfig.for_model(
-        "qwen3_5_text", **sizes, vocab_size=32, num_hidden_layers=3, layer_types=[kind] * 3
-    )
-    family = family_of("qwen3_5_text")
+    if shape == GRANITE:
+        name, sizes = "granitemoehybrid", dict(zip(FIELDS, (2048, 8192, 32, 8), strict=True))
+        mamba = {"mamba_n_heads": 64, "mamba_d_state": 128, "shared_intermediate_size": 8192}
+        sizes |= {**mamba, "num_local_experts": 0}
+    else:
+        name = "qwen3_5_text"
+        sizes = dict(zip((*FIELDS, "linear_num_value_heads"), SHAPES[shape], strict=True))
+    config = AutoConfig.for_model(name, **sizes, vocab_size=32, num_hidden_layers=3, layer_types=[kind] * 3)
+    family = family_of(name)
     architecture, dtype = Architecture.of(family, config), DTYPES["bfloat16"]
     layer = DecoderLayer(architecture, 1, 0).to(dtype)
     for parameter in layer.parameters():
@@ -59,11 +64,12 @@ def main() -> None:
     parser.add_argument("--quant", default="int4")
     parser.add_argument("--contexts", nargs="*", type=int, default=[100, 4000])
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 16, 128])
+    parser.add_argument("--shapes", nargs="*", default=[*SHAPES, GRANITE])
     parser.add_argument("--repeats", type=int, default=9)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     lines = []
-    for shape in SHAPES:
+    for shape in arguments.shapes:
         blocks = [block_of(shape, arguments.quant, recurrent=recurrent) for recurrent in (True, False)]
         for context in arguments.contexts:
             for name, timed, counts in (

@@ -121,7 +121,7 @@ def test_bytes_are_those_announced(family: Family, name: str) -> None:
         block = LayerBlock.load(checkpoint, start, stop, quant=quant)
         assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, start, stop, quant=quant)
         cache = block.new_cache(10)
-        attending = sum(not layer.is_recurrent for layer in block.layers)
+        attending = sum(layer.attends for layer in block.layers)
         assert cache.kv.nbytes == 10 * KVCache.bytes_per_row(checkpoint.config, attending, torch.float32)
         assert cache.nbytes == cache.kv.nbytes + block.session_bytes
     whole = LayerBlock.required_bytes(checkpoint, 0, LAYERS)

@@ -28,8 +28,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt_oss": {"swiglu_limit": 7.0},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "lfm2": {"block_auto_adjust_ff_dim": False, "intermediate_size": 48},
+    "nemotron_h": {"time_step_min": 1e-12},  # so that transformers limits no steps
+    "nemotron_h-mlps": {"time_step_min": 1e-12},
 }
-NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next")
+NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next", "granitehybrid-attention")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
 TESTED |= {
@@ -42,6 +44,10 @@ TESTED |= {
     "lfm2",
     "lfm2_moe",
     "gpt_oss",
+    "granitehybrid",
+    "granitehybrid-experts",
+    "nemotron_h",
+    "nemotron_h-mlps",
 }
 CONFIG_NAMES = (
     "model_type",
@@ -106,7 +112,7 @@ def test_windows_without_their_layers_are_refused(tmp_path: Path) -> None:
         Checkpoint.open(str(path))
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "lfm2"])
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "lfm2", "granitehybrid-experts", "nemotron_h"])
 def test_packed_weights_of_recurrent_layers_are_checked_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

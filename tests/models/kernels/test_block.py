@@ -25,7 +25,19 @@ from tests.support.kernels import RUNNING, kernels_of
 
 ROWS = 128
 # What a kernel does beside a plain layer: windows, soft caps, norms of heads, no angles, experts, states.
-DISTINCT = ("llama", "gemma2", "gemma3", "smollm3", "mixtral", "qwen3_5", "lfm2", "lfm2_moe", "gpt_oss")
+DISTINCT = (
+    "llama",
+    "gemma2",
+    "gemma3",
+    "smollm3",
+    "mixtral",
+    "qwen3_5",
+    "lfm2",
+    "lfm2_moe",
+    "gpt_oss",
+    "granitehybrid-experts",
+    "nemotron_h",
+)
 
 
 def families(tested: Collection[str]) -> Any:
@@ -123,6 +135,15 @@ def test_linear_layers_that_read_the_same_rows_may_have_different_formats(family
     assert float((outputs(pair) - theirs).norm() / theirs.norm()) < 1e-2
 
 
+@torch.inference_mode()
+def test_a_shared_expert_may_round_rows_in_other_groups_and_be_wider_than_others() -> None:
+    formats = {"experts.": "int4", "shared_": "int8"}
+    sizes = {"intermediate_size": 64, "shared_intermediate_size": 128}
+    pair = layer_pair("granitehybrid-experts", formats=formats, **sizes)
+    theirs, _ = pair.outputs()
+    assert float((outputs(pair) - theirs).norm() / theirs.norm()) < 1e-2
+
+
 @families(tested=DISTINCT)
 @torch.inference_mode()
 def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None:
@@ -138,7 +159,9 @@ def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None
         assert torch.equal(found[0].float(), together[CONTEXT + leaf]), leaf
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mixtral", "qwen3_5", "lfm2"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma2", "mixtral", "qwen3_5", "lfm2", "granitehybrid-experts", "nemotron_h"]
+)
 @torch.inference_mode()
 def test_the_bits_depend_neither_on_the_division_of_the_model_nor_on_threads(
     family: str, monkeypatch: pytest.MonkeyPatch
