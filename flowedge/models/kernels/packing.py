@@ -71,7 +71,7 @@ def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:
 
 def packed_int8(weight: torch.Tensor) -> torch.Tensor:
     """Pack int8 [out, in] as the levels of INT8, in the memory of `weight` where its blocks are whole."""
-    return _packed_in_place(weight, INT8, lambda rows: rows ^ 128)
+    return _repacked(weight, INT8, lambda rows: rows ^ 128)
 
 
 def packed_int4(nibbles: torch.Tensor) -> torch.Tensor:
@@ -79,12 +79,12 @@ def packed_int4(nibbles: torch.Tensor) -> torch.Tensor:
 
     The memory is that of `nibbles` where its blocks are whole.
     """
-    return _packed_in_place(
+    return _repacked(
         nibbles, INT4, lambda rows: torch.stack((rows >> 4, rows & 15), dim=2).view(len(rows), -1)
     )
 
 
-def _packed_in_place(
+def _repacked(
     encoded: torch.Tensor, kind: int, levels: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Pack a matrix a few blocks at a time, so that no second copy of a large weight is made.
